@@ -1,0 +1,220 @@
+//! Calendar windows: minutes to years in a time zone.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
+
+use crate::{Nanos, SECOND};
+
+/// The length of a calendar window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CalendarUnit {
+    /// A minute of the wall clock.
+    Minute,
+    /// An hour of the wall clock.
+    Hour,
+    /// Midnight to midnight.
+    Day,
+    /// Monday to Monday.
+    Week,
+    /// A month, from the anchor day on.
+    Month,
+    /// 1 January to 1 January.
+    Year,
+}
+
+impl CalendarUnit {
+    /// Every unit.
+    pub const ALL: [Self; 6] =
+        [Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+
+    /// The name in rules and keys.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "month",
+            Self::Year => "year",
+        }
+    }
+
+    /// The unit of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|unit| unit.name() == name)
+    }
+
+    const fn nominal_seconds(self) -> u64 {
+        match self {
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => 86_400,
+            Self::Week => 7 * 86_400,
+            Self::Month => 30 * 86_400,
+            Self::Year => 365 * 86_400,
+        }
+    }
+}
+
+/// Why a calendar window cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CalendarError {
+    /// The IANA database has no such time zone.
+    #[error("there is no time zone {0:?}; use an IANA name such as \"Europe/Berlin\" or \"UTC\"")]
+    UnknownTimeZone(String),
+    /// A day no month has.
+    #[error("anchor_day must be from 1 to 31, not {0}")]
+    AnchorDay(u8),
+    /// An anchor day without a month to anchor.
+    #[error("anchor_day is for calendar: month only")]
+    AnchorNotTaken,
+}
+
+/// A calendar period in a time zone.
+#[derive(Debug)]
+pub struct Calendar {
+    unit: CalendarUnit,
+    zone: TimeZone,
+    zone_name: String,
+    anchor_day: i8,
+    /// The window that was asked for last, packed: a pure function remembered, not state.
+    memo: AtomicU64,
+}
+
+impl Clone for Calendar {
+    fn clone(&self) -> Self {
+        Self {
+            unit: self.unit,
+            zone: self.zone.clone(),
+            zone_name: self.zone_name.clone(),
+            anchor_day: self.anchor_day,
+            memo: AtomicU64::new(self.memo.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+/// In the memo, the low bits hold the window's seconds (a year needs 25), the rest its start.
+const LENGTH_BITS: u32 = 26;
+
+impl Calendar {
+    /// A calendar window in the IANA time zone `zone`. `anchor_day` (default 1) is the day a month
+    /// starts at; in shorter months it is the last day.
+    pub fn new(
+        unit: CalendarUnit,
+        zone: &str,
+        anchor_day: Option<u8>,
+    ) -> Result<Self, CalendarError> {
+        let found = TimeZone::get(zone)
+            .map_err(|_| CalendarError::UnknownTimeZone(zone.chars().take(64).collect()))?;
+        let anchor = match anchor_day {
+            None => 1,
+            Some(_) if unit != CalendarUnit::Month => return Err(CalendarError::AnchorNotTaken),
+            Some(day @ 1..=31) => i8::try_from(day).unwrap_or(1),
+            Some(day) => return Err(CalendarError::AnchorDay(day)),
+        };
+        let zone_name = found.iana_name().unwrap_or(zone).to_owned();
+        Ok(Self { unit, zone: found, zone_name, anchor_day: anchor, memo: AtomicU64::new(0) })
+    }
+
+    /// The unit.
+    pub const fn unit(&self) -> CalendarUnit {
+        self.unit
+    }
+
+    /// The IANA name of the time zone.
+    pub fn zone_name(&self) -> &str {
+        &self.zone_name
+    }
+
+    /// The day a month starts at.
+    pub const fn anchor_day(&self) -> u8 {
+        self.anchor_day.unsigned_abs()
+    }
+
+    /// The usual length of the unit (30 days for a month, 365 for a year).
+    pub const fn nominal_nanos(&self) -> Nanos {
+        self.unit.nominal_seconds() * SECOND
+    }
+
+    /// Start and end of the window that `now` falls in.
+    pub fn bounds(&self, now: Nanos) -> (Nanos, Nanos) {
+        let memo = self.memo.load(Ordering::Relaxed);
+        let start = (memo >> LENGTH_BITS) * SECOND;
+        let end = start + (memo & ((1 << LENGTH_BITS) - 1)) * SECOND;
+        if start <= now && now < end {
+            return (start, end);
+        }
+        let seconds = now / SECOND;
+        // The calendar ends in the year 9999, u64 nanoseconds in 2554: the fallback is for the type.
+        let (start, end) = self.compute(seconds).unwrap_or_else(|| {
+            let length = self.unit.nominal_seconds();
+            (seconds - seconds % length, seconds - seconds % length + length)
+        });
+        self.memo.store(start << LENGTH_BITS | (end - start), Ordering::Relaxed);
+        (start * SECOND, end * SECOND)
+    }
+
+    fn compute(&self, seconds: u64) -> Option<(u64, u64)> {
+        let at = Timestamp::from_second(i64::try_from(seconds).ok()?).ok()?;
+        let (start, end) = match self.unit {
+            CalendarUnit::Minute | CalendarUnit::Hour => self.clock_window(at)?,
+            _ => {
+                let (first, next) = self.days(self.zone.to_datetime(at).date())?;
+                (self.midnight(first)?, self.midnight(next)?)
+            }
+        };
+        // Before 1970 there is no time here: a window that began earlier starts at the epoch.
+        let (start, end) = (u64::try_from(start).unwrap_or(0), u64::try_from(end).ok()?);
+        (start <= seconds && seconds < end).then_some((start, end))
+    }
+
+    /// A minute or an hour of the wall clock, cut where the zone's offset changes inside it.
+    fn clock_window(&self, at: Timestamp) -> Option<(i64, i64)> {
+        let length = i64::try_from(self.unit.nominal_seconds()).ok()?;
+        let local = at.as_second() + i64::from(self.zone.to_offset(at).seconds());
+        let start = at.as_second() - local.rem_euclid(length);
+        let just_after = Timestamp::from_second(at.as_second() + 1).ok()?;
+        let cut = |found: Option<i64>, default: i64| found.unwrap_or(default);
+        let before = self.zone.preceding(just_after).next().map(|t| t.timestamp().as_second());
+        let after = self.zone.following(at).next().map(|t| t.timestamp().as_second());
+        Some((start.max(cut(before, start)), (start + length).min(cut(after, start + length))))
+    }
+
+    /// The first day of the window that `day` is in, and of the next one.
+    fn days(&self, day: Date) -> Option<(Date, Date)> {
+        match self.unit {
+            CalendarUnit::Week => {
+                let back = i64::from(day.weekday().to_monday_zero_offset());
+                let first = day.checked_sub(back.days()).ok()?;
+                Some((first, first.checked_add(7.days()).ok()?))
+            }
+            CalendarUnit::Month => {
+                let anchored = |month: Date| {
+                    let length = month.days_in_month();
+                    month.with().day(self.anchor_day.min(length)).build().ok()
+                };
+                let this_month = day.first_of_month();
+                let here = anchored(this_month)?;
+                if day >= here {
+                    Some((here, anchored(this_month.checked_add(1.month()).ok()?)?))
+                } else {
+                    Some((anchored(this_month.checked_sub(1.month()).ok()?)?, here))
+                }
+            }
+            CalendarUnit::Year => {
+                let first = day.first_of_year();
+                Some((first, first.checked_add(1.year()).ok()?))
+            }
+            _ => Some((day, day.checked_add(1.day()).ok()?)),
+        }
+    }
+
+    /// The instant at which a day begins (not always 00:00: a zone may skip it).
+    fn midnight(&self, day: Date) -> Option<i64> {
+        let start = day.to_zoned(self.zone.clone()).ok()?;
+        Some(start.timestamp().as_second())
+    }
+}

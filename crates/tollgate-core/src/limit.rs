@@ -1,0 +1,424 @@
+//! A limit, checked and ready: algorithm, quota, window and burst.
+
+use std::fmt;
+
+use crate::state::{Ask, Examination, Outcome, Receipt, Small, State, Status};
+use crate::{
+    Bucket, Calendar, FixedWindow, LATEST, LONGEST, Nanos, SlidingCounter, SlidingLog, Slots, Span,
+};
+
+/// How a limit counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Algorithm {
+    /// A count per aligned window.
+    FixedWindow,
+    /// Every admitted cost with its instant.
+    SlidingWindowLog,
+    /// Two aligned windows, the older one weighted.
+    SlidingWindowCounter,
+    /// Tokens refilled continuously.
+    TokenBucket,
+    /// A queue that drains continuously.
+    LeakyBucket,
+    /// Token bucket with strict spacing by default.
+    Gcra,
+    /// Slots held at the same time.
+    Concurrency,
+}
+
+impl Algorithm {
+    /// Every algorithm.
+    pub const ALL: [Self; 7] = [
+        Self::FixedWindow,
+        Self::SlidingWindowLog,
+        Self::SlidingWindowCounter,
+        Self::TokenBucket,
+        Self::LeakyBucket,
+        Self::Gcra,
+        Self::Concurrency,
+    ];
+
+    /// The name in rules and keys.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FixedWindow => "fixed_window",
+            Self::SlidingWindowLog => "sliding_window_log",
+            Self::SlidingWindowCounter => "sliding_window_counter",
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+            Self::Gcra => "gcra",
+            Self::Concurrency => "concurrency",
+        }
+    }
+
+    /// The algorithm of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+
+    /// True for the algorithms that have a burst and can delay a request.
+    pub const fn is_bucket(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket | Self::Gcra)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The window a quota belongs to.
+#[derive(Debug, Clone)]
+pub enum Window {
+    /// A length of time; aligned windows start at multiples of it since the epoch.
+    Every(Nanos),
+    /// A calendar period in a time zone (`fixed_window` only).
+    Calendar(Calendar),
+}
+
+/// A limit as asked for.
+#[derive(Debug, Clone)]
+pub struct LimitSpec {
+    /// How it counts.
+    pub algorithm: Algorithm,
+    /// How much per window; 0 suspends.
+    pub quota: u64,
+    /// The window. A concurrency limit ignores it.
+    pub window: Window,
+    /// The burst of a bucket; default the quota, 1 for `gcra`.
+    pub burst: Option<u64>,
+    /// How long a slot is held unless renewed (concurrency only).
+    pub slot_ttl: Nanos,
+}
+
+/// Why a limit cannot be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// A window of no length.
+    #[error("the window must be longer than zero")]
+    ZeroWindow,
+    /// A window, slot lifetime or burst that lasts too long to be counted exactly.
+    #[error("the window must not be longer than 73 years")]
+    WindowTooLong,
+    /// Filling the burst would take too long to be counted exactly.
+    #[error("burst x window / limit must not be longer than 73 years")]
+    BurstTooLong,
+    /// A burst of zero admits nothing, which is what a limit of 0 is for.
+    #[error("the burst must be at least 1; a limit of 0 suspends")]
+    ZeroBurst,
+    /// Burst with an algorithm that has none.
+    #[error("{0} takes no burst")]
+    BurstNotTaken(Algorithm),
+    /// Calendar windows with an algorithm that cannot have them.
+    #[error("calendar windows need fixed_window, not {0}")]
+    CalendarNotTaken(Algorithm),
+    /// A slot lifetime of zero.
+    #[error("slot_ttl must be longer than zero")]
+    ZeroSlotTtl,
+}
+
+/// How fast a bucket's time line is spent: one unit of cost takes `numerator / denominator`
+/// nanoseconds, in lowest terms.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pace {
+    numerator: u64,
+    pub(crate) denominator: u64,
+    unit: Span,
+    pub(crate) capacity: Span,
+}
+
+impl Pace {
+    /// For limits without a time line.
+    const NONE: Self = Self {
+        numerator: 1,
+        denominator: 1,
+        unit: Span { nanos: 0, part: 0 },
+        capacity: Span { nanos: 0, part: 0 },
+    };
+
+    fn new(quota: u64, window: Nanos, burst: u64) -> Result<Self, LimitError> {
+        let divisor = greatest_common_divisor(quota, window);
+        let (numerator, denominator) = (window / divisor, quota / divisor);
+        let of =
+            |cost: u64| Span::from_ratio(u128::from(cost) * u128::from(numerator), denominator);
+        let capacity = of(burst);
+        if capacity.nanos > LONGEST {
+            return Err(LimitError::BurstTooLong);
+        }
+        Ok(Self { numerator, denominator, unit: of(1), capacity })
+    }
+
+    /// The stretch of time line that a cost occupies. A debt beyond reason is capped at 146 years,
+    /// so that sums with it stay within `u64`.
+    #[inline]
+    pub(crate) fn span_of(&self, cost: u64) -> Span {
+        if cost == 1 {
+            return self.unit;
+        }
+        let exact =
+            Span::from_ratio(u128::from(cost) * u128::from(self.numerator), self.denominator);
+        exact.min(Span::whole(2 * LONGEST))
+    }
+
+    /// The cost that occupies a stretch, rounded up.
+    #[inline]
+    pub(crate) fn cost_of(&self, span: Span) -> u64 {
+        let small = span.nanos.checked_mul(self.denominator).and_then(|n| n.checked_add(span.part));
+        if let Some(scaled) = small {
+            return scaled.div_ceil(self.numerator);
+        }
+        let scaled = u128::from(span.nanos) * u128::from(self.denominator) + u128::from(span.part);
+        u64::try_from(scaled.div_ceil(u128::from(self.numerator))).unwrap_or(u64::MAX)
+    }
+}
+
+const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+/// One algorithm with its quota and window, ready to decide.
+///
+/// States passed in must belong to the same kind of algorithm ([`Limit::fresh`] makes one); a state
+/// of another kind counts as fresh.
+#[derive(Debug, Clone)]
+pub struct Limit {
+    algorithm: Algorithm,
+    quota: u64,
+    capacity: u64,
+    window: Window,
+    slot_ttl: Nanos,
+    pace: Pace,
+}
+
+impl Limit {
+    /// Checks a limit and prepares its arithmetic.
+    pub fn new(spec: LimitSpec) -> Result<Self, LimitError> {
+        let LimitSpec { algorithm, quota, window, burst, slot_ttl } = spec;
+        let is_slots = algorithm == Algorithm::Concurrency;
+        if !algorithm.is_bucket() && burst.is_some() {
+            return Err(LimitError::BurstNotTaken(algorithm));
+        }
+        match &window {
+            Window::Calendar(_) if algorithm != Algorithm::FixedWindow => {
+                return Err(LimitError::CalendarNotTaken(algorithm));
+            }
+            Window::Every(0) if !is_slots => return Err(LimitError::ZeroWindow),
+            Window::Every(nanos) if *nanos > LONGEST => return Err(LimitError::WindowTooLong),
+            _ => {}
+        }
+        if is_slots && slot_ttl == 0 {
+            return Err(LimitError::ZeroSlotTtl);
+        }
+        if slot_ttl > LONGEST {
+            return Err(LimitError::WindowTooLong);
+        }
+        let default_burst = if algorithm == Algorithm::Gcra { 1 } else { quota };
+        let burst = match burst {
+            Some(0) => return Err(LimitError::ZeroBurst),
+            Some(burst) => burst,
+            None => default_burst,
+        };
+        let (capacity, pace) = match &window {
+            _ if quota == 0 => (0, Pace::NONE),
+            Window::Every(nanos) if algorithm.is_bucket() => {
+                (burst, Pace::new(quota, *nanos, burst)?)
+            }
+            _ => (quota, Pace::NONE),
+        };
+        Ok(Self { algorithm, quota, capacity, window, slot_ttl, pace })
+    }
+
+    /// How it counts.
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// How much per window.
+    pub const fn quota(&self) -> u64 {
+        self.quota
+    }
+
+    /// The most a single request can be charged: the quota, or the burst of a bucket.
+    pub const fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// How long a slot is held unless renewed.
+    pub const fn slot_ttl(&self) -> Nanos {
+        self.slot_ttl
+    }
+
+    /// The window.
+    pub const fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// The length of the window; for a calendar one, the nominal length of its unit.
+    #[inline]
+    pub fn window_nanos(&self) -> Nanos {
+        match &self.window {
+            Window::Every(nanos) => *nanos,
+            Window::Calendar(calendar) => calendar.nominal_nanos(),
+        }
+    }
+
+    /// Start and end of the aligned window that `now` falls in.
+    #[inline]
+    pub fn window_bounds(&self, now: Nanos) -> (Nanos, Nanos) {
+        match &self.window {
+            Window::Every(nanos) => {
+                let length = (*nanos).max(1);
+                let start = now - now % length;
+                (start, start + length)
+            }
+            Window::Calendar(calendar) => calendar.bounds(now),
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// A counter that nothing has been charged to.
+    pub fn fresh(&self) -> State {
+        match self.algorithm {
+            Algorithm::SlidingWindowLog => State::Log(SlidingLog::default()),
+            Algorithm::Concurrency => State::Slots(Slots::default()),
+            _ => State::Small(self.fresh_small()),
+        }
+    }
+
+    /// A fresh counter of a fixed-size algorithm. For a log or slots, which have none, a bucket.
+    #[inline]
+    pub fn fresh_small(&self) -> Small {
+        match self.algorithm {
+            Algorithm::FixedWindow => Small::Fixed(FixedWindow::default()),
+            Algorithm::SlidingWindowCounter => Small::Sliding(SlidingCounter::default()),
+            _ => Small::Bucket(Bucket::default()),
+        }
+    }
+
+    #[inline]
+    fn never_passes(&self, ask: &Ask) -> bool {
+        let cost = if self.algorithm == Algorithm::Concurrency { 1 } else { ask.cost };
+        cost > self.capacity
+    }
+
+    /// Whether the charge would pass now.
+    pub fn examine(&self, state: &State, ask: &Ask, now: Nanos) -> Examination {
+        let now = now.min(LATEST);
+        match state {
+            State::Small(small) => self.examine_small(small, ask, now),
+            _ if self.never_passes(ask) => Examination::Refuse { retry_at: None },
+            State::Log(log) => log.examine(self, ask.cost, now),
+            State::Slots(slots) => slots.examine(self, ask.slot, now),
+        }
+    }
+
+    /// [`Limit::examine`] for fixed-size states.
+    #[inline]
+    pub fn examine_small(&self, state: &Small, ask: &Ask, now: Nanos) -> Examination {
+        let now = now.min(LATEST);
+        if self.never_passes(ask) {
+            return Examination::Refuse { retry_at: None };
+        }
+        match state {
+            Small::Fixed(state) => state.examine(self, ask.cost, now),
+            Small::Sliding(state) => state.examine(self, ask.cost, now),
+            Small::Bucket(state) => state.examine(self, ask, now),
+        }
+    }
+
+    /// Charges, whether it fits or not. Callers examine first; a charge that does not fit is a debt.
+    pub fn charge(&self, state: &mut State, ask: &Ask, now: Nanos) -> Receipt {
+        let now = now.min(LATEST);
+        match state {
+            State::Small(small) => self.charge_small(small, ask.cost, now),
+            State::Log(log) => log.charge(self, ask.cost, now),
+            State::Slots(slots) => slots.charge(self, ask.slot, now),
+        }
+    }
+
+    /// [`Limit::charge`] for fixed-size states.
+    #[inline]
+    pub fn charge_small(&self, state: &mut Small, cost: u64, now: Nanos) -> Receipt {
+        let now = now.min(LATEST);
+        match state {
+            Small::Fixed(state) => state.charge(self, cost, now),
+            Small::Sliding(state) => state.charge(self, cost, now),
+            Small::Bucket(state) => state.charge(self, cost, now),
+        }
+    }
+
+    /// Undoes a charge: exactly when nothing has happened since, and never leaving more room than
+    /// if the charge had not been made.
+    pub fn give_back(&self, state: &mut State, receipt: &Receipt, now: Nanos) {
+        let now = now.min(LATEST);
+        match (state, receipt) {
+            (State::Small(small), _) => self.give_back_small(small, receipt, now),
+            (State::Log(log), Receipt::Log { at, cost }) => log.give_back(*at, *cost),
+            (State::Slots(slots), Receipt::Slot(id)) => {
+                slots.release(*id);
+            }
+            _ => {}
+        }
+    }
+
+    /// [`Limit::give_back`] for fixed-size states.
+    pub fn give_back_small(&self, state: &mut Small, receipt: &Receipt, now: Nanos) {
+        let now = now.min(LATEST);
+        match (state, receipt) {
+            (Small::Fixed(state), Receipt::Window { end, cost }) => state.give_back(*end, *cost),
+            (Small::Sliding(state), Receipt::Window { end, cost }) => {
+                state.give_back(self, *end, *cost);
+            }
+            (Small::Bucket(state), Receipt::Bucket { nominal_end, cost }) => {
+                state.give_back(self, *nominal_end, *cost, now);
+            }
+            _ => {}
+        }
+    }
+
+    /// The counter's figures now.
+    pub fn status(&self, state: &State, now: Nanos) -> Status {
+        let now = now.min(LATEST);
+        match state {
+            State::Small(small) => self.status_small(small, now),
+            State::Log(log) => log.status(self, now),
+            State::Slots(slots) => slots.status(self, now),
+        }
+    }
+
+    /// [`Limit::status`] for fixed-size states.
+    #[inline]
+    pub fn status_small(&self, state: &Small, now: Nanos) -> Status {
+        let now = now.min(LATEST);
+        match state {
+            Small::Fixed(state) => state.status(self, now),
+            Small::Sliding(state) => state.status(self, now),
+            Small::Bucket(state) => state.status(self, now),
+        }
+    }
+
+    /// Examine, and charge if it passes: one whole transition.
+    pub fn decide(&self, state: &mut State, ask: &Ask, now: Nanos) -> Outcome {
+        let examination = self.examine(state, ask, now);
+        let receipt =
+            if examination.admits() { self.charge(state, ask, now) } else { Receipt::Nothing };
+        Outcome { examination, status: self.status(state, now), receipt }
+    }
+
+    /// From this instant on the counter behaves as a fresh one and may be dropped.
+    pub fn fresh_at(&self, state: &State) -> Nanos {
+        match state {
+            State::Small(small) => small.fresh_at(self.window_nanos()),
+            State::Log(log) => log.fresh_at(self.window_nanos()),
+            State::Slots(slots) => slots.fresh_at(),
+        }
+    }
+}

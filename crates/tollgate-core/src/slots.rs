@@ -1,0 +1,111 @@
+//! `concurrency`: slots that are held, and come back by release or by expiry.
+
+use crate::state::{Examination, Receipt, SlotId, Status};
+use crate::{Limit, Nanos};
+
+/// One held slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// Whose it is.
+    pub id: SlotId,
+    /// When it comes back by itself.
+    pub expires_at: Nanos,
+}
+
+/// The held slots, soonest expiry first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Slots {
+    held: Vec<Slot>,
+}
+
+impl Slots {
+    /// These slots, in any order.
+    pub fn from_slots(slots: impl IntoIterator<Item = Slot>) -> Self {
+        let mut held: Vec<Slot> = slots.into_iter().collect();
+        held.sort_by_key(|slot| slot.expires_at);
+        Self { held }
+    }
+
+    /// The slots, soonest expiry first; expired ones may still be among them.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Slot> {
+        self.held.iter()
+    }
+
+    /// How many slots are kept, expired ones included.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// True when no slot is kept.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Drops expired slots; unobservable as long as time goes forward.
+    pub fn prune(&mut self, now: Nanos) {
+        let expired = self.expired(now);
+        self.held.drain(..expired);
+    }
+
+    /// From this instant on no slot is held.
+    pub fn fresh_at(&self) -> Nanos {
+        self.held.last().map_or(0, |slot| slot.expires_at)
+    }
+
+    /// Gives a slot back. False if it was not held any more, which is harmless.
+    pub fn release(&mut self, id: SlotId) -> bool {
+        let before = self.held.len();
+        self.held.retain(|slot| slot.id != id);
+        self.held.len() < before
+    }
+
+    /// Holds a slot for another lifetime from now. False if it is not held any more.
+    pub fn renew(&mut self, id: SlotId, ttl: Nanos, now: Nanos) -> bool {
+        self.prune(now);
+        self.release(id) && {
+            self.hold(id, now.saturating_add(ttl));
+            true
+        }
+    }
+
+    fn hold(&mut self, id: SlotId, expires_at: Nanos) {
+        let place = self.held.partition_point(|slot| slot.expires_at <= expires_at);
+        self.held.insert(place, Slot { id, expires_at });
+    }
+
+    fn expired(&self, now: Nanos) -> usize {
+        self.held.partition_point(|slot| slot.expires_at <= now)
+    }
+
+    fn live(&self, now: Nanos) -> u64 {
+        (self.held.len() - self.expired(now)) as u64
+    }
+
+    pub(crate) fn examine(&self, limit: &Limit, id: SlotId, now: Nanos) -> Examination {
+        let live = self.live(now);
+        let is_own = |slot: &Slot| slot.id == id && slot.expires_at > now;
+        if live < limit.quota() || self.held.iter().any(is_own) {
+            return Examination::Admit { wait: 0 };
+        }
+        // The slot whose expiry brings the number held below the quota.
+        let frees = self.expired(now) as u64 + (live - limit.quota());
+        let slot = usize::try_from(frees).ok().and_then(|index| self.held.get(index));
+        Examination::Refuse { retry_at: slot.map(|slot| slot.expires_at) }
+    }
+
+    pub(crate) fn charge(&mut self, limit: &Limit, id: SlotId, now: Nanos) -> Receipt {
+        self.prune(now);
+        self.release(id);
+        self.hold(id, now.saturating_add(limit.slot_ttl()));
+        Receipt::Slot(id)
+    }
+
+    pub(crate) fn status(&self, limit: &Limit, now: Nanos) -> Status {
+        let used = self.live(now);
+        Status {
+            used,
+            remaining: limit.quota().saturating_sub(used),
+            reset_at: self.fresh_at().max(now),
+        }
+    }
+}
