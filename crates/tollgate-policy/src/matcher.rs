@@ -1,0 +1,202 @@
+//! Whether a rule applies to a request, and what it would charge: the checks of one rule.
+
+use tollgate_core::Nanos;
+
+use crate::pattern::{Pattern, Segments, segments};
+use crate::{Attributes, KeyPart, Known, Rule};
+
+/// One value that an `applies_to.attributes` entry accepts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// This value.
+    Exact(Box<str>),
+    /// Any value that begins like this (`"eu-*"`; `"*"` is any value at all).
+    Prefix(Box<str>),
+}
+
+impl Wanted {
+    pub(crate) fn parse(text: &str) -> Self {
+        match text.strip_suffix('*') {
+            Some(prefix) => Self::Prefix(prefix.into()),
+            None => Self::Exact(text.into()),
+        }
+    }
+
+    fn accepts(&self, value: &str) -> bool {
+        match self {
+            Self::Exact(exact) => **exact == *value,
+            Self::Prefix(prefix) => value.starts_with(&**prefix),
+        }
+    }
+}
+
+/// What a rule applies to. Empty: everything.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Matcher {
+    /// Per known attribute the values it accepts, sorted. Not the endpoint, not the method.
+    pub(crate) known: Vec<(Known, Vec<Box<str>>)>,
+    /// Compared without regard to case, as callers spell methods both ways.
+    pub(crate) methods: Vec<Box<str>>,
+    pub(crate) named: Vec<(Box<str>, Vec<Wanted>)>,
+    pub(crate) endpoints: Vec<Pattern>,
+}
+
+impl Matcher {
+    /// How many fields are constrained: the more, the more specific.
+    pub(crate) fn constrained_fields(&self) -> u32 {
+        let lists = usize::from(!self.methods.is_empty()) + usize::from(!self.endpoints.is_empty());
+        (self.known.len() + self.named.len() + lists) as u32
+    }
+
+    /// Whether one of its patterns captures an attribute of this name.
+    pub(crate) fn captures(&self, name: &str) -> bool {
+        self.endpoints.iter().any(|pattern| pattern.captures().any(|capture| capture == name))
+    }
+}
+
+/// A request with its path taken apart, once for all rules.
+pub(crate) struct Seen<'r, 'a> {
+    pub(crate) attributes: &'r Attributes<'a>,
+    pub(crate) path: Option<Segments<'a>>,
+    pub(crate) now: Nanos,
+}
+
+impl<'r, 'a> Seen<'r, 'a> {
+    pub(crate) fn new(attributes: &'r Attributes<'a>, now: Nanos) -> Self {
+        Self { attributes, path: attributes.get(Known::Endpoint).map(segments), now }
+    }
+
+    fn path(&self) -> &[&'a str] {
+        self.path.as_deref().unwrap_or(&[])
+    }
+}
+
+/// How a rule matched: the pattern, if it has any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fit<'s> {
+    pub(crate) pattern: Option<&'s Pattern>,
+}
+
+impl Fit<'_> {
+    pub(crate) fn literals(&self) -> u16 {
+        self.pattern.map_or(0, |pattern| pattern.literals)
+    }
+
+    /// An attribute as this rule sees it: what its path captured comes first.
+    fn attribute<'a>(&self, name: &str, seen: &Seen<'_, 'a>) -> Option<&'a str> {
+        self.pattern
+            .and_then(|pattern| pattern.captured(name, seen.path()))
+            .or_else(|| seen.attributes.extra(name))
+    }
+}
+
+impl Rule {
+    /// How this rule applies to the request, if it does.
+    pub(crate) fn fit<'s>(&'s self, seen: &Seen<'_, '_>) -> Option<Fit<'s>> {
+        if self.starts_at.is_some_and(|start| seen.now < start)
+            || self.ends_at.is_some_and(|end| end <= seen.now)
+        {
+            return None;
+        }
+        for (known, values) in &self.matcher.known {
+            let value = seen.attributes.get(*known)?;
+            values.binary_search_by(|probe| (**probe).cmp(value)).ok()?;
+        }
+        if !self.matcher.methods.is_empty() {
+            let method = seen.attributes.get(Known::Method)?;
+            self.matcher.methods.iter().find(|wanted| wanted.eq_ignore_ascii_case(method))?;
+        }
+        let pattern = match self.matcher.endpoints.as_slice() {
+            [] => None,
+            patterns => Some(most_literal(patterns, seen.path.as_deref()?)?),
+        };
+        let fit = Fit { pattern };
+        for (name, wanted) in &self.matcher.named {
+            let value = fit.attribute(name, seen)?;
+            wanted.iter().find(|wanted| wanted.accepts(value))?;
+        }
+        for part in &self.key {
+            match part {
+                KeyPart::Known(known) => seen.attributes.get(*known).map(|_| ())?,
+                KeyPart::Named(name) => fit.attribute(name, seen).map(|_| ())?,
+                KeyPart::Client => seen.attributes.client().map(|_| ())?,
+            }
+        }
+        Some(fit)
+    }
+
+    /// The values that name the counter of a request this rule applies to.
+    pub(crate) fn key_values<'a>(
+        &self,
+        fit: &Fit<'_>,
+        seen: &Seen<'_, 'a>,
+    ) -> smallvec::SmallVec<[&'a str; 4]> {
+        let mut key = smallvec::SmallVec::new();
+        for part in &self.key {
+            match part {
+                KeyPart::Known(known) => key.extend(seen.attributes.get(*known)),
+                KeyPart::Named(name) => key.extend(fit.attribute(name, seen)),
+                KeyPart::Client => {
+                    if let Some((kind, value)) = seen.attributes.client() {
+                        key.push(kind);
+                        key.push(value);
+                    }
+                }
+            }
+        }
+        key
+    }
+}
+
+/// The matching pattern with the most literal segments; of equals the first.
+fn most_literal<'s>(patterns: &'s [Pattern], path: &[&str]) -> Option<&'s Pattern> {
+    let mut best: Option<&Pattern> = None;
+    for pattern in patterns {
+        if best.is_none_or(|best| pattern.literals > best.literals) && pattern.matches(path) {
+            best = Some(pattern);
+        }
+    }
+    best
+}
+
+/// One entry of `costs`.
+#[derive(Debug, Clone)]
+pub(crate) struct Cost {
+    pub(crate) endpoint: Option<Pattern>,
+    pub(crate) method: Option<Box<str>>,
+    pub(crate) cost: u64,
+}
+
+/// What requests cost by endpoint and method, the most specific entry first.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Costs(Vec<Cost>);
+
+impl Costs {
+    /// More literal segments first, then those with a pattern, then those with a method, then as in
+    /// the file.
+    pub(crate) fn new(mut costs: Vec<Cost>) -> Self {
+        costs.sort_by_key(|cost| {
+            let literals = cost.endpoint.as_ref().map_or(0, |pattern| pattern.literals);
+            let rank = (literals, cost.endpoint.is_some(), cost.method.is_some());
+            std::cmp::Reverse(rank)
+        });
+        Self(costs)
+    }
+
+    pub(crate) fn of(&self, seen: &Seen<'_, '_>) -> Option<u64> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let method = seen.attributes.get(Known::Method);
+        let fits = |cost: &&Cost| {
+            let method_fits = cost.method.as_ref().is_none_or(|wanted| {
+                method.is_some_and(|method| wanted.eq_ignore_ascii_case(method))
+            });
+            let endpoint_fits = cost.endpoint.as_ref().is_none_or(|pattern| {
+                seen.path.as_deref().is_some_and(|path| pattern.matches(path))
+            });
+            method_fits && endpoint_fits
+        };
+        self.0.iter().find(fits).map(|cost| cost.cost)
+    }
+}

@@ -1,0 +1,188 @@
+//! Which rules a request meets.
+
+use std::cmp::Reverse;
+
+use smallvec::SmallVec;
+use tollgate_core::Nanos;
+
+use crate::matcher::{Fit, Seen};
+use crate::{Attributes, Rule, RuleSet};
+
+/// The rules that apply to a request: one per scope.
+#[derive(Debug, Clone, Default)]
+pub struct Resolution<'s, 'a> {
+    /// The rules that decide, in the order of the standard scopes, then by scope name.
+    pub enforced: SmallVec<[Applied<'s, 'a>; 8]>,
+    /// The `log_only` rules, in the same order.
+    pub observed: SmallVec<[Applied<'s, 'a>; 2]>,
+}
+
+/// A rule that applies to a request.
+#[derive(Debug, Clone)]
+pub struct Applied<'s, 'a> {
+    /// The rule.
+    pub rule: &'s Rule,
+    /// The values of its key attributes, in order. A client is two values, its kind and its name,
+    /// so that kinds never collide.
+    pub key: SmallVec<[&'a str; 4]>,
+    /// What the rule's `costs` say the request costs.
+    pub listed_cost: Option<u64>,
+}
+
+/// A rule that matches, with all that competition needs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Match<'s> {
+    pub(crate) rule: &'s Rule,
+    pub(crate) rank: &'s Rank,
+    pub(crate) fit: Fit<'s>,
+}
+
+/// The place of a rule among the others, computed once.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rank {
+    /// The place of its scope: standard ones first, then by name.
+    pub(crate) scope: u32,
+    pub(crate) constrained_fields: u32,
+    pub(crate) priority: i64,
+    /// The place of its id in ascending order.
+    pub(crate) id: u32,
+    pub(crate) is_log_only: bool,
+    /// The places of the scopes it replaces.
+    pub(crate) overrides: Vec<u32>,
+}
+
+impl Match<'_> {
+    /// Ascending: the most specific first.
+    fn specificity(&self) -> (Reverse<u32>, Reverse<u16>, Reverse<i64>, u32) {
+        let Rank { constrained_fields, priority, id, .. } = self.rank;
+        (Reverse(*constrained_fields), Reverse(self.fit.literals()), Reverse(*priority), *id)
+    }
+}
+
+type Matches<'s> = SmallVec<[Match<'s>; 12]>;
+
+impl RuleSet {
+    /// The rules that apply to the request at `now`. The endpoint must be normalised and the tier
+    /// resolved, see [`Attributes`].
+    pub fn resolve<'s, 'a>(&'s self, request: &Attributes<'a>, now: Nanos) -> Resolution<'s, 'a> {
+        let seen = Seen::new(request, now);
+        let mut matches = Matches::new();
+        self.index.candidates(&seen, |place| {
+            let (Some(rule), Some(rank)) =
+                (self.rules.get(place as usize), self.ranks.get(place as usize))
+            else {
+                return;
+            };
+            if let Some(fit) = rule.fit(&seen) {
+                matches.push(Match { rule, rank, fit });
+            }
+        });
+        if matches.len() > 1 {
+            matches.sort_unstable_by_key(|one| {
+                (one.rank.is_log_only, one.rank.scope, one.specificity())
+            });
+            matches.dedup_by_key(|one| (one.rank.is_log_only, one.rank.scope));
+        }
+        let split = matches.partition_point(|one| !one.rank.is_log_only);
+        let (enforced, observed) = matches.split_at(split);
+        let mut resolution = Resolution::default();
+        settle(enforced, &seen, |applied| resolution.enforced.push(applied));
+        settle(observed, &seen, |applied| resolution.observed.push(applied));
+        self.add_default(&mut resolution, &seen);
+        resolution
+    }
+
+    /// Adds the system default unless an enforcing rule keyed by an identity applies, or one that
+    /// replaces its scope.
+    pub(crate) fn add_default<'s, 'a>(
+        &'s self,
+        resolution: &mut Resolution<'s, 'a>,
+        seen: &Seen<'_, 'a>,
+    ) {
+        let Some(rule) = &self.default_rule else { return };
+        let yields = resolution.enforced.iter().any(|applied| {
+            applied.rule.is_keyed_by_identity() || applied.rule.overrides.contains(&rule.scope)
+        });
+        if yields {
+            return;
+        }
+        let Some(fit) = rule.fit(seen) else { return };
+        let applied = apply(rule, &fit, seen);
+        if rule.is_log_only() {
+            insert_by_scope(&mut resolution.observed, applied);
+        } else {
+            insert_by_scope(&mut resolution.enforced, applied);
+        }
+    }
+}
+
+pub(crate) fn apply<'s, 'a>(rule: &'s Rule, fit: &Fit<'_>, seen: &Seen<'_, 'a>) -> Applied<'s, 'a> {
+    Applied { rule, key: rule.key_values(fit, seen), listed_cost: rule.costs.of(seen) }
+}
+
+fn insert_by_scope<'s, 'a, const N: usize>(
+    list: &mut SmallVec<[Applied<'s, 'a>; N]>,
+    applied: Applied<'s, 'a>,
+) where
+    [Applied<'s, 'a>; N]: smallvec::Array<Item = Applied<'s, 'a>>,
+{
+    let order = |rule: &'s Rule| (rule.standard_scope_rank.unwrap_or(u8::MAX), rule.scope.as_str());
+    let place = list.partition_point(|other| order(other.rule) < order(applied.rule));
+    list.insert(place, applied);
+}
+
+/// Passes on the winners whose scope no other winner replaces.
+fn settle<'s, 'a>(
+    winners: &[Match<'s>],
+    seen: &Seen<'_, 'a>,
+    mut keep: impl FnMut(Applied<'s, 'a>),
+) {
+    if winners.iter().all(|winner| winner.rank.overrides.is_empty()) {
+        winners.iter().for_each(|winner| keep(apply(winner.rule, &winner.fit, seen)));
+        return;
+    }
+    let stays = without_overridden(winners);
+    for (winner, stays) in winners.iter().zip(stays) {
+        if stays {
+            keep(apply(winner.rule, &winner.fit, seen));
+        }
+    }
+}
+
+/// Which winners stay. A winner goes if one that stays replaces its scope; a rule that is itself
+/// replaced does not apply, and so replaces nothing. Where rules replace each other in a circle, the
+/// most specific of them stays.
+fn without_overridden(winners: &[Match<'_>]) -> SmallVec<[bool; 12]> {
+    let mut stays: SmallVec<[Option<bool>; 12]> = SmallVec::from_elem(None, winners.len());
+    loop {
+        let mut changed = false;
+        for (place, winner) in winners.iter().enumerate() {
+            if stays.get(place).copied().flatten().is_some() {
+                continue;
+            }
+            let mut replaced_by = winners
+                .iter()
+                .zip(&stays)
+                .filter(|(other, _)| other.rank.overrides.contains(&winner.rank.scope))
+                .map(|(_, stays)| *stays);
+            let verdict = if replaced_by.clone().any(|stays| stays == Some(true)) {
+                Some(false)
+            } else if replaced_by.all(|stays| stays == Some(false)) {
+                Some(true)
+            } else {
+                None
+            };
+            if let (Some(_), Some(slot)) = (verdict, stays.get_mut(place)) {
+                *slot = verdict;
+                changed = true;
+            }
+        }
+        if !changed {
+            let undecided = winners.iter().zip(&mut stays).filter(|(_, stays)| stays.is_none());
+            match undecided.min_by_key(|(winner, _)| winner.specificity()) {
+                Some((_, slot)) => *slot = Some(true),
+                None => return stays.into_iter().map(|stays| stays == Some(true)).collect(),
+            }
+        }
+    }
+}

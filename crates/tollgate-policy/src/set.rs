@@ -1,0 +1,141 @@
+//! A rule set: everything compiled from one rule file.
+
+use hashbrown::HashMap;
+use tollgate_core::Nanos;
+
+use crate::index::Index;
+use crate::lists::{List, parse_address};
+use crate::model::STANDARD_SCOPES;
+use crate::raw::RuleFile;
+use crate::resolve::Rank;
+use crate::tiers::Tiers;
+use crate::{Attributes, Known, ListEntry, Listed, NoMatch, Problems, Rule};
+
+/// Everything compiled from one rule file: immutable, to be swapped as a whole.
+#[derive(Debug, Clone, Default)]
+pub struct RuleSet {
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) ranks: Vec<Rank>,
+    pub(crate) index: Index,
+    pub(crate) default_rule: Option<Rule>,
+    by_id: HashMap<Box<str>, u32>,
+    deny: List,
+    allow: List,
+    tiers: Tiers,
+    no_match: NoMatch,
+    digest: u64,
+}
+
+/// The parts of a rule set, checked one by one.
+pub(crate) struct Parts {
+    pub(crate) rules: Vec<Rule>,
+    pub(crate) default_rule: Option<Rule>,
+    pub(crate) deny: List,
+    pub(crate) allow: List,
+    pub(crate) tiers: Tiers,
+    pub(crate) no_match: NoMatch,
+    pub(crate) digest: u64,
+}
+
+impl RuleSet {
+    /// Checks a rule file and prepares it; reports everything that is wrong with it.
+    pub fn compile(file: &RuleFile) -> Result<Self, Problems> {
+        crate::compile::compile(file).map(Self::assemble)
+    }
+
+    /// Both stages: reads the text (YAML or JSON) and compiles it. `source` names it in problems.
+    pub fn from_yaml(text: &str, source: &str) -> Result<Self, Problems> {
+        crate::compile::read_and_compile(text, source).map(Self::assemble)
+    }
+
+    /// The set of an empty rule file: the default rule alone.
+    pub fn builtin() -> Self {
+        Self::compile(&RuleFile::default()).unwrap_or_default()
+    }
+
+    pub(crate) fn assemble(parts: Parts) -> Self {
+        let Parts { rules, default_rule, deny, allow, tiers, no_match, digest } = parts;
+        let ranks = ranks(&rules);
+        let by_id = |(place, rule): (usize, &Rule)| (rule.id.as_str().into(), place as u32);
+        let by_id = rules.iter().enumerate().map(by_id).collect();
+        let index = Index::new(&rules);
+        Self { rules, ranks, index, default_rule, by_id, deny, allow, tiers, no_match, digest }
+    }
+
+    /// Where the request is listed: the deny list comes first.
+    pub fn listed(&self, request: &Attributes<'_>, now: Nanos) -> Option<Listed<'_>> {
+        if self.deny.entries().is_empty() && self.allow.entries().is_empty() {
+            return None;
+        }
+        let wants_address = self.deny.has_networks() || self.allow.has_networks();
+        let address = request.get(Known::Ip).filter(|_| wants_address).and_then(parse_address);
+        let denied = self.deny.find(request, address, now).map(Listed::Denied);
+        denied.or_else(|| self.allow.find(request, address, now).map(Listed::Allowed))
+    }
+
+    /// The tier of a request: the stated one, else that of its key, user or tenant, else the
+    /// default tier.
+    pub fn tier_of<'a>(&'a self, request: &Attributes<'a>) -> Option<&'a str> {
+        request.get(Known::Tier).or_else(|| self.tiers.of(request))
+    }
+
+    /// The active rules, in the order of the file, without the default rule.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The active rule of this id; the default rule too.
+    pub fn rule(&self, id: &str) -> Option<&Rule> {
+        let found = self.by_id.get(id).and_then(|place| self.rules.get(*place as usize));
+        found.or_else(|| self.default_rule.as_ref().filter(|rule| rule.id == id))
+    }
+
+    /// What happens to a request that nothing applies to.
+    pub fn no_match(&self) -> NoMatch {
+        self.no_match
+    }
+
+    /// The system default, unless the file switched it off.
+    pub fn default_rule(&self) -> Option<&Rule> {
+        self.default_rule.as_ref()
+    }
+
+    /// The entries of the deny list.
+    pub fn deny_list(&self) -> &[ListEntry] {
+        self.deny.entries()
+    }
+
+    /// The entries of the allow list.
+    pub fn allow_list(&self) -> &[ListEntry] {
+        self.allow.entries()
+    }
+
+    /// A hash of the content: the same for files that differ in comments, layout or the order of
+    /// fields only.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+}
+
+/// The place of each rule in every order that resolution needs.
+fn ranks(rules: &[Rule]) -> Vec<Rank> {
+    let mut ids: Vec<&str> = rules.iter().map(|rule| rule.id.as_str()).collect();
+    ids.sort_unstable();
+    let order =
+        |scope: &str| STANDARD_SCOPES.iter().position(|s| *s == scope).unwrap_or(usize::MAX);
+    let mut scopes: Vec<&str> = rules.iter().map(|rule| rule.scope.as_str()).collect();
+    scopes.sort_unstable_by_key(|scope| (order(scope), *scope));
+    scopes.dedup();
+    let places: HashMap<&str, u32> =
+        scopes.iter().enumerate().map(|(place, scope)| (*scope, place as u32)).collect();
+    let place_of = |scope: &str| places.get(scope).copied();
+    let rank = |rule: &Rule| Rank {
+        scope: place_of(&rule.scope).unwrap_or(u32::MAX),
+        constrained_fields: rule.matcher.constrained_fields(),
+        priority: rule.priority,
+        id: ids.binary_search(&rule.id.as_str()).unwrap_or(0) as u32,
+        is_log_only: rule.is_log_only(),
+        overrides: rule.overrides.iter().filter_map(|scope| place_of(scope)).collect(),
+    };
+    rules.iter().map(rank).collect()
+}
