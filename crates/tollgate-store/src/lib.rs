@@ -1,0 +1,153 @@
+//! Where counters live.
+//!
+//! A [`Store`] decides requests that each charge several counters, all or none, and owns the
+//! atomicity of that; the arithmetic is [`tollgate_core`]'s. Every store passes the one suite in
+//! `conformance`.
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+pub mod memory;
+
+use std::future::Future;
+
+use smallvec::SmallVec;
+use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SlotId};
+
+pub use memory::MemoryStore;
+
+/// Which counter: one limit of one rule for one combination of key values.
+#[derive(Debug, Clone, Copy)]
+pub struct Counter<'a> {
+    /// The rule the limit belongs to.
+    pub rule_id: &'a str,
+    /// The algorithm and window, which tell the limits of a rule apart.
+    pub tag: &'a str,
+    /// A fingerprint of `rule_id` and `tag`, made once.
+    pub salt: u128,
+    /// The values of the rule's key attributes, in the rule's order.
+    pub key: &'a [&'a str],
+}
+
+/// What becomes of a request when one of its charges does not fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// The request is refused.
+    Must,
+    /// Charges of this role form one group: the request is refused only if none of them fits, and
+    /// those that fit are charged.
+    AnyOf,
+    /// Nothing: it is charged where it fits, and reported.
+    Watch,
+}
+
+/// One limit that a request would be charged to.
+#[derive(Debug, Clone, Copy)]
+pub struct Charge<'a> {
+    /// Which counter.
+    pub counter: Counter<'a>,
+    /// Its limit, in the variant that applies to this request.
+    pub limit: &'a Limit,
+    /// What is asked of it.
+    pub ask: Ask,
+    /// What its refusal means.
+    pub role: Role,
+}
+
+/// Whether a decision charges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Charge if everything fits.
+    Charge,
+    /// Charge nothing.
+    Peek,
+    /// Charge all, above the limit too: the cost was already spent, and is owed.
+    Owe,
+}
+
+/// The charges of one request: all are made or none is.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// In any order. The same counter may appear more than once.
+    pub charges: &'a [Charge<'a>],
+    /// Whether to charge.
+    pub mode: Mode,
+}
+
+/// One outcome per charge, in the order they were given.
+pub type Outcomes = SmallVec<[Outcome; 8]>;
+
+/// A charge to be undone.
+#[derive(Debug, Clone, Copy)]
+pub struct GiveBack<'a> {
+    /// The counter that was charged.
+    pub counter: Counter<'a>,
+    /// The limit it was charged under.
+    pub limit: &'a Limit,
+    /// What the charge returned.
+    pub receipt: Receipt,
+}
+
+/// Why a store did not answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The store cannot be reached, or did not answer in time.
+    #[error("the store is unavailable: {0}")]
+    Unavailable(String),
+}
+
+/// True if these outcomes of one request's charges let it pass.
+pub fn passes(charges: &[Charge<'_>], outcomes: &[Outcome]) -> bool {
+    let mut any_of = None;
+    for (charge, outcome) in charges.iter().zip(outcomes) {
+        let admits = outcome.examination.admits();
+        match charge.role {
+            Role::Must if !admits => return false,
+            Role::AnyOf => any_of = Some(any_of.unwrap_or(false) || admits),
+            Role::Must | Role::Watch => {}
+        }
+    }
+    any_of.unwrap_or(true)
+}
+
+/// A place where counters live. Several requests at once are decided in order, each atomically.
+pub trait Store: Send + Sync {
+    /// Decides requests in order and appends one outcome per charge to `outcomes`. `now` is the
+    /// caller's clock; a shared store goes by its own. Returns the instant that was decided at.
+    fn decide(
+        &self,
+        requests: &[Request<'_>],
+        now: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> impl Future<Output = Result<Nanos, StoreError>> + Send;
+
+    /// Undoes charges, exactly when done at once, never minting quota later.
+    fn give_back(
+        &self,
+        returns: &[GiveBack<'_>],
+        now: Nanos,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Makes counters as new.
+    fn reset(
+        &self,
+        counters: &[Counter<'_>],
+        now: Nanos,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Holds a slot of a concurrency counter for another lifetime. False if it is no longer held.
+    fn renew(
+        &self,
+        counter: &Counter<'_>,
+        limit: &Limit,
+        slot: SlotId,
+        now: Nanos,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Gives a slot back. False if it was no longer held, which is harmless.
+    fn release(
+        &self,
+        counter: &Counter<'_>,
+        slot: SlotId,
+        now: Nanos,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+}

@@ -1,0 +1,99 @@
+//! Keyed fingerprints: what the memory store keeps instead of key strings.
+//!
+//! XXH3-128 under a secret of 192 random bytes, of which 96 bits are kept. Without the secret nobody
+//! can search for two keys that share a fingerprint; by chance alone, ten million counters collide
+//! with a probability of about one in 10^15.
+
+use std::hash::Hash;
+
+use xxhash_rust::xxh3::xxh3_128_with_secret;
+
+/// Bytes of the secret. XXH3's own is as long.
+pub(super) const SECRET_BYTES: usize = 192;
+
+/// Room for several key values on the stack; longer ones are hashed on the heap.
+const INLINE_KEY_BYTES: usize = 256;
+
+/// 96 bits that stand for a counter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fingerprint(pub(crate) [u32; 3]);
+
+impl Hash for Fingerprint {
+    /// The bits that did not pick the shard.
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        let Self([_, low, high]) = self;
+        state.write_u64(u64::from(*high) << 32 | u64::from(*low));
+    }
+}
+
+impl Fingerprint {
+    #[inline]
+    fn from_hash(hash: u128) -> Self {
+        Self([hash as u32, (hash >> 32) as u32, (hash >> 64) as u32])
+    }
+
+    /// Picks the shard.
+    #[inline]
+    pub(crate) const fn shard_bits(self) -> usize {
+        let Self([bits, _, _]) = self;
+        bits as usize
+    }
+
+    /// Picks the home group among `groups` by its place in the 32-bit range, so that any number of
+    /// groups will do.
+    #[inline]
+    pub(crate) const fn home(self, groups: usize) -> usize {
+        let Self([_, bits, _]) = self;
+        ((bits as u64 * groups as u64) >> 32) as usize
+    }
+
+    /// The byte by which a slot is first told; never 0, which marks an empty slot.
+    #[inline]
+    pub(crate) const fn tag(self) -> u8 {
+        let Self([_, _, bits]) = self;
+        let tag = (bits >> 24) as u8;
+        if tag == 0 { 1 } else { tag }
+    }
+}
+
+/// Makes fingerprints under one secret.
+pub(crate) struct Hasher {
+    secret: [u8; SECRET_BYTES],
+}
+
+impl Hasher {
+    pub(crate) const fn new(secret: [u8; SECRET_BYTES]) -> Self {
+        Self { secret }
+    }
+
+    /// The hash of the key values alone. Limits that share them share it.
+    #[inline]
+    pub(crate) fn key_hash(&self, key: &[&str]) -> u128 {
+        match key {
+            [value] => xxh3_128_with_secret(value.as_bytes(), &self.secret),
+            _ => self.parts_hash(key),
+        }
+    }
+
+    /// Each part with its length before it, so that ("ab", "c") and ("a", "bc") differ.
+    fn parts_hash(&self, key: &[&str]) -> u128 {
+        let mut bytes = smallvec::SmallVec::<[u8; INLINE_KEY_BYTES]>::new();
+        for part in key {
+            bytes.extend_from_slice(&(part.len() as u32).to_le_bytes());
+            bytes.extend_from_slice(part.as_bytes());
+        }
+        xxh3_128_with_secret(&bytes, &self.secret)
+    }
+
+    /// The fingerprint of a limit's counter. The salt is public, the key hash is not; their
+    /// combination cannot be steered without the secret.
+    #[inline]
+    pub(crate) fn fingerprint(key_hash: u128, salt: u128) -> Fingerprint {
+        Fingerprint::from_hash(key_hash ^ salt)
+    }
+
+    /// Names the secret without telling it: files written under another one are foreign.
+    pub(crate) fn identity(&self) -> u64 {
+        xxh3_128_with_secret(b"tollgate fingerprint secret", &self.secret) as u64
+    }
+}

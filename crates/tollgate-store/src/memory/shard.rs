@@ -1,0 +1,318 @@
+//! One shard: the counters behind one lock.
+
+use tollgate_core::{
+    Algorithm, Ask, Examination, Limit, Nanos, Receipt, SlotId, Small, State, Status,
+};
+
+use super::fingerprint::Fingerprint;
+use super::large::{Large, LargeCounters, Unsaved, as_slots, as_small};
+use super::pack::{pack, unpack};
+use super::table::{FULL, Inserted, Level, Place, Table};
+
+/// Counters behind one lock.
+pub(crate) struct Shard {
+    pub(crate) table: Table,
+    pub(crate) large: LargeCounters,
+    /// Counters that were reset or emptied, which the journal must be told of.
+    pub(crate) removed: Vec<Fingerprint>,
+    /// Whether there is a journal to tell.
+    journals: bool,
+    /// Something changed since the last flush.
+    pub(crate) is_dirty: bool,
+    /// Counters in use that had to go for want of room.
+    pub(crate) evicted: u64,
+}
+
+/// Where a counter was found, and its state if that is small.
+#[derive(Clone, Copy)]
+pub(crate) enum Found {
+    /// In the table.
+    Packed(Place, Small),
+    /// Among the large ones, in a small state too big to pack.
+    Oversized(Small),
+    /// Among the large ones: a log or slots.
+    Large,
+    /// Nowhere: it is fresh.
+    Absent,
+}
+
+impl Found {
+    fn small(&self, limit: &Limit) -> Small {
+        match self {
+            Self::Packed(_, small) | Self::Oversized(small) => *small,
+            Self::Large | Self::Absent => limit.fresh_small(),
+        }
+    }
+}
+
+const fn is_large(limit: &Limit) -> bool {
+    matches!(limit.algorithm(), Algorithm::SlidingWindowLog | Algorithm::Concurrency)
+}
+
+/// How much of the limit is used, in sixteenths, by shifts alone.
+#[inline]
+fn level(limit: &Limit, used: u64) -> Level {
+    let capacity = limit.capacity().max(1);
+    let shift = 60 - capacity.leading_zeros().min(60);
+    ((used >> shift) as u8).min(FULL)
+}
+
+impl Shard {
+    pub(crate) fn new(most_counters: usize, journals: bool) -> Self {
+        Self {
+            table: Table::new(most_counters),
+            large: LargeCounters::new(most_counters, journals),
+            journals,
+            removed: Vec::new(),
+            is_dirty: false,
+            evicted: 0,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn find(&self, fingerprint: Fingerprint, limit: &Limit) -> Found {
+        if is_large(limit) {
+            return match self.large.get(fingerprint) {
+                Some(_) => Found::Large,
+                None => Found::Absent,
+            };
+        }
+        if let Some((place, packed)) = self.table.find(fingerprint) {
+            return Found::Packed(place, unpack(packed, limit));
+        }
+        match self.large.get(fingerprint).and_then(|large| as_small(&large.state)) {
+            Some(small) => Found::Oversized(limit.adopt(small)),
+            None => Found::Absent,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn examine(
+        &self,
+        found: &Found,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        ask: &Ask,
+        now: Nanos,
+    ) -> Examination {
+        if is_large(limit) {
+            return match self.large.get(fingerprint) {
+                Some(large) => limit.examine(&large.state, ask, now),
+                None => limit.examine(&limit.fresh(), ask, now),
+            };
+        }
+        limit.examine_small(&found.small(limit), ask, now)
+    }
+
+    #[inline]
+    pub(crate) fn status(
+        &self,
+        found: &Found,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        now: Nanos,
+    ) -> Status {
+        if is_large(limit) {
+            return match self.large.get(fingerprint) {
+                Some(large) => limit.status(&large.state, now),
+                None => limit.status(&limit.fresh(), now),
+            };
+        }
+        limit.status_small(&found.small(limit), now)
+    }
+
+    /// Charges the counter that [`Shard::find`] found, and reports it after.
+    #[inline]
+    pub(crate) fn charge(
+        &mut self,
+        found: &Found,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        ask: &Ask,
+        now: Nanos,
+    ) -> (Receipt, Status) {
+        self.is_dirty = true;
+        if is_large(limit) {
+            return self.charge_large(fingerprint, limit, ask, now);
+        }
+        let mut small = found.small(limit);
+        let receipt = limit.charge_small(&mut small, ask.cost, now);
+        let status = limit.status_small(&small, now);
+        self.write(found, fingerprint, limit, &small, status.used, now);
+        (receipt, status)
+    }
+
+    #[inline]
+    fn write(
+        &mut self,
+        found: &Found,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        small: &Small,
+        used: u64,
+        now: Nanos,
+    ) {
+        let level = level(limit, used);
+        match (found, pack(small, limit)) {
+            (Found::Packed(place, _), Some(packed)) => {
+                self.table.update(*place, fingerprint, packed, level);
+            }
+            (Found::Absent, Some(packed)) if packed.fresh_at > now => {
+                if self.table.insert(fingerprint, packed, level, now) == Inserted::ByEviction {
+                    self.evicted += 1;
+                }
+            }
+            (Found::Absent, Some(_)) => {}
+            _ => self.write_oversized(found, fingerprint, limit, small, level, now),
+        }
+    }
+
+    #[cold]
+    fn write_oversized(
+        &mut self,
+        found: &Found,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        small: &Small,
+        level: Level,
+        now: Nanos,
+    ) {
+        if let Found::Packed(place, _) = found {
+            self.table.remove(*place);
+        }
+        let fresh_at = small.fresh_at(limit.window_nanos());
+        let state = State::Small(*small);
+        if matches!(found, Found::Oversized(_)) {
+            self.large.change(fingerprint, |large| {
+                (large.state, large.fresh_at, large.level) = (state, fresh_at, level);
+                large.unsaved = Unsaved::All;
+            });
+        } else {
+            let unsaved = Unsaved::All;
+            let large = Large { fingerprint, state, fresh_at, level, unsaved };
+            self.evicted += self.large.insert(large, now);
+        }
+    }
+
+    fn charge_large(
+        &mut self,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        ask: &Ask,
+        now: Nanos,
+    ) -> (Receipt, Status) {
+        let charge = |large: &mut Large| {
+            let receipt = limit.charge(&mut large.state, ask, now);
+            let status = limit.status(&large.state, now);
+            large.fresh_at = limit.fresh_at(&large.state);
+            large.level = level(limit, status.used);
+            large.unsaved = match large.state {
+                State::Log(_) => large.unsaved.appended(),
+                _ => Unsaved::All,
+            };
+            (receipt, status)
+        };
+        if let Some(charged) = self.large.change(fingerprint, charge) {
+            self.evicted += self.large.make_room(fingerprint, now);
+            return charged;
+        }
+        let unsaved = Unsaved::All;
+        let state = limit.fresh();
+        let mut large = Large { fingerprint, state, fresh_at: 0, level: 0, unsaved };
+        let charged = charge(&mut large);
+        if large.fresh_at > now {
+            self.evicted += self.large.insert(large, now);
+        }
+        charged
+    }
+
+    /// Undoes a charge.
+    pub(crate) fn give_back(
+        &mut self,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        receipt: &Receipt,
+        now: Nanos,
+    ) {
+        let found = self.find(fingerprint, limit);
+        match found {
+            Found::Absent => {}
+            Found::Large => {
+                let fresh = self.large.change(fingerprint, |large| {
+                    limit.give_back(&mut large.state, receipt, now);
+                    large.fresh_at = limit.fresh_at(&large.state);
+                    large.level = level(limit, limit.status(&large.state, now).used);
+                    large.unsaved = Unsaved::All;
+                    large.fresh_at <= now
+                });
+                if fresh == Some(true) {
+                    self.remove(fingerprint);
+                }
+            }
+            Found::Packed(..) | Found::Oversized(_) => {
+                let mut small = found.small(limit);
+                limit.give_back_small(&mut small, receipt, now);
+                if small.fresh_at(limit.window_nanos()) <= now {
+                    self.remove(fingerprint);
+                } else {
+                    let used = limit.status_small(&small, now).used;
+                    self.write(&found, fingerprint, limit, &small, used, now);
+                }
+            }
+        }
+        self.is_dirty = true;
+    }
+
+    /// Drops a counter without telling the journal.
+    pub(crate) fn forget(&mut self, fingerprint: Fingerprint) {
+        if let Some((place, _)) = self.table.find(fingerprint) {
+            self.table.remove(place);
+        }
+        self.large.remove(fingerprint);
+    }
+
+    /// Makes a counter as new.
+    pub(crate) fn remove(&mut self, fingerprint: Fingerprint) {
+        let packed = self.table.find(fingerprint).map(|(place, _)| self.table.remove(place));
+        let large = self.large.remove(fingerprint);
+        if self.journals && (packed.is_some() || large) {
+            self.removed.push(fingerprint);
+            self.is_dirty = true;
+        }
+    }
+
+    pub(crate) fn renew(
+        &mut self,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        slot: SlotId,
+        now: Nanos,
+    ) -> bool {
+        let renew = |large: &mut Large| {
+            let renewed = as_slots(&mut large.state)
+                .is_some_and(|slots| slots.renew(slot, limit.slot_ttl(), now));
+            large.fresh_at = limit.fresh_at(&large.state);
+            large.unsaved = Unsaved::All;
+            renewed
+        };
+        self.is_dirty = true;
+        self.large.change(fingerprint, renew).unwrap_or(false)
+    }
+
+    pub(crate) fn release(&mut self, fingerprint: Fingerprint, slot: SlotId, now: Nanos) -> bool {
+        let release = |large: &mut Large| {
+            let Some(slots) = as_slots(&mut large.state) else { return (false, false) };
+            slots.prune(now);
+            let released = slots.release(slot);
+            large.fresh_at = slots.fresh_at();
+            large.unsaved = Unsaved::All;
+            (released, large.fresh_at <= now)
+        };
+        self.is_dirty = true;
+        let (released, fresh) = self.large.change(fingerprint, release).unwrap_or_default();
+        if fresh {
+            self.remove(fingerprint);
+        }
+        released
+    }
+}
