@@ -13,7 +13,7 @@
 //! can claim anything, and the bucket is fresh.
 
 use crate::limit::Pace;
-use crate::state::{Ask, Examination, Receipt, Status};
+use crate::state::{Ask, Examination, Outcome, Receipt, Status};
 use crate::{Algorithm, Limit, Nanos, Span};
 
 /// The grain of [`Bucket::shift_micros`]; moves are rounded up to it.
@@ -39,15 +39,27 @@ impl Bucket {
         Span::whole(self.shift_micros.saturating_mul(SHIFT_GRAIN))
     }
 
+    /// How far the time line is occupied beyond `now`.
+    #[inline]
+    fn ahead(self, pace: &Pace, now: Nanos) -> Span {
+        self.tat.minus(Span::whole(now), pace.denominator)
+    }
+
     #[inline]
     pub(crate) fn examine(self, limit: &Limit, ask: &Ask, now: Nanos) -> Examination {
         let pace = limit.pace();
-        let start = self.tat.max(Span::whole(now));
-        let end = start.plus(pace.span_of(ask.cost), pace.denominator);
-        let horizon = Span::whole(now).plus(pace.capacity, pace.denominator);
-        let over = end.minus(horizon, pace.denominator).ceil();
+        let ahead = self.ahead(pace, now);
+        let filled = ahead.plus(pace.span_of(ask.cost), pace.denominator);
+        Self::judge(limit, ask, now, ahead, filled)
+    }
+
+    /// Whether a charge passes that would occupy the time line from `ahead` to `filled` beyond now.
+    #[inline]
+    fn judge(limit: &Limit, ask: &Ask, now: Nanos, ahead: Span, filled: Span) -> Examination {
+        let pace = limit.pace();
+        let over = filled.minus(pace.capacity, pace.denominator).ceil();
         if limit.algorithm() == Algorithm::LeakyBucket {
-            let wait = start.ceil() - now;
+            let wait = ahead.ceil();
             let too_late = ask.max_delay.map_or(0, |most| wait.saturating_sub(most));
             return match over.max(too_late) {
                 0 => Examination::Admit { wait },
@@ -62,15 +74,36 @@ impl Bucket {
         }
     }
 
+    /// Examine, charge if it passes, and report, in one go: what [`Bucket::examine`],
+    /// [`Bucket::charge`] and [`Bucket::status`] do one after another.
     #[inline]
-    pub(crate) fn charge(&mut self, limit: &Limit, cost: u64, now: Nanos) -> Receipt {
+    pub(crate) fn decide(&mut self, limit: &Limit, ask: &Ask, now: Nanos) -> Outcome {
         let pace = limit.pace();
+        let ahead = self.ahead(pace, now);
+        let filled = ahead.plus(pace.span_of(ask.cost), pace.denominator);
+        let examination = Self::judge(limit, ask, now, ahead, filled);
+        if !examination.admits() {
+            let status = Self::status_of(limit, ahead, now);
+            return Outcome { examination, status, receipt: Receipt::Nothing };
+        }
+        let receipt = self.occupy(pace, filled, ask.cost, now);
+        Outcome { examination, status: Self::status_of(limit, filled, now), receipt }
+    }
+
+    #[inline]
+    fn occupy(&mut self, pace: &Pace, filled: Span, cost: u64, now: Nanos) -> Receipt {
         if self.fresh_at() <= now {
             self.shift_micros = 0;
         }
-        let start = self.tat.max(Span::whole(now));
-        self.tat = start.plus(pace.span_of(cost), pace.denominator);
+        self.tat = Span::whole(now).plus(filled, pace.denominator);
         Receipt::Bucket { nominal_end: self.nominal_end(pace), cost }
+    }
+
+    #[inline]
+    pub(crate) fn charge(&mut self, limit: &Limit, cost: u64, now: Nanos) -> Receipt {
+        let pace = limit.pace();
+        let filled = self.ahead(pace, now).plus(pace.span_of(cost), pace.denominator);
+        self.occupy(pace, filled, cost, now)
     }
 
     #[inline]
@@ -80,6 +113,10 @@ impl Bucket {
 
     pub(crate) fn give_back(&mut self, limit: &Limit, nominal_end: Span, cost: u64, now: Nanos) {
         let pace = limit.pace();
+        // A line that reaches the end of time has lost count of what is on it.
+        if self.nominal_end(pace).is_saturated() {
+            return;
+        }
         let present_end = nominal_end.minus(self.shift(), pace.denominator);
         let ahead = present_end.minus(Span::whole(now), pace.denominator);
         let occupied = ahead.min(pace.span_of(cost));
@@ -96,13 +133,16 @@ impl Bucket {
 
     #[inline]
     pub(crate) fn status(self, limit: &Limit, now: Nanos) -> Status {
-        let pace = limit.pace();
-        let ahead = self.tat.minus(Span::whole(now), pace.denominator);
-        let used = pace.cost_of(ahead);
+        Self::status_of(limit, self.ahead(limit.pace(), now), now)
+    }
+
+    #[inline]
+    fn status_of(limit: &Limit, ahead: Span, now: Nanos) -> Status {
+        let used = limit.pace().cost_of(ahead);
         Status {
             used,
             remaining: limit.capacity().saturating_sub(used),
-            reset_at: self.tat.ceil().max(now),
+            reset_at: now.saturating_add(ahead.ceil()),
         }
     }
 }

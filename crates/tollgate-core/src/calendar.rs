@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::civil::Date;
-use jiff::tz::TimeZone;
+use jiff::tz::{AmbiguousOffset, TimeZone};
 use jiff::{Timestamp, ToSpan};
 
-use crate::{Nanos, SECOND};
+use crate::{LATEST, Nanos, SECOND};
 
 /// The length of a calendar window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -141,6 +141,7 @@ impl Calendar {
 
     /// Start and end of the window that `now` falls in.
     pub fn bounds(&self, now: Nanos) -> (Nanos, Nanos) {
+        let now = now.min(LATEST);
         let memo = self.memo.load(Ordering::Relaxed);
         let start = (memo >> LENGTH_BITS) * SECOND;
         let end = start + (memo & ((1 << LENGTH_BITS) - 1)) * SECOND;
@@ -148,7 +149,7 @@ impl Calendar {
             return (start, end);
         }
         let seconds = now / SECOND;
-        // The calendar ends in the year 9999, u64 nanoseconds in 2554: the fallback is for the type.
+        // The calendar ends in the year 9999, time here in 2262: the fallback is for the type.
         let (start, end) = self.compute(seconds).unwrap_or_else(|| {
             let length = self.unit.nominal_seconds();
             (seconds - seconds % length, seconds - seconds % length + length)
@@ -161,10 +162,7 @@ impl Calendar {
         let at = Timestamp::from_second(i64::try_from(seconds).ok()?).ok()?;
         let (start, end) = match self.unit {
             CalendarUnit::Minute | CalendarUnit::Hour => self.clock_window(at)?,
-            _ => {
-                let (first, next) = self.days(self.zone.to_datetime(at).date())?;
-                (self.midnight(first)?, self.midnight(next)?)
-            }
+            _ => self.day_window(at)?,
         };
         // Before 1970 there is no time here: a window that began earlier starts at the epoch.
         let (start, end) = (u64::try_from(start).unwrap_or(0), u64::try_from(end).ok()?);
@@ -176,11 +174,28 @@ impl Calendar {
         let length = i64::try_from(self.unit.nominal_seconds()).ok()?;
         let local = at.as_second() + i64::from(self.zone.to_offset(at).seconds());
         let start = at.as_second() - local.rem_euclid(length);
+        let end = start + length;
         let just_after = Timestamp::from_second(at.as_second() + 1).ok()?;
-        let cut = |found: Option<i64>, default: i64| found.unwrap_or(default);
-        let before = self.zone.preceding(just_after).next().map(|t| t.timestamp().as_second());
-        let after = self.zone.following(at).next().map(|t| t.timestamp().as_second());
-        Some((start.max(cut(before, start)), (start + length).min(cut(after, start + length))))
+        // A transition may change no more than the zone's abbreviation.
+        let moves_the_clock = |at: &i64| {
+            let offset = |second| Timestamp::from_second(second).map(|at| self.zone.to_offset(at));
+            offset(*at - 1).ok() != offset(*at).ok()
+        };
+        let before = self.zone.preceding(just_after).map(|t| t.timestamp().as_second());
+        let after = self.zone.following(at).map(|t| t.timestamp().as_second());
+        let before = before.take_while(|at| *at > start).find(moves_the_clock);
+        let after = after.take_while(|at| *at < end).find(moves_the_clock);
+        Some((before.unwrap_or(start), after.unwrap_or(end)))
+    }
+
+    /// The days of the window that `at` falls in. Where the clock is set back across midnight a
+    /// date returns after its successor began; what it shows then belongs to the successor.
+    fn day_window(&self, at: Timestamp) -> Option<(i64, i64)> {
+        let (mut first, mut next) = self.days(self.zone.to_datetime(at).date())?;
+        while self.midnight(next)? <= at.as_second() {
+            (first, next) = self.days(next)?;
+        }
+        Some((self.midnight(first)?, self.midnight(next)?))
     }
 
     /// The first day of the window that `day` is in, and of the next one.
@@ -212,9 +227,17 @@ impl Calendar {
         }
     }
 
-    /// The instant at which a day begins (not always 00:00: a zone may skip it).
+    /// The first instant of a day: its first 00:00, or the transition that skips it.
     fn midnight(&self, day: Date) -> Option<i64> {
-        let start = day.to_zoned(self.zone.clone()).ok()?;
-        Some(start.timestamp().as_second())
+        let start = self.zone.to_ambiguous_timestamp(day.at(0, 0, 0, 0));
+        let is_skipped = matches!(start.offset(), AmbiguousOffset::Gap { .. });
+        let start = start.compatible().ok()?;
+        if is_skipped {
+            // In a gap the compatible instant lies after the transition, by as much as 00:00 lies
+            // inside the gap.
+            let just_after = Timestamp::from_second(start.as_second() + 1).ok()?;
+            return Some(self.zone.preceding(just_after).next()?.timestamp().as_second());
+        }
+        Some(start.as_second())
     }
 }

@@ -49,7 +49,8 @@ impl FixedWindow {
 
     #[inline]
     pub(crate) fn give_back(&mut self, end: Nanos, cost: u64) {
-        if self.end == end {
+        // A saturated count no longer says what it is the sum of.
+        if self.end == end && self.count < u64::MAX {
             self.count = self.count.saturating_sub(cost);
         }
     }

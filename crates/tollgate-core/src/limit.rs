@@ -123,6 +123,8 @@ pub enum LimitError {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
     numerator: u64,
+    /// 2^64 / numerator, rounded down: multiplying by it divides, to within one.
+    reciprocal: u64,
     pub(crate) denominator: u64,
     unit: Span,
     pub(crate) capacity: Span,
@@ -132,6 +134,7 @@ impl Pace {
     /// For limits without a time line.
     const NONE: Self = Self {
         numerator: 1,
+        reciprocal: u64::MAX,
         denominator: 1,
         unit: Span { nanos: 0, part: 0 },
         capacity: Span { nanos: 0, part: 0 },
@@ -146,7 +149,8 @@ impl Pace {
         if capacity.nanos > LONGEST {
             return Err(LimitError::BurstTooLong);
         }
-        Ok(Self { numerator, denominator, unit: of(1), capacity })
+        let reciprocal = u64::try_from((1 << 64) / u128::from(numerator)).unwrap_or(u64::MAX);
+        Ok(Self { numerator, reciprocal, denominator, unit: of(1), capacity })
     }
 
     /// The stretch of time line that a cost occupies. A debt beyond reason is capped at 146 years,
@@ -166,7 +170,14 @@ impl Pace {
     pub(crate) fn cost_of(&self, span: Span) -> u64 {
         let small = span.nanos.checked_mul(self.denominator).and_then(|n| n.checked_add(span.part));
         if let Some(scaled) = small {
-            return scaled.div_ceil(self.numerator);
+            let guess = ((u128::from(scaled) * u128::from(self.reciprocal)) >> 64) as u64;
+            // The guess is at most two short, never over.
+            let mut rest = scaled - guess * self.numerator;
+            let mut quotient = guess;
+            while rest >= self.numerator {
+                (quotient, rest) = (quotient + 1, rest - self.numerator);
+            }
+            return quotient + u64::from(rest > 0);
         }
         let scaled = u128::from(span.nanos) * u128::from(self.denominator) + u128::from(span.part);
         u64::try_from(scaled.div_ceil(u128::from(self.numerator))).unwrap_or(u64::MAX)
@@ -269,6 +280,7 @@ impl Limit {
     /// Start and end of the aligned window that `now` falls in.
     #[inline]
     pub fn window_bounds(&self, now: Nanos) -> (Nanos, Nanos) {
+        let now = now.min(LATEST);
         match &self.window {
             Window::Every(nanos) => {
                 let length = (*nanos).max(1);
@@ -303,6 +315,37 @@ impl Limit {
         }
     }
 
+    /// A state that was kept under this limit's name but perhaps under another quota, fit for this
+    /// one: a fraction of a nanosecond that the new pace cannot tell is rounded up.
+    #[inline]
+    pub fn adopt(&self, state: Small) -> Small {
+        match state {
+            Small::Bucket(bucket) if bucket.tat.part >= self.pace.denominator => {
+                Small::Bucket(Bucket { tat: Span::whole(bucket.tat.ceil()), ..bucket })
+            }
+            other => other,
+        }
+    }
+
+    /// Whether a state is of the kind that this limit's algorithm keeps.
+    #[inline]
+    fn keeps(&self, state: &State) -> bool {
+        match state {
+            State::Small(small) => self.keeps_small(small),
+            State::Log(_) => self.algorithm == Algorithm::SlidingWindowLog,
+            State::Slots(_) => self.algorithm == Algorithm::Concurrency,
+        }
+    }
+
+    #[inline]
+    fn keeps_small(&self, state: &Small) -> bool {
+        match state {
+            Small::Fixed(_) => self.algorithm == Algorithm::FixedWindow,
+            Small::Sliding(_) => self.algorithm == Algorithm::SlidingWindowCounter,
+            Small::Bucket(_) => self.algorithm.is_bucket(),
+        }
+    }
+
     #[inline]
     fn never_passes(&self, ask: &Ask) -> bool {
         let cost = if self.algorithm == Algorithm::Concurrency { 1 } else { ask.cost };
@@ -312,6 +355,9 @@ impl Limit {
     /// Whether the charge would pass now.
     pub fn examine(&self, state: &State, ask: &Ask, now: Nanos) -> Examination {
         let now = now.min(LATEST);
+        if !self.keeps(state) {
+            return self.examine(&self.fresh(), ask, now);
+        }
         match state {
             State::Small(small) => self.examine_small(small, ask, now),
             _ if self.never_passes(ask) => Examination::Refuse { retry_at: None },
@@ -327,6 +373,8 @@ impl Limit {
         if self.never_passes(ask) {
             return Examination::Refuse { retry_at: None };
         }
+        let fresh = self.fresh_small();
+        let state = if self.keeps_small(state) { state } else { &fresh };
         match state {
             Small::Fixed(state) => state.examine(self, ask.cost, now),
             Small::Sliding(state) => state.examine(self, ask.cost, now),
@@ -337,6 +385,9 @@ impl Limit {
     /// Charges, whether it fits or not. Callers examine first; a charge that does not fit is a debt.
     pub fn charge(&self, state: &mut State, ask: &Ask, now: Nanos) -> Receipt {
         let now = now.min(LATEST);
+        if !self.keeps(state) {
+            *state = self.fresh();
+        }
         match state {
             State::Small(small) => self.charge_small(small, ask.cost, now),
             State::Log(log) => log.charge(self, ask.cost, now),
@@ -348,6 +399,9 @@ impl Limit {
     #[inline]
     pub fn charge_small(&self, state: &mut Small, cost: u64, now: Nanos) -> Receipt {
         let now = now.min(LATEST);
+        if !self.keeps_small(state) {
+            *state = self.fresh_small();
+        }
         match state {
             Small::Fixed(state) => state.charge(self, cost, now),
             Small::Sliding(state) => state.charge(self, cost, now),
@@ -387,6 +441,9 @@ impl Limit {
     /// The counter's figures now.
     pub fn status(&self, state: &State, now: Nanos) -> Status {
         let now = now.min(LATEST);
+        if !self.keeps(state) {
+            return self.status(&self.fresh(), now);
+        }
         match state {
             State::Small(small) => self.status_small(small, now),
             State::Log(log) => log.status(self, now),
@@ -398,6 +455,8 @@ impl Limit {
     #[inline]
     pub fn status_small(&self, state: &Small, now: Nanos) -> Status {
         let now = now.min(LATEST);
+        let fresh = self.fresh_small();
+        let state = if self.keeps_small(state) { state } else { &fresh };
         match state {
             Small::Fixed(state) => state.status(self, now),
             Small::Sliding(state) => state.status(self, now),
@@ -405,8 +464,29 @@ impl Limit {
         }
     }
 
+    /// [`Limit::decide`] for fixed-size states.
+    #[inline]
+    pub fn decide_small(&self, state: &mut Small, ask: &Ask, now: Nanos) -> Outcome {
+        let now = now.min(LATEST);
+        if let Small::Bucket(bucket) = state
+            && !self.never_passes(ask)
+        {
+            return bucket.decide(self, ask, now);
+        }
+        let examination = self.examine_small(state, ask, now);
+        let receipt = if examination.admits() {
+            self.charge_small(state, ask.cost, now)
+        } else {
+            Receipt::Nothing
+        };
+        Outcome { examination, status: self.status_small(state, now), receipt }
+    }
+
     /// Examine, and charge if it passes: one whole transition.
     pub fn decide(&self, state: &mut State, ask: &Ask, now: Nanos) -> Outcome {
+        if let State::Small(small) = state {
+            return self.decide_small(small, ask, now);
+        }
         let examination = self.examine(state, ask, now);
         let receipt =
             if examination.admits() { self.charge(state, ask, now) } else { Receipt::Nothing };
@@ -415,6 +495,9 @@ impl Limit {
 
     /// From this instant on the counter behaves as a fresh one and may be dropped.
     pub fn fresh_at(&self, state: &State) -> Nanos {
+        if !self.keeps(state) {
+            return 0;
+        }
         match state {
             State::Small(small) => small.fresh_at(self.window_nanos()),
             State::Log(log) => log.fresh_at(self.window_nanos()),

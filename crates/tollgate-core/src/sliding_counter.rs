@@ -83,10 +83,16 @@ impl SlidingCounter {
 
     #[inline]
     pub(crate) fn give_back(&mut self, limit: &Limit, end: Nanos, cost: u64) {
-        if self.end == end {
-            self.current = self.current.saturating_sub(cost);
+        let count = if self.end == end {
+            &mut self.current
         } else if self.end == end.saturating_add(limit.window_nanos()) {
-            self.previous = self.previous.saturating_sub(cost);
+            &mut self.previous
+        } else {
+            return;
+        };
+        // A saturated count no longer says what it is the sum of.
+        if *count < u64::MAX {
+            *count = count.saturating_sub(cost);
         }
     }
 

@@ -18,7 +18,8 @@ pub struct LogEntry {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlidingLog {
     entries: VecDeque<LogEntry>,
-    total: u64,
+    /// The sum of the entries; wide enough for any number of them.
+    total: u128,
 }
 
 impl SlidingLog {
@@ -52,7 +53,7 @@ impl SlidingLog {
             if front.at.saturating_add(window) > now {
                 break;
             }
-            self.total = self.total.saturating_sub(front.cost);
+            self.total -= u128::from(front.cost);
             self.entries.pop_front();
         }
     }
@@ -66,32 +67,36 @@ impl SlidingLog {
         if cost == 0 {
             return;
         }
-        // The total saturates; entries carry what it can hold, so that their sum never exceeds it.
-        let cost = cost.min(u64::MAX - self.total);
         match self.entries.back_mut() {
-            Some(last) if last.at >= at => last.cost += cost,
-            _ => self.entries.push_back(LogEntry { at, cost }),
+            Some(last) if last.at >= at => {
+                let sum = last.cost.saturating_add(cost);
+                self.total += u128::from(sum - last.cost);
+                last.cost = sum;
+            }
+            _ => {
+                self.entries.push_back(LogEntry { at, cost });
+                self.total += u128::from(cost);
+            }
         }
-        self.total += cost;
     }
 
     /// The sum of the costs in (now - window, ...]. Instants after `now` count: a clock that
     /// stepped back must not forget them.
-    fn sum(&self, window: Nanos, now: Nanos) -> u64 {
+    fn sum(&self, window: Nanos, now: Nanos) -> u128 {
         let expired = self.entries.iter().take_while(|e| e.at.saturating_add(window) <= now);
-        self.total - expired.map(|e| e.cost).sum::<u64>()
+        self.total - expired.map(|e| u128::from(e.cost)).sum::<u128>()
     }
 
     pub(crate) fn examine(&self, limit: &Limit, cost: u64, now: Nanos) -> Examination {
         let window = limit.window_nanos();
         let used = self.sum(window, now);
-        let room = limit.quota().saturating_sub(cost);
+        let room = u128::from(limit.quota().saturating_sub(cost));
         if cost <= limit.quota() && used <= room {
             return Examination::Admit { wait: 0 };
         }
         let mut left = self.total;
         for entry in &self.entries {
-            left -= entry.cost;
+            left -= u128::from(entry.cost);
             if left <= room {
                 return Examination::Refuse { retry_at: Some(entry.at.saturating_add(window)) };
             }
@@ -111,9 +116,13 @@ impl SlidingLog {
             return;
         };
         let Some(entry) = self.entries.get_mut(index) else { return };
+        // A saturated entry no longer says what it is the sum of.
+        if entry.cost == u64::MAX {
+            return;
+        }
         let returned = cost.min(entry.cost);
         entry.cost -= returned;
-        self.total -= returned;
+        self.total -= u128::from(returned);
         if entry.cost == 0 {
             self.entries.remove(index);
         }
@@ -121,7 +130,7 @@ impl SlidingLog {
 
     pub(crate) fn status(&self, limit: &Limit, now: Nanos) -> Status {
         let window = limit.window_nanos();
-        let used = self.sum(window, now);
+        let used = u64::try_from(self.sum(window, now)).unwrap_or(u64::MAX);
         Status {
             used,
             remaining: limit.quota().saturating_sub(used),

@@ -59,16 +59,22 @@ impl Slots {
         self.held.len() < before
     }
 
-    /// Holds a slot for another lifetime from now. False if it is not held any more.
+    /// Holds a slot for another lifetime from now, never shorter than it is held already. False if
+    /// it is not held any more.
     pub fn renew(&mut self, id: SlotId, ttl: Nanos, now: Nanos) -> bool {
-        self.prune(now);
-        self.release(id) && {
-            self.hold(id, now.saturating_add(ttl));
-            true
+        let is_held = self.held.iter().any(|slot| slot.id == id && slot.expires_at > now);
+        if is_held {
+            self.hold(id, now.saturating_add(ttl), now);
         }
+        is_held
     }
 
-    fn hold(&mut self, id: SlotId, expires_at: Nanos) {
+    /// A clock that stepped back must not bring the slot back sooner: the later expiry counts.
+    fn hold(&mut self, id: SlotId, expires_at: Nanos, now: Nanos) {
+        self.prune(now);
+        let held = self.held.iter().filter(|slot| slot.id == id).map(|slot| slot.expires_at);
+        let expires_at = held.fold(expires_at, Nanos::max);
+        self.release(id);
         let place = self.held.partition_point(|slot| slot.expires_at <= expires_at);
         self.held.insert(place, Slot { id, expires_at });
     }
@@ -94,9 +100,7 @@ impl Slots {
     }
 
     pub(crate) fn charge(&mut self, limit: &Limit, id: SlotId, now: Nanos) -> Receipt {
-        self.prune(now);
-        self.release(id);
-        self.hold(id, now.saturating_add(limit.slot_ttl()));
+        self.hold(id, now.saturating_add(limit.slot_ttl()), now);
         Receipt::Slot(id)
     }
 

@@ -51,7 +51,14 @@ impl Span {
         }
     }
 
-    /// The difference, or zero where it would be negative.
+    /// True where a sum has stopped at the end of time, so that it no longer says what it is of.
+    #[inline]
+    pub(crate) const fn is_saturated(self) -> bool {
+        self.nanos == MOST
+    }
+
+    /// The difference, or zero where it would be negative. (A state left by a limit with another
+    /// denominator may hold a larger part; it must not underflow.)
     #[inline]
     pub(crate) fn minus(self, other: Self, denominator: u64) -> Self {
         if self <= other {
@@ -62,7 +69,7 @@ impl Span {
         } else {
             Self {
                 nanos: self.nanos - other.nanos - 1,
-                part: denominator - (other.part - self.part),
+                part: denominator.saturating_sub(other.part - self.part),
             }
         }
     }
