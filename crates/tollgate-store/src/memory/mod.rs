@@ -19,7 +19,7 @@ use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SlotId};
 use crate::{Charge, Counter, GiveBack, Mode, Outcomes, Request, Store, StoreError};
 use fingerprint::{Fingerprint, Hasher, SECRET_BYTES};
 use persist::Persister;
-use shard::{Found, Shard};
+use shard::{Found, Shard, is_large};
 
 /// The most shards there are. A power of two.
 const MOST_SHARDS: usize = 1024;
@@ -182,6 +182,9 @@ impl MemoryStore {
         let fingerprint = self.fingerprint_of(&charge.counter);
         let Some(shard) = self.shard_of(fingerprint) else { return nothing_decided(charge, now) };
         let mut shard = shard.lock();
+        if mode == Mode::Charge && !is_large(charge.limit) {
+            return shard.decide_small(fingerprint, charge.limit, &charge.ask, now);
+        }
         let found = shard.find(fingerprint, charge.limit);
         let examination = shard.examine(&found, fingerprint, charge.limit, &charge.ask, now);
         let charges = match mode {

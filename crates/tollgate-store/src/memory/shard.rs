@@ -1,7 +1,7 @@
 //! One shard: the counters behind one lock.
 
 use tollgate_core::{
-    Algorithm, Ask, Examination, Limit, Nanos, Receipt, SlotId, Small, State, Status,
+    Algorithm, Ask, Examination, Limit, Nanos, Outcome, Receipt, SlotId, Small, State, Status,
 };
 
 use super::fingerprint::Fingerprint;
@@ -12,7 +12,8 @@ use super::table::{FULL, Inserted, Level, Place, Table};
 /// Counters behind one lock.
 pub(crate) struct Shard {
     pub(crate) table: Table,
-    pub(crate) large: LargeCounters,
+    /// Boxed: few decisions need them, and a small shard stays in the cache.
+    pub(crate) large: Box<LargeCounters>,
     /// Counters that were reset or emptied, which the journal must be told of.
     pub(crate) removed: Vec<Fingerprint>,
     /// Whether there is a journal to tell.
@@ -45,7 +46,7 @@ impl Found {
     }
 }
 
-const fn is_large(limit: &Limit) -> bool {
+pub(crate) const fn is_large(limit: &Limit) -> bool {
     matches!(limit.algorithm(), Algorithm::SlidingWindowLog | Algorithm::Concurrency)
 }
 
@@ -61,7 +62,7 @@ impl Shard {
     pub(crate) fn new(most_counters: usize, journals: bool) -> Self {
         Self {
             table: Table::new(most_counters),
-            large: LargeCounters::new(most_counters, journals),
+            large: Box::new(LargeCounters::new(most_counters, journals)),
             journals,
             removed: Vec::new(),
             is_dirty: false,
@@ -119,6 +120,57 @@ impl Shard {
             };
         }
         limit.status_small(&found.small(limit), now)
+    }
+
+    /// Examines and, if it passes, charges one counter of a fixed-size algorithm in one go.
+    #[inline]
+    pub(crate) fn decide_small(
+        &mut self,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        ask: &Ask,
+        now: Nanos,
+    ) -> Outcome {
+        let Some(held) = self.table.find_mut(fingerprint) else {
+            return self.decide_unpacked(fingerprint, limit, ask, now);
+        };
+        let mut small = unpack(held.packed(), limit);
+        let outcome = limit.decide_small(&mut small, ask, now);
+        if outcome.examination.admits() {
+            match pack(&small, limit) {
+                Some(packed) => held.write(packed, level(limit, outcome.status.used)),
+                None => self.rewrite(fingerprint, limit, &small, outcome.status.used, now),
+            }
+            if !self.is_dirty {
+                self.is_dirty = true;
+            }
+        }
+        outcome
+    }
+
+    /// [`Shard::decide_small`] for a counter that is not in the table.
+    #[cold]
+    fn decide_unpacked(
+        &mut self,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        ask: &Ask,
+        now: Nanos,
+    ) -> Outcome {
+        let found = self.find(fingerprint, limit);
+        let mut small = found.small(limit);
+        let outcome = limit.decide_small(&mut small, ask, now);
+        if outcome.examination.admits() {
+            self.is_dirty = true;
+            self.write(&found, fingerprint, limit, &small, outcome.status.used, now);
+        }
+        outcome
+    }
+
+    #[cold]
+    fn rewrite(&mut self, at: Fingerprint, limit: &Limit, small: &Small, used: u64, now: Nanos) {
+        let found = self.find(at, limit);
+        self.write(&found, at, limit, small, used, now);
     }
 
     /// Charges the counter that [`Shard::find`] found, and reports it after.

@@ -1,7 +1,7 @@
 //! A compact hash table of packed counters.
 //!
-//! Slots come in groups of 16: 16 tag bytes, then the entries, side by side, so that a lookup
-//! touches two cache lines of one page. A group that an insertion found full is marked, and only
+//! Slots come in groups of 16, with a byte of each fingerprint in the group's head, so that a lookup
+//! touches two or three cache lines, the first of which is likely at hand. A group that an insertion found full is marked, and only
 //! then does a lookup go on to the next one: removal needs no tombstones. An entry whose `fresh_at`
 //! has passed is as good as an empty slot and is taken over in place, so nothing ever has to be
 //! scanned for expiry. The table grows by an eighth at a time, which keeps it at least three
@@ -43,6 +43,13 @@ impl Entry {
     }
 
     #[inline]
+    const fn set_packed(&mut self, packed: Packed) {
+        let Self([_, _, _, fresh_low, fresh_high, word_low, word_high]) = self;
+        (*fresh_low, *fresh_high) = (packed.fresh_at as u32, (packed.fresh_at >> 32) as u32);
+        (*word_low, *word_high) = (packed.word as u32, (packed.word >> 32) as u32);
+    }
+
+    #[inline]
     const fn fingerprint(&self) -> Fingerprint {
         let Self([a, b, c, ..]) = *self;
         Fingerprint([a, b, c])
@@ -58,43 +65,59 @@ impl Entry {
     }
 }
 
-#[derive(Debug, Clone)]
+/// What is known of a group's slots without their entries: enough to find, judge and mark one.
+#[derive(Debug, Clone, Copy)]
 #[repr(C, align(32))]
-struct Group {
+struct Head {
     tags: [u8; GROUP_SLOTS],
     levels: [u8; GROUP_SLOTS / 2],
     /// Slots changed since the last journal flush, one bit each.
     dirty: u16,
     /// An insertion found this group full and went on to the next.
     overflowed: bool,
-    entries: [Entry; GROUP_SLOTS],
 }
 
-const _: () = assert!(size_of::<Group>() == 480, "30 bytes per slot");
+type Entries = [Entry; GROUP_SLOTS];
+
+const _: () = assert!(size_of::<Head>() + size_of::<Entries>() == 480, "30 bytes per slot");
+
+const LOW_BITS: u64 = 0x0101_0101_0101_0101;
+const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+
+/// The bytes of `word` that equal `tag`, as their high bits. A byte above an equal one may be shown
+/// too, wrongly; the lowest is always right.
+#[inline]
+const fn equal_bytes(word: u64, tag: u8) -> u64 {
+    let difference = word ^ (LOW_BITS * tag as u64);
+    difference.wrapping_sub(LOW_BITS) & !difference & HIGH_BITS
+}
 
 #[expect(clippy::indexing_slicing, reason = "slots are masked to the arrays' length")]
-impl Group {
+impl Head {
     const NEW: Self = Self {
         tags: [EMPTY; GROUP_SLOTS],
         levels: [0; GROUP_SLOTS / 2],
         dirty: 0,
         overflowed: false,
-        entries: [Entry::EMPTY; GROUP_SLOTS],
     };
 
-    /// The slots that carry this tag, one bit each.
     #[inline]
-    fn matches(&self, tag: u8) -> u32 {
-        let mut mask = 0;
-        for (slot, candidate) in self.tags.iter().enumerate() {
-            mask |= u32::from(*candidate == tag) << slot;
-        }
-        mask
+    const fn words(&self) -> [u64; 2] {
+        let all = u128::from_le_bytes(self.tags);
+        [all as u64, (all >> 64) as u64]
     }
 
     #[inline]
-    const fn entry(&self, slot: usize) -> &Entry {
-        &self.entries[slot % GROUP_SLOTS]
+    const fn first_empty(&self) -> Option<usize> {
+        let [low, high] = self.words();
+        let (low, high) = (equal_bytes(low, EMPTY), equal_bytes(high, EMPTY));
+        if low != 0 {
+            Some(low.trailing_zeros() as usize / 8)
+        } else if high != 0 {
+            Some(8 + high.trailing_zeros() as usize / 8)
+        } else {
+            None
+        }
     }
 
     #[inline]
@@ -108,57 +131,70 @@ impl Group {
     }
 
     #[inline]
-    fn set_level(&mut self, slot: usize, level: Level) {
+    fn mark(&mut self, slot: usize, level: Level) {
         let byte = &mut self.levels[(slot % GROUP_SLOTS) / 2];
         let shift = 4 * (slot % 2);
         *byte = *byte & !(FULL << shift) | (level & FULL) << shift;
-    }
-
-    #[inline]
-    fn put(&mut self, slot: usize, fingerprint: Fingerprint, packed: Packed, level: Level) {
-        self.tags[slot % GROUP_SLOTS] = fingerprint.tag();
-        self.entries[slot % GROUP_SLOTS] = Entry::new(fingerprint, packed);
-        self.set_level(slot, level);
         self.dirty |= 1 << (slot % GROUP_SLOTS);
     }
 
-    fn clear(&mut self, slot: usize) {
-        self.tags[slot % GROUP_SLOTS] = EMPTY;
+    #[inline]
+    fn set_tag(&mut self, slot: usize, tag: u8) {
+        self.tags[slot % GROUP_SLOTS] = tag;
+    }
+
+    const fn is_dirty(&self, slot: usize) -> bool {
+        self.dirty & 1 << (slot % GROUP_SLOTS) != 0
+    }
+
+    fn clean(&mut self, slot: usize) {
         self.dirty &= !(1 << (slot % GROUP_SLOTS));
     }
+}
 
-    #[inline]
-    fn find(&self, fingerprint: Fingerprint) -> Option<usize> {
-        let mut mask = self.matches(fingerprint.tag());
-        while mask != 0 {
-            let slot = mask.trailing_zeros() as usize;
-            if self.entry(slot).fingerprint() == fingerprint {
-                return Some(slot);
+/// The entry of a slot.
+#[inline]
+#[expect(clippy::indexing_slicing, reason = "masked to the array's length")]
+const fn at(entries: &Entries, slot: usize) -> &Entry {
+    &entries[slot % GROUP_SLOTS]
+}
+
+#[inline]
+#[expect(clippy::indexing_slicing, reason = "masked to the array's length")]
+const fn at_mut(entries: &mut Entries, slot: usize) -> &mut Entry {
+    &mut entries[slot % GROUP_SLOTS]
+}
+
+#[inline]
+fn find_in(head: &Head, entries: &Entries, fingerprint: Fingerprint) -> Option<usize> {
+    for (half, word) in head.words().into_iter().enumerate() {
+        let mut equal = equal_bytes(word, fingerprint.tag());
+        while equal != 0 {
+            let slot = half * 8 + equal.trailing_zeros() as usize / 8;
+            if at(entries, slot).fingerprint() == fingerprint {
+                // An empty slot keeps its old entry; only the tag tells.
+                return (head.tag(slot) != EMPTY).then_some(slot);
             }
-            mask &= mask - 1;
+            equal &= equal - 1;
         }
-        None
     }
+    None
+}
 
-    /// A slot that is empty or whose counter is fresh.
-    #[inline]
-    fn vacancy(&self, now: Nanos) -> Option<usize> {
-        let empty = self.matches(EMPTY);
-        if empty != 0 {
-            return Some(empty.trailing_zeros() as usize);
-        }
-        (0..GROUP_SLOTS).find(|slot| self.entry(*slot).packed().fresh_at <= now)
-    }
+/// A slot that is empty or whose counter is fresh.
+#[inline]
+fn vacancy(head: &Head, entries: &Entries, now: Nanos) -> Option<usize> {
+    head.first_empty().or_else(|| entries.iter().position(|entry| entry.packed().fresh_at <= now))
+}
 
-    /// The least used counter, the one soonest fresh among equals. A window's `fresh_at` is the
-    /// same for all its counters; then the lower count, which is the word, goes first.
-    fn least_used(&self) -> usize {
-        let rank = |slot: &usize| {
-            let packed = self.entry(*slot).packed();
-            (self.level(*slot), packed.fresh_at, packed.word)
-        };
-        (0..GROUP_SLOTS).min_by_key(rank).unwrap_or(0)
-    }
+/// The least used counter, the one soonest fresh among equals. A window's `fresh_at` is the same for
+/// all its counters; then the lower count, which is the word, goes first.
+fn least_used(head: &Head, entries: &Entries) -> usize {
+    let rank = |slot: &usize| {
+        let packed = at(entries, *slot).packed();
+        (head.level(*slot), packed.fresh_at, packed.word)
+    };
+    (0..GROUP_SLOTS).min_by_key(rank).unwrap_or(0)
 }
 
 /// Where an entry is, until the next insertion.
@@ -166,6 +202,30 @@ impl Group {
 pub(crate) struct Place {
     group: u32,
     slot: u32,
+}
+
+/// An entry in place.
+pub(crate) struct Held<'a> {
+    head: &'a mut Head,
+    entry: &'a mut Entry,
+    slot: usize,
+}
+
+impl Held<'_> {
+    #[inline]
+    pub(crate) const fn packed(&self) -> Packed {
+        self.entry.packed()
+    }
+
+    /// Overwrites the state. What already says so is not written again: other cores may be reading
+    /// the same line.
+    #[inline]
+    pub(crate) fn write(self, packed: Packed, level: Level) {
+        self.entry.set_packed(packed);
+        if self.head.level(self.slot) != level || !self.head.is_dirty(self.slot) {
+            self.head.mark(self.slot, level);
+        }
+    }
 }
 
 /// What an insertion did beside inserting.
@@ -177,9 +237,10 @@ pub(crate) enum Inserted {
     ByEviction,
 }
 
-/// The table.
+/// The table. Heads and entries lie apart, so that the heads of a large table stay in the cache.
 pub(crate) struct Table {
-    groups: Vec<Group>,
+    heads: Vec<Head>,
+    entries: Vec<Entries>,
     most_groups: usize,
     occupied: usize,
     /// Counters lost because a full table could not be rearranged.
@@ -190,7 +251,13 @@ impl Table {
     pub(crate) const fn new(most_slots: usize) -> Self {
         let most_groups = most_slots / GROUP_SLOTS;
         let most_groups = if most_groups == 0 { 1 } else { most_groups };
-        Self { groups: Vec::new(), most_groups, occupied: 0, evicted_by_rebuild: 0 }
+        Self {
+            heads: Vec::new(),
+            entries: Vec::new(),
+            most_groups,
+            occupied: 0,
+            evicted_by_rebuild: 0,
+        }
     }
 
     /// Entries kept, those of fresh counters included.
@@ -200,29 +267,54 @@ impl Table {
 
     /// Bytes allocated.
     pub(crate) const fn bytes(&self) -> usize {
-        self.groups.capacity() * size_of::<Group>()
+        self.heads.capacity() * size_of::<Head>() + self.entries.capacity() * size_of::<Entries>()
     }
 
     #[inline]
     fn following(&self, group: usize) -> usize {
-        if group + 1 >= self.groups.len() { 0 } else { group + 1 }
+        if group + 1 >= self.heads.len() { 0 } else { group + 1 }
     }
 
     #[inline]
     pub(crate) fn find(&self, fingerprint: Fingerprint) -> Option<(Place, Packed)> {
-        let mut index = fingerprint.home(self.groups.len());
-        for _ in 0..self.groups.len().min(PROBES) {
-            let group = self.groups.get(index)?;
-            if let Some(slot) = group.find(fingerprint) {
+        let mut index = fingerprint.home(self.heads.len());
+        for _ in 0..PROBES {
+            let (head, entries) = (self.heads.get(index)?, self.entries.get(index)?);
+            if let Some(slot) = find_in(head, entries, fingerprint) {
                 let place = Place { group: index as u32, slot: slot as u32 };
-                return Some((place, group.entry(slot).packed()));
+                return Some((place, at(entries, slot).packed()));
             }
-            if !group.overflowed {
+            if !head.overflowed {
                 return None;
             }
             index = self.following(index);
         }
         None
+    }
+
+    /// The entry of a counter, to be read and overwritten in place.
+    #[inline]
+    pub(crate) fn find_mut(&mut self, fingerprint: Fingerprint) -> Option<Held<'_>> {
+        let mut index = fingerprint.home(self.heads.len());
+        let mut probes = PROBES;
+        let slot = loop {
+            let (head, entries) = (self.heads.get(index)?, self.entries.get(index)?);
+            if let Some(slot) = find_in(head, entries, fingerprint) {
+                break slot;
+            }
+            probes -= 1;
+            if !head.overflowed || probes == 0 {
+                return None;
+            }
+            index = self.following(index);
+        };
+        let (head, entries) = self.group_mut(index)?;
+        Some(Held { head, entry: at_mut(entries, slot), slot })
+    }
+
+    #[inline]
+    fn group_mut(&mut self, index: usize) -> Option<(&mut Head, &mut Entries)> {
+        Some((self.heads.get_mut(index)?, self.entries.get_mut(index)?))
     }
 
     /// Overwrites the entry that [`Table::find`] found.
@@ -234,14 +326,16 @@ impl Table {
         packed: Packed,
         level: Level,
     ) {
-        if let Some(group) = self.groups.get_mut(place.group as usize) {
-            group.put(place.slot as usize, fingerprint, packed, level);
+        if let Some((head, entries)) = self.group_mut(place.group as usize) {
+            *at_mut(entries, place.slot as usize) = Entry::new(fingerprint, packed);
+            head.mark(place.slot as usize, level);
         }
     }
 
     pub(crate) fn remove(&mut self, place: Place) {
-        if let Some(group) = self.groups.get_mut(place.group as usize) {
-            group.clear(place.slot as usize);
+        if let Some(head) = self.heads.get_mut(place.group as usize) {
+            head.set_tag(place.slot as usize, EMPTY);
+            head.clean(place.slot as usize);
             self.occupied -= 1;
         }
     }
@@ -254,23 +348,25 @@ impl Table {
         level: Level,
         now: Nanos,
     ) -> Inserted {
-        let slots = self.groups.len() * GROUP_SLOTS;
-        if self.occupied >= slots - slots / 8 && self.groups.len() < self.most_groups {
+        let slots = self.heads.len() * GROUP_SLOTS;
+        if self.occupied >= slots - slots / 8 && self.heads.len() < self.most_groups {
             self.grow(now);
         }
         loop {
-            if self.insert_in_room(fingerprint, packed, level, now) {
+            if self.insert_in_room(fingerprint, packed, level, now).is_some() {
                 return Inserted::InRoom;
             }
-            if self.groups.len() >= self.most_groups {
+            if self.heads.len() >= self.most_groups {
                 break;
             }
             self.grow(now);
         }
-        let home = fingerprint.home(self.groups.len());
-        if let Some(group) = self.groups.get_mut(home) {
-            let slot = group.least_used();
-            group.put(slot, fingerprint, packed, level);
+        let home = fingerprint.home(self.heads.len());
+        if let Some((head, entries)) = self.group_mut(home) {
+            let slot = least_used(head, entries);
+            *at_mut(entries, slot) = Entry::new(fingerprint, packed);
+            head.set_tag(slot, fingerprint.tag());
+            head.mark(slot, level);
         }
         Inserted::ByEviction
     }
@@ -282,123 +378,127 @@ impl Table {
         packed: Packed,
         level: Level,
         now: Nanos,
-    ) -> bool {
-        let mut index = fingerprint.home(self.groups.len());
-        for _ in 0..self.groups.len().min(PROBES) {
+    ) -> Option<Place> {
+        let mut index = fingerprint.home(self.heads.len());
+        for _ in 0..self.heads.len().min(PROBES) {
             let following = self.following(index);
-            let Some(group) = self.groups.get_mut(index) else { return false };
-            if let Some(slot) = group.vacancy(now) {
-                self.occupied += usize::from(group.tag(slot) == EMPTY);
-                group.put(slot, fingerprint, packed, level);
-                return true;
+            let (head, entries) = self.group_mut(index)?;
+            if let Some(slot) = vacancy(head, entries, now) {
+                *at_mut(entries, slot) = Entry::new(fingerprint, packed);
+                let was_empty = head.tag(slot) == EMPTY;
+                head.set_tag(slot, fingerprint.tag());
+                head.mark(slot, level);
+                self.occupied += usize::from(was_empty);
+                return Some(Place { group: index as u32, slot: slot as u32 });
             }
-            group.overflowed = true;
+            head.overflowed = true;
             index = following;
         }
-        false
+        None
+    }
+
+    fn live(&self, now: Nanos) -> usize {
+        self.occupied_slots().filter(|(_, _, entry)| entry.packed().fresh_at > now).count()
+    }
+
+    fn occupied_slots(&self) -> impl Iterator<Item = (&Head, usize, &Entry)> {
+        self.heads.iter().zip(&self.entries).flat_map(|(head, entries)| {
+            let slots = entries.iter().enumerate();
+            slots.filter(|(slot, _)| head.tag(*slot) != EMPTY).map(move |(s, e)| (head, s, e))
+        })
     }
 
     /// Rebuilds the table without its fresh counters, an eighth larger than those left need.
+    #[cold]
     fn grow(&mut self, now: Nanos) {
-        let live = self.groups.iter().map(|group| group.live(now)).sum::<usize>();
+        let live = self.live(now);
         let needed = live + live / 8 + GROUP_SLOTS;
         let mut groups = (needed + needed / 7).div_ceil(GROUP_SLOTS);
-        if live * 8 >= self.groups.len() * GROUP_SLOTS * 6 {
-            groups = groups.max(self.groups.len() + self.groups.len() / 8 + 1);
+        if live * 8 >= self.heads.len() * GROUP_SLOTS * 6 {
+            groups = groups.max(self.heads.len() + self.heads.len() / 8 + 1);
         }
         self.rebuild(groups.min(self.most_groups), now);
     }
 
     /// Gives memory back when most of the table is fresh counters.
     pub(crate) fn tidy(&mut self, now: Nanos) {
-        if self.groups.len() <= 1 {
+        if self.heads.len() <= 1 {
             return;
         }
-        let live = self.groups.iter().map(|group| group.live(now)).sum::<usize>();
-        if live * 2 < self.groups.len() * GROUP_SLOTS {
+        let live = self.live(now);
+        if live * 2 < self.heads.len() * GROUP_SLOTS {
             let groups = (live + live / 3).div_ceil(GROUP_SLOTS).max(1);
-            self.rebuild(groups, now);
+            self.rebuild(groups.min(self.most_groups), now);
         }
     }
 
     /// Moves the counters in use into a table of so many groups, or of more if their fingerprints
     /// crowd together. What finds no place even in the largest table is evicted.
     fn rebuild(&mut self, groups: usize, now: Nanos) {
-        let old = std::mem::take(&mut self.groups);
+        let old = Self {
+            heads: std::mem::take(&mut self.heads),
+            entries: std::mem::take(&mut self.entries),
+            ..*self
+        };
         let mut groups = groups;
         loop {
-            let mut empty = Vec::new();
-            empty.reserve_exact(groups);
-            empty.resize(groups, Group::NEW);
-            self.groups = empty;
+            self.heads = exactly(groups, Head::NEW);
+            self.entries = exactly(groups, [Entry::EMPTY; GROUP_SLOTS]);
             self.occupied = 0;
             let homeless = self.refill(&old, now);
             if homeless == 0 || groups >= self.most_groups {
-                self.evicted_by_rebuild += homeless as u64;
+                self.evicted_by_rebuild += homeless;
                 return;
             }
             groups = (groups + groups / 8 + 1).min(self.most_groups);
         }
     }
 
-    fn refill(&mut self, old: &[Group], now: Nanos) -> usize {
+    fn refill(&mut self, old: &Self, now: Nanos) -> u64 {
         let mut homeless = 0;
-        for group in old {
-            for slot in 0..GROUP_SLOTS {
-                let entry = group.entry(slot);
-                if group.tag(slot) == EMPTY || entry.packed().fresh_at <= now {
-                    continue;
+        for (head, slot, entry) in old.occupied_slots() {
+            let (fingerprint, packed) = (entry.fingerprint(), entry.packed());
+            if packed.fresh_at <= now {
+                continue;
+            }
+            match self.insert_in_room(fingerprint, packed, head.level(slot), now) {
+                Some(place) if !head.is_dirty(slot) => {
+                    if let Some(head) = self.heads.get_mut(place.group as usize) {
+                        head.clean(place.slot as usize);
+                    }
                 }
-                let dirty = group.dirty & 1 << slot != 0;
-                homeless += usize::from(!self.reinsert(entry, group.level(slot), dirty, now));
+                Some(_) => {}
+                None => homeless += 1,
             }
         }
         homeless
     }
 
-    fn reinsert(&mut self, entry: &Entry, level: Level, dirty: bool, now: Nanos) -> bool {
-        let fingerprint = entry.fingerprint();
-        if !self.insert_in_room(fingerprint, entry.packed(), level, now) {
-            return false;
-        }
-        if !dirty
-            && let Some((place, _)) = self.find(fingerprint)
-            && let Some(group) = self.groups.get_mut(place.group as usize)
-        {
-            group.dirty &= !(1 << place.slot);
-        }
-        true
-    }
-
     /// Every counter in use.
     pub(crate) fn for_each(&self, now: Nanos, mut each: impl FnMut(Fingerprint, Packed, Level)) {
-        for group in &self.groups {
-            for slot in 0..GROUP_SLOTS {
-                let entry = group.entry(slot);
-                if group.tag(slot) != EMPTY && entry.packed().fresh_at > now {
-                    each(entry.fingerprint(), entry.packed(), group.level(slot));
-                }
+        for (head, slot, entry) in self.occupied_slots() {
+            if entry.packed().fresh_at > now {
+                each(entry.fingerprint(), entry.packed(), head.level(slot));
             }
         }
     }
 
     /// Every counter changed since the last call.
     pub(crate) fn drain_dirty(&mut self, mut each: impl FnMut(Fingerprint, Packed, Level)) {
-        for group in &mut self.groups {
-            while group.dirty != 0 {
-                let slot = group.dirty.trailing_zeros() as usize;
-                group.dirty &= group.dirty - 1;
-                let entry = group.entry(slot);
-                each(entry.fingerprint(), entry.packed(), group.level(slot));
+        for (head, entries) in self.heads.iter_mut().zip(&self.entries) {
+            while head.dirty != 0 {
+                let slot = head.dirty.trailing_zeros() as usize;
+                head.dirty &= head.dirty - 1;
+                let entry = at(entries, slot);
+                each(entry.fingerprint(), entry.packed(), head.level(slot));
             }
         }
     }
 }
 
-impl Group {
-    fn live(&self, now: Nanos) -> usize {
-        let live =
-            |slot: &usize| self.tag(*slot) != EMPTY && self.entry(*slot).packed().fresh_at > now;
-        (0..GROUP_SLOTS).filter(live).count()
-    }
+fn exactly<T: Clone>(length: usize, value: T) -> Vec<T> {
+    let mut filled = Vec::new();
+    filled.reserve_exact(length);
+    filled.resize(length, value);
+    filled
 }
