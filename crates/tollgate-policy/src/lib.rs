@@ -9,15 +9,23 @@
 //! through [`RuleSet::tier_of`]), asks [`RuleSet::listed`], then [`RuleSet::resolve`].
 
 mod attributes;
+mod check;
 mod compile;
+mod compile_limit;
+mod compile_matcher;
+mod compile_rule;
+mod fields;
 mod index;
 mod lists;
 mod matcher;
 mod model;
+mod node;
+mod oracle;
 mod path;
 mod pattern;
 mod problem;
 mod raw;
+mod read;
 mod resolve;
 mod schema;
 mod set;
@@ -25,14 +33,22 @@ mod tiers;
 mod trie;
 
 pub use attributes::{Attributes, Known};
+pub use check::{
+    MAX_DESCRIPTION_BYTES, MAX_NAME_BYTES, MAX_RULE_ID_BYTES, MAX_VALUE_BYTES, MAX_WINDOW,
+};
+pub use compile::{DEFAULT_RULE_ID, DEFAULT_SCOPE, MAX_RULES};
+pub use compile_limit::{DEFAULT_SLOT_TTL, MAX_LIMITS, MAX_LOG_QUOTA, MAX_QUOTA, MAX_SLOTS};
+pub use compile_matcher::{MAX_KEY_PARTS, MAX_PATTERNS, MAX_VALUES};
+pub use compile_rule::{DEFAULT_OVERSHOOT_PPM, MAX_DELAY_MS};
 pub use lists::{ListEntry, ListKind, Listed};
 pub use model::{
     Action, Consistency, IdentifierType, KeyPart, NoMatch, OnStoreFailure, Quota, Rule, RuleLimit,
     STANDARD_SCOPES, Unit,
 };
+pub use node::{MAX_ALIASED_NODES, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 pub use path::{MAX_PATH_BYTES, PathError, normalize_path};
 pub use pattern::MAX_PATTERN_SEGMENTS;
-pub use problem::{Problem, Problems};
+pub use problem::{MAX_PROBLEMS, Problem, Problems};
 pub use raw::RuleFile;
 pub use resolve::{Applied, Resolution};
 pub use schema::rule_file_schema;

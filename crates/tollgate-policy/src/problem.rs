@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::node::Spot;
+
 /// One thing that is wrong, with its place and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
@@ -52,3 +54,52 @@ impl fmt::Display for Problems {
 }
 
 impl std::error::Error for Problems {}
+
+/// The most problems that are kept: a file of another kind altogether would have one per line.
+pub const MAX_PROBLEMS: usize = 1_000;
+
+/// Collects problems while a file is read and checked.
+#[derive(Debug)]
+pub(crate) struct Report {
+    source: String,
+    /// The rule that is being read or checked.
+    pub(crate) rule: Option<String>,
+    problems: Vec<Problem>,
+    /// How many of them are values of a wrong type, which leave nothing to check.
+    pub(crate) wrong_types: usize,
+}
+
+impl Report {
+    pub(crate) fn new(source: &str) -> Self {
+        Self { source: source.to_owned(), rule: None, problems: Vec::new(), wrong_types: 0 }
+    }
+
+    pub(crate) fn add(&mut self, at: Spot, field: Option<&str>, message: impl Into<String>) {
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(Problem {
+                source: self.source.clone(),
+                line: at.line as usize,
+                column: at.column as usize,
+                rule: self.rule.clone(),
+                field: field.map(str::to_owned),
+                message: message.into(),
+            });
+        }
+    }
+
+    /// A problem of a value that has the wrong type.
+    pub(crate) fn add_wrong_type(&mut self, at: Spot, field: Option<&str>, message: String) {
+        self.wrong_types += 1;
+        self.add(at, field, message);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// The problems in the order of the file.
+    pub(crate) fn finish(mut self) -> Vec<Problem> {
+        self.problems.sort_by_key(|problem| (problem.line, problem.column));
+        self.problems
+    }
+}

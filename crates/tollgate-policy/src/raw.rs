@@ -1,14 +1,152 @@
-//! The rule file as typed.
+//! The rule file as typed: every value with its place, nothing checked but its type.
 
-use crate::Problems;
+use crate::node::Spot;
+use crate::problem::Report;
+use crate::{Problems, read};
+
+/// A value and where it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct At<T> {
+    pub(crate) at: Spot,
+    pub(crate) value: T,
+}
+
+pub(crate) type Text = Option<At<String>>;
+pub(crate) type Int = Option<At<i128>>;
+pub(crate) type Texts = Option<At<Vec<At<String>>>>;
 
 /// A rule file as typed: read, not yet checked.
 #[derive(Debug, Clone, Default)]
-pub struct RuleFile {}
+pub struct RuleFile {
+    pub(crate) source: String,
+    pub(crate) rules: Vec<RawRule>,
+    pub(crate) allow_list: Vec<RawEntry>,
+    pub(crate) deny_list: Vec<RawEntry>,
+    /// Absent: any tier name goes.
+    pub(crate) tiers: Option<Vec<RawTier>>,
+    pub(crate) client_tiers: Vec<RawClientTier>,
+    pub(crate) default: RawDefault,
+    pub(crate) no_match: Text,
+    pub(crate) digest: u64,
+}
 
 impl RuleFile {
     /// Reads a rule file (YAML or JSON); `source` names it in problems.
-    pub fn parse(_text: &str, _source: &str) -> Result<Self, Problems> {
-        Ok(Self::default())
+    pub fn parse(text: &str, source: &str) -> Result<Self, Problems> {
+        let mut report = Report::new(source);
+        let file = read::read_file(text, source, &mut report);
+        match (file, report.finish()) {
+            (Some(file), problems) if problems.is_empty() => Ok(file),
+            (_, problems) => Err(Problems(problems)),
+        }
     }
+}
+
+/// What `default:` says.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum RawDefault {
+    /// Nothing: the built-in default.
+    #[default]
+    Builtin,
+    /// No default rule.
+    Off,
+    /// The built-in default with these parts replaced.
+    Changed(Box<RawRule>),
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RawRule {
+    pub(crate) at: Spot,
+    /// The id, or `#n`: how problems name the rule.
+    pub(crate) label: String,
+    /// Some value has the wrong type; it has been reported, and what depends on it is not checked.
+    pub(crate) is_broken: bool,
+    pub(crate) rule_id: Text,
+    pub(crate) name: Text,
+    pub(crate) description: Text,
+    pub(crate) scope: Text,
+    pub(crate) priority: Int,
+    pub(crate) is_active: Option<At<bool>>,
+    pub(crate) identifier_type: Text,
+    pub(crate) key_by: Texts,
+    pub(crate) limit: RawLimit,
+    pub(crate) limits: Option<At<Vec<RawLimit>>>,
+    pub(crate) unit: Text,
+    pub(crate) slot_ttl: Text,
+    pub(crate) applies_to: RawApplies,
+    pub(crate) costs: Vec<RawCost>,
+    pub(crate) soft_limit: Option<At<f64>>,
+    pub(crate) action: Text,
+    pub(crate) max_delay_ms: Int,
+    pub(crate) overrides: Texts,
+    pub(crate) quota_mode: Option<At<bool>>,
+    pub(crate) consistency: Text,
+    pub(crate) max_overshoot: Option<At<f64>>,
+    pub(crate) store: Text,
+    pub(crate) on_store_failure: Text,
+    pub(crate) starts_at: Text,
+    pub(crate) ends_at: Text,
+}
+
+/// A number, or `unlimited`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RawQuota {
+    Number(i128),
+    Unlimited,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RawLimit {
+    pub(crate) at: Spot,
+    /// What its fields begin with in problems: nothing, or `limits[n].`.
+    pub(crate) prefix: String,
+    pub(crate) limit: Option<At<RawQuota>>,
+    pub(crate) window_seconds: Int,
+    pub(crate) window_ms: Int,
+    pub(crate) window: Text,
+    pub(crate) calendar: Text,
+    pub(crate) timezone: Text,
+    pub(crate) anchor_day: Int,
+    pub(crate) algorithm: Text,
+    pub(crate) burst: Int,
+    pub(crate) tier_limits: Option<At<Vec<(String, At<RawQuota>)>>>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RawApplies {
+    /// In the order of [`crate::read::APPLIES_LISTS`].
+    pub(crate) lists: Vec<(&'static str, At<Vec<At<String>>>)>,
+    pub(crate) attributes: Vec<(String, At<Vec<At<String>>>)>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct RawCost {
+    pub(crate) at: Spot,
+    pub(crate) endpoint: Text,
+    pub(crate) method: Text,
+    pub(crate) cost: Int,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct RawEntry {
+    pub(crate) at: Spot,
+    pub(crate) kind: Text,
+    pub(crate) value: Text,
+    pub(crate) reason: Text,
+    pub(crate) expires_at: Text,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct RawTier {
+    pub(crate) at: Spot,
+    pub(crate) name: Text,
+    pub(crate) is_default: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct RawClientTier {
+    pub(crate) at: Spot,
+    pub(crate) kind: Text,
+    pub(crate) value: Text,
+    pub(crate) tier: Text,
 }

@@ -1,8 +1,253 @@
-//! The JSON Schema of rule files.
+//! The JSON Schema of rule files. Written out, because the reader is; a test keeps them in step.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use tollgate_core::{Algorithm, CalendarUnit};
+
+use crate::{
+    Action, IdentifierType, ListKind, MAX_DELAY_MS, MAX_KEY_PARTS, MAX_LIMITS, MAX_PATTERNS,
+    MAX_QUOTA, MAX_RULES, NoMatch, OnStoreFailure, Unit,
+};
 
 /// The JSON Schema (draft 2020-12) of rule files, for editors.
 pub fn rule_file_schema() -> Value {
-    json!({"$schema": "https://json-schema.org/draft/2020-12/schema"})
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Tollgate rule file",
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "rules": {
+                "description": "The rules. Rules that share a scope are alternatives; scopes are enforced together.",
+                "type": "array", "maxItems": MAX_RULES, "items": {"$ref": "#/$defs/rule"}
+            },
+            "allow_list": {
+                "description": "Who is always allowed; nothing is counted.",
+                "type": "array", "items": {"$ref": "#/$defs/entry"}
+            },
+            "deny_list": {
+                "description": "Who is always refused. It comes before allow_list.",
+                "type": "array", "items": {"$ref": "#/$defs/entry"}
+            },
+            "tiers": {
+                "description": "The plans. Where they are given, rules may name no others.",
+                "type": "array", "items": {"$ref": "#/$defs/tier"}
+            },
+            "client_tiers": {
+                "description": "Which plan a key, user or tenant has.",
+                "type": "array", "items": {"$ref": "#/$defs/client_tier"}
+            },
+            "default": {
+                "description": "The system default (100 requests per hour per user_id and model_id): false or none switches it off, a map replaces parts of it.",
+                "anyOf": [
+                    {"enum": [false, true, "none"]},
+                    {"type": "object", "additionalProperties": false, "properties": merged(&[limit_fields(), default_fields()])}
+                ]
+            },
+            "no_match": described("What happens to a request that nothing applies to; default allow.", names(NoMatch::ALL, NoMatch::name))
+        },
+        "$defs": {
+            "rule": {
+                "type": "object", "additionalProperties": false, "required": ["rule_id"],
+                "properties": merged(&[rule_fields(), default_fields(), limit_fields()])
+            },
+            "limit": {"type": "object", "additionalProperties": false, "properties": limit_fields()},
+            "quota": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_QUOTA}, {"const": "unlimited"}]},
+            "texts": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number", "boolean"]}}]},
+            "applies_to": applies_to(),
+            "cost": {
+                "type": "object", "additionalProperties": false, "required": ["cost"],
+                "properties": {
+                    "endpoint": text("An endpoint pattern."),
+                    "method": text("An HTTP method."),
+                    "cost": {"description": "What such a request charges.", "type": "integer", "minimum": 0}
+                }
+            },
+            "entry": {
+                "anyOf": [
+                    {"type": "string", "pattern": "^(api_key|user_id|tenant_id|ip):.+"},
+                    {
+                        "type": "object", "additionalProperties": false, "required": ["type", "value"],
+                        "properties": {
+                            "type": names(ListKind::ALL, ListKind::name),
+                            "value": text("The value; for ip an address or a network."),
+                            "reason": text("Why it is listed."),
+                            "expires_at": instant("From then on it is as if absent.")
+                        }
+                    }
+                ]
+            },
+            "tier": {
+                "anyOf": [
+                    {"type": "string"},
+                    {
+                        "type": "object", "additionalProperties": false, "required": ["name"],
+                        "properties": {
+                            "name": text("The name."),
+                            "description": text("What it is for."),
+                            "is_default": {"description": "The plan of everyone who has no other.", "type": "boolean"}
+                        }
+                    }
+                ]
+            },
+            "client_tier": {
+                "type": "object", "additionalProperties": false, "required": ["type", "value", "tier"],
+                "properties": {
+                    "type": {"enum": ["api_key", "user_id", "tenant_id"]},
+                    "value": text("The key, user or tenant."),
+                    "tier": text("Its plan.")
+                }
+            }
+        }
+    })
+}
+
+fn text(description: &str) -> Value {
+    json!({"description": description, "type": "string"})
+}
+
+fn instant(description: &str) -> Value {
+    json!({"description": description, "type": "string", "format": "date-time"})
+}
+
+fn texts(description: &str) -> Value {
+    json!({"description": description, "$ref": "#/$defs/texts"})
+}
+
+fn share(description: &str) -> Value {
+    json!({"description": description, "type": "number", "exclusiveMinimum": 0, "maximum": 1})
+}
+
+fn names<T: Copy>(all: &[T], name: impl Fn(T) -> &'static str) -> Value {
+    json!({"enum": all.iter().map(|one| name(*one)).collect::<Vec<_>>()})
+}
+
+fn described(description: &str, mut schema: Value) -> Value {
+    if let Some(object) = schema.as_object_mut() {
+        object.insert("description".into(), description.into());
+    }
+    schema
+}
+
+fn merged(parts: &[Value]) -> Value {
+    let objects = parts.iter().filter_map(Value::as_object).flatten();
+    Value::Object(objects.map(|(name, value)| (name.clone(), value.clone())).collect::<Map<_, _>>())
+}
+
+fn rule_fields() -> Value {
+    json!({
+        "rule_id": text("Its unique id."),
+        "scope": text("Rules that share a scope are alternatives: the most specific applies. Default: rule_id."),
+        "priority": {"description": "Decides between equally specific rules; higher wins. Default 0.", "type": "integer"},
+        "is_active": {"description": "false: as if it were not there.", "type": "boolean"},
+        "applies_to": {"$ref": "#/$defs/applies_to"},
+        "overrides": texts("Scopes that this rule, where it applies, replaces."),
+        "starts_at": instant("It applies from then on."),
+        "ends_at": instant("It applies until then.")
+    })
+}
+
+fn default_fields() -> Value {
+    json!({
+        "name": text("A name for people."),
+        "description": text("What it is for."),
+        "identifier_type": described("Whose counter it is. Default: composite with key_by, else global.", names(IdentifierType::ALL, IdentifierType::name)),
+        "key_by": {
+            "description": "The attributes that make up the key, with identifier_type composite.",
+            "type": "array", "minItems": 1, "maxItems": MAX_KEY_PARTS, "items": {"type": "string"}
+        },
+        "limits": {
+            "description": "Several limits at once, instead of limit.",
+            "type": "array", "minItems": 1, "maxItems": MAX_LIMITS, "items": {"$ref": "#/$defs/limit"}
+        },
+        "unit": described("What is counted. Default requests.", names(Unit::ALL, Unit::name)),
+        "slot_ttl": {"description": "How long a slot of unit concurrency is held unless renewed: seconds, or such as 30s. Default 60 s.", "type": ["integer", "string"]},
+        "costs": {
+            "description": "What requests cost by endpoint and method.",
+            "type": "array", "maxItems": MAX_PATTERNS, "items": {"$ref": "#/$defs/cost"}
+        },
+        "soft_limit": share("Warn from this share on, still allow."),
+        "action": described("What happens when a limit is exceeded. Default reject.", names(Action::ALL, Action::name)),
+        "max_delay_ms": {"description": "The longest wait of action throttle.", "type": "integer", "minimum": 1, "maximum": MAX_DELAY_MS},
+        "quota_mode": {"description": "Member of the quota group, which refuses only when all members are exhausted.", "type": "boolean"},
+        "consistency": {"description": "How exact the shared counter is. Default strict.", "enum": ["strict", "leased", "local"]},
+        "max_overshoot": share("How much of the quota may be out on lease, for consistency leased. Default 0.01."),
+        "store": text("Which store it counts in. Default: the only one."),
+        "on_store_failure": described("What happens when the store does not answer.", names(OnStoreFailure::ALL, OnStoreFailure::name))
+    })
+}
+
+fn limit_fields() -> Value {
+    json!({
+        "limit": {"description": "How much per window, or \"unlimited\"; 0 suspends.", "$ref": "#/$defs/quota"},
+        "window_seconds": {"description": "The window in seconds.", "type": "integer", "minimum": 1},
+        "window_ms": {"description": "The window in milliseconds.", "type": "integer", "minimum": 1},
+        "window": {"description": "The window, such as 500ms, 5s, 1m, 1h, 1d or 1w.", "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d|w)$"},
+        "calendar": described("A calendar window (algorithm fixed_window).", names(&CalendarUnit::ALL, CalendarUnit::name)),
+        "timezone": text("The IANA time zone of the calendar. Default UTC."),
+        "anchor_day": {"description": "The day a calendar month starts at. Default 1.", "type": "integer", "minimum": 1, "maximum": 31},
+        "algorithm": described("How it counts. Default token_bucket; fixed_window with calendar; concurrency with unit concurrency.", names(&Algorithm::ALL, Algorithm::name)),
+        "burst": {"description": "How much may pass at once (token_bucket, leaky_bucket, gcra). Default: the limit; 1 for gcra.", "type": "integer", "minimum": 1},
+        "tier_limits": {
+            "description": "The limits of single tiers.",
+            "type": "object", "additionalProperties": {"$ref": "#/$defs/quota"}
+        }
+    })
+}
+
+fn applies_to() -> Value {
+    json!({
+        "description": "What the rule applies to; a field that is absent or empty constrains nothing.",
+        "type": "object", "additionalProperties": false,
+        "properties": {
+            "endpoints": texts("Path patterns: literal segments, * (one segment, or the rest at the end), {name} (captured)."),
+            "methods": texts("HTTP methods."),
+            "user_tiers": texts("Plans."),
+            "models": texts("Models."),
+            "model_tiers": texts("Classes of models."),
+            "client_types": texts("Such as INTERNAL, PARTNER, EXTERNAL."),
+            "tenants": texts("Tenants."),
+            "users": texts("Users."),
+            "api_keys": texts("API keys."),
+            "domains": texts("Domains."),
+            "attributes": {
+                "description": "Further attributes; a value that ends in * is a prefix.",
+                "type": "object", "additionalProperties": {"$ref": "#/$defs/texts"}
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::read;
+
+    fn properties(schema: &Value, pointer: &str) -> BTreeSet<String> {
+        schema.pointer(pointer).unwrap().as_object().unwrap().keys().cloned().collect()
+    }
+
+    fn set(parts: &[&[&str]]) -> BTreeSet<String> {
+        parts.concat().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn in_step_with_the_reader() {
+        use read::*;
+        let schema = rule_file_schema();
+        for (pointer, fields) in [
+            ("/properties", set(&[FILE_FIELDS])),
+            ("/properties/default/anyOf/1/properties", set(&[DEFAULT_FIELDS, LIMIT_FIELDS])),
+            ("/$defs/rule/properties", set(&[RULE_ONLY_FIELDS, DEFAULT_FIELDS, LIMIT_FIELDS])),
+            ("/$defs/limit/properties", set(&[LIMIT_FIELDS])),
+            ("/$defs/applies_to/properties", set(&[APPLIES_LISTS, &["attributes"]])),
+            ("/$defs/cost/properties", set(&[COST_FIELDS])),
+            ("/$defs/entry/anyOf/1/properties", set(&[ENTRY_FIELDS])),
+            ("/$defs/tier/anyOf/1/properties", set(&[TIER_FIELDS])),
+            ("/$defs/client_tier/properties", set(&[CLIENT_TIER_FIELDS])),
+        ] {
+            assert_eq!(properties(&schema, pointer), fields, "{pointer}");
+        }
+    }
 }
