@@ -131,12 +131,13 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// For limits without a time line.
+    /// For limits without a time line. A bucket with a quota of 0 never passes; what is forced on
+    /// it counts as one nanosecond a unit.
     const NONE: Self = Self {
         numerator: 1,
         reciprocal: u64::MAX,
         denominator: 1,
-        unit: Span { nanos: 0, part: 0 },
+        unit: Span { nanos: 1, part: 0 },
         capacity: Span { nanos: 0, part: 0 },
     };
 
@@ -373,8 +374,13 @@ impl Limit {
         if self.never_passes(ask) {
             return Examination::Refuse { retry_at: None };
         }
-        let fresh = self.fresh_small();
-        let state = if self.keeps_small(state) { state } else { &fresh };
+        let fresh;
+        let state = if self.keeps_small(state) {
+            state
+        } else {
+            fresh = self.fresh_small();
+            &fresh
+        };
         match state {
             Small::Fixed(state) => state.examine(self, ask.cost, now),
             Small::Sliding(state) => state.examine(self, ask.cost, now),
@@ -455,8 +461,13 @@ impl Limit {
     #[inline]
     pub fn status_small(&self, state: &Small, now: Nanos) -> Status {
         let now = now.min(LATEST);
-        let fresh = self.fresh_small();
-        let state = if self.keeps_small(state) { state } else { &fresh };
+        let fresh;
+        let state = if self.keeps_small(state) {
+            state
+        } else {
+            fresh = self.fresh_small();
+            &fresh
+        };
         match state {
             Small::Fixed(state) => state.status(self, now),
             Small::Sliding(state) => state.status(self, now),
@@ -469,6 +480,7 @@ impl Limit {
     pub fn decide_small(&self, state: &mut Small, ask: &Ask, now: Nanos) -> Outcome {
         let now = now.min(LATEST);
         if let Small::Bucket(bucket) = state
+            && self.algorithm.is_bucket()
             && !self.never_passes(ask)
         {
             return bucket.decide(self, ask, now);
@@ -484,7 +496,9 @@ impl Limit {
 
     /// Examine, and charge if it passes: one whole transition.
     pub fn decide(&self, state: &mut State, ask: &Ask, now: Nanos) -> Outcome {
-        if let State::Small(small) = state {
+        if let State::Small(small) = state
+            && self.keeps_small(small)
+        {
             return self.decide_small(small, ask, now);
         }
         let examination = self.examine(state, ask, now);

@@ -108,7 +108,7 @@ fn check_bound(limit: &Limit, origin: Nanos, ops: &[Op]) -> Result<(), TestCaseE
     let (quota, window) = (u128::from(limit.quota()), u128::from(limit.window_nanos()));
     for (first, &(from, _)) in admitted.iter().enumerate() {
         let mut sum = 0;
-        for &(to, cost) in &admitted[first..] {
+        for &(to, cost) in admitted.iter().skip(first) {
             sum += cost;
             let bound = u128::from(limit.capacity()) * window + u128::from(to - from) * quota;
             prop_assert!(sum * window <= bound);

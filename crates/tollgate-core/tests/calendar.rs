@@ -13,7 +13,10 @@ use jiff::{Timestamp, ToSpan};
 use proptest::prelude::*;
 use proptest::sample::select;
 use support::config;
-use tollgate_core::{Calendar, CalendarError, CalendarUnit, SECOND};
+use tollgate_core::{
+    Algorithm, Ask, Calendar, CalendarError, CalendarUnit, Examination, Limit, LimitSpec, SECOND,
+    Window,
+};
 
 const ZONES: &[&str] = &[
     "UTC",
@@ -90,15 +93,15 @@ fn walked(zone: &TimeZone, unit: CalendarUnit, anchor: i8, second: i64) -> (i64,
 }
 
 fn bounds_at(calendar: &Calendar, second: i64) -> (i64, i64) {
-    let (start, end) = calendar.bounds(second as u64 * SECOND + 999_999_999);
+    let (start, end) = calendar.bounds(second.cast_unsigned() * SECOND + 999_999_999);
     assert_eq!((start % SECOND, end % SECOND), (0, 0));
-    ((start / SECOND) as i64, (end / SECOND) as i64)
+    ((start / SECOND).cast_signed(), (end / SECOND).cast_signed())
 }
 
 fn check_partition(fresh: impl Fn() -> Calendar, second: i64) -> Result<(), TestCaseError> {
     let (start, end) = bounds_at(&fresh(), second);
     prop_assert!(start <= second && second < end, "{} in {}..{}", second, start, end);
-    for inside in [start, start + 1, (start + end) / 2, end - 1] {
+    for inside in [start, start + 1, i64::midpoint(start, end), end - 1] {
         let inside = inside.min(end - 1);
         prop_assert_eq!(bounds_at(&fresh(), inside), (start, end), "inside, at {}", inside);
     }
@@ -112,7 +115,7 @@ fn check_partition(fresh: impl Fn() -> Calendar, second: i64) -> Result<(), Test
 
 /// Seconds from 1970 to 2100, near transitions of the zone more often than not.
 fn near_transitions(zone: &TimeZone, raw: u64, near: i64) -> i64 {
-    let any = (raw % (130 * 31_556_952)) as i64;
+    let any = (raw % (130 * 31_556_952)).cast_signed();
     let at = Timestamp::from_second(any).unwrap();
     match (near, zone.following(at).next()) {
         (-100_000..=100_000, Some(transition)) => {
@@ -179,7 +182,7 @@ proptest! {
         };
         let (start, end) = bounds_at(&Calendar::new(unit, zone, None).unwrap(), second);
         prop_assert!(start <= second && second < end);
-        for inside in [start, (start + second) / 2, (second + end) / 2, end - 1] {
+        for inside in [start, i64::midpoint(start, second), i64::midpoint(second, end), end - 1] {
             prop_assert_eq!(wall(inside), wall(second));
         }
         prop_assert_ne!(wall(end), wall(second));
@@ -306,4 +309,28 @@ fn what_cannot_be_is_refused() {
     assert_eq!(new(CalendarUnit::Month, "UTC", Some(32)), CalendarError::AnchorDay(32));
     assert_eq!(new(CalendarUnit::Month, "UTC", Some(0)), CalendarError::AnchorDay(0));
     assert_eq!(new(CalendarUnit::Day, "UTC", Some(1)), CalendarError::AnchorNotTaken);
+}
+
+#[test]
+fn a_day_of_25_hours_is_one_window() {
+    let calendar = Calendar::new(CalendarUnit::Day, "Europe/Berlin", None).unwrap();
+    let spec = LimitSpec {
+        algorithm: Algorithm::FixedWindow,
+        quota: 2,
+        window: Window::Calendar(calendar),
+        burst: None,
+        slot_ttl: 0,
+    };
+    let limit = Limit::new(spec).unwrap();
+    let mut state = limit.fresh();
+    let nanos = |at| seconds_of(at).cast_unsigned() * SECOND;
+    let (first, last) = (nanos("2024-10-26T22:00Z"), nanos("2024-10-27T22:59:59Z"));
+    let midnight = nanos("2024-10-27T23:00Z");
+    assert!(limit.decide(&mut state, &Ask::cost(1), first).examination.admits());
+    assert!(limit.decide(&mut state, &Ask::cost(1), last).examination.admits());
+    let refused = Examination::Refuse { retry_at: Some(midnight) };
+    assert_eq!(limit.examine(&state, &Ask::cost(1), first), refused);
+    assert_eq!(limit.examine(&state, &Ask::cost(1), midnight - 1), refused);
+    assert!(limit.examine(&state, &Ask::cost(2), midnight).admits());
+    assert_eq!(limit.fresh_at(&state), midnight);
 }

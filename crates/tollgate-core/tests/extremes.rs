@@ -10,8 +10,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use support::{any_length, config};
 use tollgate_core::{
-    Algorithm, Ask, Calendar, CalendarUnit, LATEST, LONGEST, Limit, LimitSpec, LogEntry, Receipt,
-    SlidingLog, Slot, SlotId, Slots, State, Window,
+    Algorithm, Ask, Bucket, Calendar, CalendarUnit, Examination, LATEST, LONGEST, Limit,
+    LimitError, LimitSpec, LogEntry, Receipt, SlidingLog, Slot, SlotId, Slots, Small, Span, State,
+    Window,
 };
 
 const EDGES: &[u64] = &[
@@ -33,22 +34,34 @@ fn extreme() -> impl Strategy<Value = u64> {
     prop_oneof![select(EDGES), any_length(64), any::<u64>()]
 }
 
-fn any_limit() -> impl Strategy<Value = Limit> {
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn any_limit_of(algorithms: &'static [Algorithm]) -> impl Strategy<Value = Limit> {
     let burst = proptest::option::of(extreme());
-    (select(&Algorithm::ALL[..]), extreme(), extreme(), burst, extreme(), 0..8usize)
-        .prop_filter_map("a limit", |(algorithm, quota, window, burst, slot_ttl, unit)| {
+    (select(algorithms), extreme(), extreme(), burst, extreme(), 0..8usize).prop_filter_map(
+        "a limit",
+        |(algorithm, quota, window, burst, slot_ttl, unit)| {
             let window = match CalendarUnit::ALL.get(unit) {
                 Some(unit) if algorithm == Algorithm::FixedWindow => {
                     Window::Calendar(Calendar::new(*unit, "Europe/Berlin", None).unwrap())
                 }
-                // Halved, so that most are not refused for their length.
+                // Shortened, so that most are not refused for their length.
                 _ => Window::Every(window / 8),
             };
             let burst = burst.filter(|_| algorithm.is_bucket());
             let slot_ttl = slot_ttl / 8;
             Limit::new(LimitSpec { algorithm, quota, window, burst, slot_ttl }).ok()
-        })
+        },
+    )
 }
+
+fn any_limit() -> impl Strategy<Value = Limit> {
+    any_limit_of(&Algorithm::ALL)
+}
+
+const BUCKETS: &[Algorithm] = &[Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra];
 
 #[derive(Debug, Clone, Copy)]
 struct Move {
@@ -116,6 +129,70 @@ fn any_state() -> impl Strategy<Value = State> {
 proptest! {
     #![proptest_config(config())]
 
+    /// A bucket's figures over the whole range of its arrival time, in wide integers.
+    #[test]
+    fn bucket_figures_are_exact_everywhere(
+        limit in any_limit_of(BUCKETS),
+        tat in extreme(),
+        part in any::<u64>(),
+        at in extreme(),
+        raw_cost in extreme(),
+    ) {
+        if limit.quota() == 0 {
+            return Ok(());
+        }
+        let common = gcd(limit.quota(), limit.window_nanos());
+        let (quota, window) = (limit.quota() / common, limit.window_nanos() / common);
+        let part = part % quota;
+        let bucket = Bucket { tat: Span { nanos: tat, part }, shift_micros: 0 };
+        let state = State::Small(Small::Bucket(bucket));
+        let now = at.min(LATEST);
+        let (quota, window) = (u128::from(quota), u128::from(window));
+        let line = u128::from(tat) * quota + u128::from(part);
+        let ahead = line.saturating_sub(u128::from(now) * quota);
+        let used = u64::try_from(ahead.div_ceil(window)).unwrap_or(u64::MAX);
+        let status = limit.status(&state, at);
+        prop_assert_eq!(status.used, used);
+        prop_assert_eq!(status.remaining, limit.capacity().saturating_sub(used));
+        let reset_at = u128::from(now) + ahead.div_ceil(quota);
+        prop_assert_eq!(status.reset_at, u64::try_from(reset_at).unwrap_or(u64::MAX));
+        if tat > u64::MAX - 2 * LONGEST {
+            return Ok(());
+        }
+        let cost = raw_cost % limit.capacity().saturating_add(1).max(1);
+        let spare = u128::from(limit.capacity() - cost) * window;
+        let over = ahead.saturating_sub(spare).div_ceil(quota) as u64;
+        let wait = if limit.algorithm() == Algorithm::LeakyBucket { ahead.div_ceil(quota) } else { 0 };
+        let expected = match over {
+            0 => Examination::Admit { wait: wait as u64 },
+            over => Examination::Refuse { retry_at: Some(now + over) },
+        };
+        prop_assert_eq!(limit.examine(&state, &Ask::cost(cost), at), expected);
+        prop_assert_eq!(limit.decide(&mut state.clone(), &Ask::cost(cost), at).examination, expected);
+    }
+
+    /// Whatever the numbers, a refusal holds until exactly the promised instant.
+    #[test]
+    fn refusals_hold_everywhere(limit in any_limit(), moves in moves(), cost in extreme()) {
+        let mut state = limit.fresh();
+        play(&limit, &mut state, &moves)?;
+        // Beyond this a debt of centuries saturates, and is only known to be long.
+        if limit.algorithm().is_bucket() && limit.fresh_at(&state) > u64::MAX - 2 * LONGEST {
+            return Ok(());
+        }
+        for Move { at, delay, .. } in moves {
+            let at = at.min(LATEST);
+            let cost = cost % limit.capacity().saturating_add(1).max(1);
+            let ask = Ask { cost, max_delay: delay, slot: SlotId(99) };
+            let Examination::Refuse { retry_at } = limit.examine(&state, &ask, at) else { continue };
+            let Some(retry_at) = retry_at.filter(|retry_at| *retry_at <= LATEST) else { continue };
+            prop_assert!(retry_at > at);
+            prop_assert!(!limit.examine(&state, &ask, retry_at - 1).admits());
+            prop_assert!(!limit.examine(&state, &ask, at + (retry_at - at) / 2).admits());
+            prop_assert!(limit.examine(&state, &ask, retry_at).admits());
+        }
+    }
+
     #[test]
     fn any_history_of_any_limit_is_sound(limit in any_limit(), moves in moves()) {
         play(&limit, &mut limit.fresh(), &moves)?;
@@ -126,7 +203,6 @@ proptest! {
     fn any_state_is_readable(limit in any_limit(), state in any_state(), moves in moves()) {
         let at = moves[0].at;
         let ask = Ask::cost(moves[0].cost);
-        let is_bucket = |algorithm: Algorithm| algorithm.is_bucket();
         let kind = std::mem::discriminant(&limit.fresh());
         let same_kind = match (&state, limit.fresh()) {
             (State::Small(one), State::Small(other)) => {
@@ -142,7 +218,14 @@ proptest! {
             );
             let (mut one, mut other) = (state.clone(), limit.fresh());
             prop_assert_eq!(limit.charge(&mut one, &ask, at), limit.charge(&mut other, &ask, at));
-            prop_assert_eq!(one, other, "bucket {}", is_bucket(limit.algorithm()));
+            prop_assert_eq!(one, other);
+            let (mut one, mut other) = (state.clone(), limit.fresh());
+            prop_assert_eq!(limit.decide(&mut one, &ask, at), limit.decide(&mut other, &ask, at));
+            if limit.examine(&state, &ask, at).admits() {
+                prop_assert_eq!(one, other);
+            } else {
+                prop_assert_eq!(&one, &state);
+            }
         }
         play(&limit, &mut state.clone(), &moves)?;
     }
@@ -201,5 +284,46 @@ proptest! {
         let (start, end) = calendar.bounds(at);
         prop_assert!(start <= at.min(LATEST) && at.min(LATEST) < end);
         prop_assert_eq!(calendar.bounds(at), (start, end));
+    }
+}
+
+#[test]
+fn limits_that_cannot_be_are_refused() {
+    use Algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingWindowLog, TokenBucket};
+    let calendar = || Window::Calendar(Calendar::new(CalendarUnit::Day, "UTC", None).unwrap());
+    let cases = [
+        (FixedWindow, 1, Window::Every(0), None, 1, Some(LimitError::ZeroWindow)),
+        (FixedWindow, 1, Window::Every(LONGEST), None, 0, None),
+        (FixedWindow, 1, Window::Every(LONGEST + 1), None, 0, Some(LimitError::WindowTooLong)),
+        (
+            FixedWindow,
+            1,
+            Window::Every(1),
+            Some(1),
+            0,
+            Some(LimitError::BurstNotTaken(FixedWindow)),
+        ),
+        (FixedWindow, 1, calendar(), None, 0, None),
+        (
+            SlidingWindowLog,
+            1,
+            calendar(),
+            None,
+            0,
+            Some(LimitError::CalendarNotTaken(SlidingWindowLog)),
+        ),
+        (TokenBucket, 1, Window::Every(1), Some(0), 0, Some(LimitError::ZeroBurst)),
+        (TokenBucket, 1, Window::Every(1), Some(LONGEST), 0, None),
+        (TokenBucket, 1, Window::Every(1), Some(LONGEST + 1), 0, Some(LimitError::BurstTooLong)),
+        (LeakyBucket, u64::MAX, Window::Every(LONGEST), None, 0, None),
+        (Gcra, 1, Window::Every(LONGEST), None, 0, None),
+        (Gcra, 1, Window::Every(LONGEST), Some(2), 0, Some(LimitError::BurstTooLong)),
+        (Concurrency, 1, Window::Every(0), None, 0, Some(LimitError::ZeroSlotTtl)),
+        (Concurrency, 1, Window::Every(0), None, LONGEST, None),
+        (Concurrency, 1, Window::Every(0), None, LONGEST + 1, Some(LimitError::WindowTooLong)),
+    ];
+    for (algorithm, quota, window, burst, slot_ttl, expected) in cases {
+        let spec = LimitSpec { algorithm, quota, window, burst, slot_ttl };
+        assert_eq!(Limit::new(spec.clone()).err(), expected, "{spec:?}");
     }
 }

@@ -6,7 +6,7 @@ mod support;
 
 use proptest::prelude::*;
 use support::{Op, World, config, cost_of, history, later_instants, limit_of, op, origin, params};
-use tollgate_core::{Algorithm, Ask, Examination, LATEST, Limit, Nanos, State};
+use tollgate_core::{Algorithm, Ask, Examination, LATEST, Limit, Nanos, Receipt, State};
 
 fn a_world(algorithm: Algorithm) -> impl Strategy<Value = World> {
     (params(), origin(), history(16)).prop_map(move |(params, now, ops)| {
@@ -24,7 +24,15 @@ fn check_refusal(mut world: World, op: &Op, delay: Option<u64>) -> Result<(), Te
     let before = state.clone();
     let outcome = limit.decide(&mut state, &ask, now);
     prop_assert_eq!(limit.examine(&before, &ask, now), outcome.examination);
-    let Examination::Refuse { retry_at } = outcome.examination else { return Ok(()) };
+    let Examination::Refuse { retry_at } = outcome.examination else {
+        // A decision is an examination and a charge in one.
+        let mut charged = before;
+        prop_assert_eq!(limit.charge(&mut charged, &ask, now), outcome.receipt);
+        prop_assert_eq!(limit.status(&charged, now), outcome.status);
+        prop_assert_eq!(charged, state);
+        return Ok(());
+    };
+    prop_assert_eq!(outcome.receipt, Receipt::Nothing);
     prop_assert_eq!(&before, &state);
     prop_assert_eq!(outcome.status, limit.status(&before, now));
     let never = limit.algorithm() != Algorithm::Concurrency && ask.cost > limit.capacity();
@@ -101,7 +109,10 @@ fn check_step_back(mut world: World, op: &Op, backs: [u64; 3]) -> Result<(), Tes
         }
         let mut charged_here = state.clone();
         limit.charge(&mut charged_here, &ask, highest);
-        limit.charge(state, &ask, at);
+        let receipt = limit.charge(state, &ask, at);
+        let mut undone = state.clone();
+        limit.give_back(&mut undone, &receipt, at);
+        prop_assert_eq!(limit.status(&undone, highest), here);
         prop_assert_eq!(
             limit.status(state, highest).used,
             limit.status(&charged_here, highest).used
@@ -129,6 +140,8 @@ fn check_drop(mut world: World, wait: u64, after: &[Op]) -> Result<(), TestCaseE
         dropped.play(op);
     }
     prop_assert_eq!(world.status(), dropped.status());
+    let fresh_at = |world: &World| world.limit.fresh_at(&world.state).max(world.now);
+    prop_assert_eq!(fresh_at(&world), fresh_at(&dropped));
     Ok(())
 }
 

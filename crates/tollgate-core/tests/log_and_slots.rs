@@ -1,6 +1,6 @@
 //! The log against the list of what was admitted; slots against a map of who holds what until when.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 mod support;
 

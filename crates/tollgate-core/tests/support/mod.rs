@@ -12,15 +12,16 @@ use tollgate_core::{
     Algorithm, Ask, LATEST, Limit, LimitSpec, Nanos, Receipt, SlotId, State, Status, Window,
 };
 
+/// The fewest cases of a property; `PROPTEST_CASES` may ask for more.
 pub const CASES: u32 = 10_000;
 
 pub fn config() -> ProptestConfig {
+    let default = ProptestConfig::default();
+    let beside = FileFailurePersistence::WithSource("proptest-regressions");
     ProptestConfig {
-        cases: CASES,
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource(
-            "proptest-regressions",
-        ))),
-        ..ProptestConfig::default()
+        cases: default.cases.max(CASES),
+        failure_persistence: Some(Box::new(beside)),
+        ..default
     }
 }
 
@@ -169,7 +170,7 @@ impl World {
         let mut ask = self.ask(op);
         match op.kind {
             0..=9 => {
-                self.keep(|world| world.limit.decide(&mut world.state, &ask, world.now).receipt)
+                self.keep(|world| world.limit.decide(&mut world.state, &ask, world.now).receipt);
             }
             10 => {
                 ask.max_delay = Some(op.pick % (3 * self.limit.window_nanos()));
@@ -196,7 +197,9 @@ impl World {
     }
 
     pub fn play_all(&mut self, ops: &[Op]) {
-        ops.iter().for_each(|op| self.play(op));
+        for op in ops {
+            self.play(op);
+        }
     }
 
     pub fn status(&self) -> Status {
