@@ -1,0 +1,111 @@
+//! What requests meet, as a table: `resolution.yaml`.
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+use tollgate_policy::{Applied, Attributes, Known, Listed, RuleSet, normalize_path};
+
+const NEW_YEAR_2026: u64 = 1_767_225_600;
+const SECOND: u64 = 1_000_000_000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Group {
+    about: String,
+    file: Value,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    request: Map<String, Value>,
+    #[serde(default)]
+    enforced: Vec<String>,
+    #[serde(default)]
+    observed: Vec<String>,
+    listed: Option<String>,
+    no_match: Option<String>,
+    now: Option<u64>,
+}
+
+fn show(applied: &Applied<'_, '_>, tier: Option<&str>) -> String {
+    let quotas: Vec<String> = applied
+        .rule
+        .limits
+        .iter()
+        .map(|limit| match limit.for_tier(tier) {
+            None => "-".to_owned(),
+            Some(quota) => quota.limit().map_or("unlimited".into(), |l| l.quota().to_string()),
+        })
+        .collect();
+    let mut shown = format!("{} limit={}", applied.rule.id, quotas.join(","));
+    if !applied.key.is_empty() {
+        shown += &format!(" key={}", applied.key.join("|"));
+    }
+    if let Some(cost) = applied.listed_cost {
+        shown += &format!(" cost={cost}");
+    }
+    shown
+}
+
+fn run(set: &RuleSet, case: &Case) -> Result<(), String> {
+    let now = case.now.unwrap_or(NEW_YEAR_2026) * SECOND;
+    let endpoint = case.request.get("endpoint").and_then(Value::as_str);
+    let endpoint = endpoint.map(|path| normalize_path(path).unwrap());
+    let mut request = Attributes::default();
+    for (name, value) in &case.request {
+        request.push_extra(name, value.as_str().unwrap());
+    }
+    if let Some(path) = &endpoint {
+        request.set(Known::Endpoint, path);
+    }
+    let tier = set.tier_of(&request);
+    if let Some(tier) = tier {
+        request.set(Known::Tier, tier);
+    }
+    let listed = set.listed(&request, now).map(|listed| match listed {
+        Listed::Denied(entry) => format!("denied {} {}", entry.kind.name(), entry.value),
+        Listed::Allowed(entry) => format!("allowed {} {}", entry.kind.name(), entry.value),
+    });
+    let expect = |what: &str, found: &[String], wanted: &[String]| {
+        if found == wanted { Ok(()) } else { Err(format!("{what}: {found:?}, not {wanted:?}")) }
+    };
+    let list = |value: &Option<String>| value.iter().cloned().collect::<Vec<_>>();
+    expect("listed", &list(&listed), &list(&case.listed))?;
+    if let Some(no_match) = &case.no_match {
+        expect("no_match", &[set.no_match().name().to_owned()], std::slice::from_ref(no_match))?;
+    }
+    for resolution in [set.resolve(&request, now), set.resolve_by_scan(&request, now)] {
+        let enforced: Vec<String> = resolution.enforced.iter().map(|a| show(a, tier)).collect();
+        let observed: Vec<String> = resolution.observed.iter().map(|a| show(a, tier)).collect();
+        expect("enforced", &enforced, &case.enforced)?;
+        expect("observed", &observed, &case.observed)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn table() {
+    let groups: Vec<Group> = serde_saphyr::from_str(include_str!("resolution.yaml")).unwrap();
+    let mut count = 0;
+    let mut failures = Vec::new();
+    for group in &groups {
+        let text = serde_json::to_string(&group.file).unwrap();
+        let set = match RuleSet::from_yaml(&text, "table") {
+            Ok(set) => set,
+            Err(problems) => {
+                failures.push(format!("{}: {problems}", group.about));
+                continue;
+            }
+        };
+        for case in &group.cases {
+            count += 1;
+            if let Err(failure) = run(&set, case) {
+                failures.push(format!("{} / {}: {failure}", group.about, case.name));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
+    assert!(count >= 48, "only {count} cases");
+}
