@@ -1,0 +1,95 @@
+//! The one place where the clock is read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use tollgate_core::{Nanos, SECOND};
+
+/// A wall clock that is behind ours by more than this is worth a warning.
+const TOLERATED_LAG: Nanos = SECOND;
+
+/// A wall clock that is ahead of ours by more than this is followed. Less is noise.
+const FOLLOWED_LEAD: Nanos = SECOND / 1_000;
+
+/// Tells the time.
+pub trait Clock: Send + Sync {
+    /// Nanoseconds since the Unix epoch. Never less than it said before.
+    fn now(&self) -> Nanos;
+}
+
+/// The system's time, made monotonic: it follows the wall clock forward and never goes back with it.
+pub struct SystemClock {
+    started: Instant,
+    /// What the wall clock said at the start, plus the steps it made forward since.
+    anchor: AtomicU64,
+}
+
+impl Default for SystemClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the one place")]
+impl SystemClock {
+    /// A clock that starts at the wall clock's time.
+    pub fn new() -> Self {
+        Self { started: Instant::now(), anchor: AtomicU64::new(wall()) }
+    }
+
+    fn elapsed(&self) -> Nanos {
+        u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Follows the wall clock if it has gone ahead. Called about once a second; returns by how much
+    /// ours is ahead of it (which it stays) in nanoseconds.
+    pub fn follow(&self) -> Nanos {
+        let (ours, wall) = (self.now(), wall());
+        if wall > ours.saturating_add(FOLLOWED_LEAD) {
+            self.anchor.fetch_add(wall - ours, Ordering::Relaxed);
+        }
+        let ahead = ours.saturating_sub(wall);
+        if ahead > TOLERATED_LAG {
+            tracing::debug!(
+                ahead_ms = ahead / 1_000_000,
+                "the wall clock was set back; ours goes on"
+            );
+        }
+        ahead
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the one place")]
+fn wall() -> Nanos {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Clock for SystemClock {
+    #[inline]
+    fn now(&self) -> Nanos {
+        self.anchor.load(Ordering::Relaxed).saturating_add(self.elapsed())
+    }
+}
+
+/// A clock that stands still until it is moved, for tests.
+#[derive(Debug, Default)]
+pub struct ManualClock(AtomicU64);
+
+impl ManualClock {
+    /// A clock that says `now`.
+    pub const fn new(now: Nanos) -> Self {
+        Self(AtomicU64::new(now))
+    }
+
+    /// Moves it forward.
+    pub fn advance(&self, by: Nanos) {
+        self.0.fetch_add(by, Ordering::SeqCst);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Nanos {
+        self.0.load(Ordering::SeqCst)
+    }
+}

@@ -1,0 +1,388 @@
+//! A decision, and why.
+
+use std::fmt::Write as _;
+
+use smallvec::SmallVec;
+use tollgate_core::{Examination, Nanos, Outcome, SlotId};
+use tollgate_policy::{Action, Applied, KeyPart, Known, Rule, RuleLimit};
+use tollgate_store::Role;
+
+/// What becomes of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes on.
+    Allowed,
+    /// It goes on after a wait.
+    Throttled,
+    /// It is refused.
+    Denied,
+    /// It is refused, and its rule asks for it to be stored and sent later.
+    Queued,
+}
+
+impl Verdict {
+    /// The name in metrics and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Throttled => "throttled",
+            Self::Denied => "denied",
+            Self::Queued => "queued",
+        }
+    }
+}
+
+/// Why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// Every limit had room.
+    WithinLimits,
+    /// A throttling rule made it wait.
+    Throttled,
+    /// It is on the allow list; nothing was counted.
+    AllowListed,
+    /// It is on the deny list.
+    DenyListed,
+    /// No rule applies to it; `no_match` decided.
+    NoMatch,
+    /// A limit was hit; the scope that the decision names says which.
+    HitLimit,
+    /// Its cost is above what a limit can ever pay.
+    CostExceedsLimit,
+    /// Enforcement is off; nothing was counted.
+    EnforcementOff,
+}
+
+/// One limit of one applying rule, as it is after the decision.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope<'r> {
+    /// The rule.
+    pub rule: &'r Rule,
+    /// Which of its limits.
+    pub limit: &'r RuleLimit,
+    /// The quota for this request's tier.
+    pub quota: u64,
+    /// The most that can be used at once: the quota, or the burst of a bucket.
+    pub capacity: u64,
+    /// What was asked of it.
+    pub cost: u64,
+    /// What its refusal means.
+    pub role: Role,
+    /// How it stands.
+    pub outcome: Outcome,
+    /// Which applied rule it belongs to, in the decision's list.
+    applied: u8,
+}
+
+impl Scope<'_> {
+    /// Whether this limit had no room.
+    pub const fn refuses(&self) -> bool {
+        !self.outcome.examination.admits()
+    }
+
+    /// When the same request passes this limit, from `now` on; `None` if never, 0 if at once.
+    pub fn retry_after(&self, now: Nanos) -> Option<Nanos> {
+        match self.outcome.examination {
+            Examination::Admit { .. } => Some(0),
+            Examination::Refuse { retry_at } => retry_at.map(|at| at.saturating_sub(now)),
+        }
+    }
+
+    /// A soft limit that is reached.
+    pub fn is_past_soft_limit(&self) -> bool {
+        self.rule.soft_limit_ppm.is_some_and(|ppm| {
+            u128::from(self.outcome.status.used) * 1_000_000
+                >= u128::from(self.capacity) * u128::from(ppm)
+        })
+    }
+
+    /// True if a smaller share of this limit is left than of the other.
+    fn is_tighter_than(&self, other: &Self) -> bool {
+        let share = |one: &Self, of: &Self| {
+            u128::from(one.outcome.status.remaining) * u128::from(of.capacity.max(1))
+        };
+        share(self, other) < share(other, self)
+    }
+}
+
+/// A soft limit that is reached.
+#[derive(Debug, Clone, Copy)]
+pub struct Warning<'r> {
+    /// The rule.
+    pub rule: &'r Rule,
+    /// How much is used.
+    pub used: u64,
+    /// Of how much.
+    pub capacity: u64,
+}
+
+pub(crate) type AppliedRules<'r> = SmallVec<[Applied<'r, 'r>; 8]>;
+pub(crate) type Scopes<'r> = SmallVec<[Scope<'r>; 8]>;
+
+/// What was decided about a request, and why.
+#[derive(Debug, Clone)]
+pub struct Decision<'r> {
+    /// What becomes of it.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: Reason,
+    /// The instant it was decided at.
+    pub now: Nanos,
+    /// How long the request waits before it goes on.
+    pub wait: Nanos,
+    /// True when a fallback answered.
+    pub degraded: bool,
+    /// True when enforcement is off or in shadow, so that a refusal is only reported.
+    pub is_shadow: bool,
+    /// The slot that was taken, where a concurrency rule applies and the request passed.
+    pub slot: Option<SlotId>,
+    /// The version of the rule set that decided.
+    pub rules_version: u64,
+    pub(crate) applied: AppliedRules<'r>,
+    pub(crate) scopes: Scopes<'r>,
+    /// Which scope decided.
+    pub(crate) deciding: Option<u8>,
+    /// What was said of a deny- or allow-listed caller.
+    pub(crate) note: Option<&'r str>,
+}
+
+impl<'r> Decision<'r> {
+    pub(crate) fn plain(verdict: Verdict, reason: Reason, now: Nanos, rules_version: u64) -> Self {
+        Self {
+            verdict,
+            reason,
+            now,
+            wait: 0,
+            degraded: false,
+            is_shadow: false,
+            slot: None,
+            rules_version,
+            applied: AppliedRules::new(),
+            scopes: Scopes::new(),
+            deciding: None,
+            note: None,
+        }
+    }
+
+    /// Whether the request goes on.
+    pub const fn is_allowed(&self) -> bool {
+        matches!(self.verdict, Verdict::Allowed | Verdict::Throttled)
+    }
+
+    /// Every enforced limit, one entry each.
+    pub fn scopes(&self) -> impl Iterator<Item = &Scope<'r>> {
+        self.scopes.iter().filter(|scope| scope.role != Role::Watch)
+    }
+
+    /// The limits of `log_only` rules.
+    pub fn observed(&self) -> impl Iterator<Item = &Scope<'r>> {
+        self.scopes.iter().filter(|scope| scope.role == Role::Watch)
+    }
+
+    /// The limits that would have refused it, had they been enforced.
+    pub fn would_deny(&self) -> impl Iterator<Item = &Scope<'r>> {
+        let shadow = self.is_shadow;
+        self.scopes
+            .iter()
+            .filter(move |scope| scope.refuses() && (scope.role == Role::Watch || shadow))
+    }
+
+    /// The limit that decided: on refusal the one with the longest retry-after, else the one with
+    /// the least share remaining.
+    pub fn deciding(&self) -> Option<&Scope<'r>> {
+        self.deciding.and_then(|index| self.scopes.get(usize::from(index)))
+    }
+
+    /// The limit that a caller should know as its own: of the first standard scope present, else the
+    /// deciding one.
+    pub fn effective_limit(&self) -> Option<u64> {
+        let standard = self.scopes().find(|scope| scope.rule.standard_scope_rank.is_some());
+        standard.or_else(|| self.deciding()).map(|scope| scope.quota)
+    }
+
+    /// When the same request would pass; `None` if allowed, or if it never would.
+    pub fn retry_after(&self) -> Option<Nanos> {
+        match self.verdict {
+            Verdict::Denied | Verdict::Queued => {
+                self.deciding().and_then(|scope| scope.retry_after(self.now))
+            }
+            Verdict::Allowed | Verdict::Throttled => None,
+        }
+    }
+
+    /// The reason as callers see it.
+    pub fn reason_code(&self) -> &str {
+        match self.reason {
+            Reason::WithinLimits => "WITHIN_LIMITS",
+            Reason::Throttled => "THROTTLED",
+            Reason::AllowListed => "ALLOW_LISTED",
+            Reason::DenyListed => "DENY_LISTED",
+            Reason::NoMatch => "NO_MATCH",
+            Reason::CostExceedsLimit => "COST_EXCEEDS_LIMIT",
+            Reason::EnforcementOff => "ENFORCEMENT_OFF",
+            Reason::HitLimit => self.deciding().map_or("HIT_LIMIT", |scope| &scope.rule.reason),
+        }
+    }
+
+    /// The soft limits that are reached, where the request goes on.
+    pub fn warnings(&self) -> impl Iterator<Item = Warning<'r>> {
+        let allowed = self.is_allowed();
+        self.scopes().filter(move |scope| allowed && scope.is_past_soft_limit()).map(|scope| {
+            Warning { rule: scope.rule, used: scope.outcome.status.used, capacity: scope.capacity }
+        })
+    }
+
+    /// The key of a scope's counter as name=value pairs; API keys are not shown.
+    pub fn describe_key(&self, scope: &Scope<'r>) -> String {
+        let Some(applied) = self.applied.get(usize::from(scope.applied)) else {
+            return String::new();
+        };
+        describe_key(applied)
+    }
+
+    /// What happened, in a sentence for people.
+    pub fn explain(&self) -> String {
+        let Some(scope) = self.deciding() else { return self.explain_without_scope() };
+        let status = &scope.outcome.status;
+        let key = self.describe_key(scope);
+        let whose = if key.is_empty() { "for everyone".to_owned() } else { format!("for {key}") };
+        let mut text = format!(
+            "rule {:?} (scope {}) {whose}: {} of {} {} used{}",
+            scope.rule.id,
+            scope.rule.scope,
+            status.used,
+            scope.capacity,
+            scope.rule.unit.name(),
+            window_text(scope.limit),
+        );
+        if self.is_allowed() {
+            let _ = write!(text, ", {} remaining", status.remaining);
+            return text;
+        }
+        if scope.quota == 0 {
+            text.push_str("; a limit of 0 suspends");
+        } else if self.reason == Reason::CostExceedsLimit {
+            let _ = write!(text, "; this request costs {}, which can never pass", scope.cost);
+        } else if let Some(after) = self.retry_after() {
+            let _ = write!(
+                text,
+                "; this request costs {} and passes in {:.3} s",
+                scope.cost,
+                std::time::Duration::from_nanos(after).as_secs_f64()
+            );
+        }
+        text
+    }
+
+    fn explain_without_scope(&self) -> String {
+        match (self.reason, self.note) {
+            (Reason::DenyListed, Some(note)) => format!("the caller is on the deny list: {note}"),
+            (Reason::DenyListed, None) => "the caller is on the deny list".to_owned(),
+            (Reason::AllowListed, _) => {
+                "the caller is on the allow list; nothing was counted".to_owned()
+            }
+            (Reason::EnforcementOff, _) => "enforcement is off; nothing was counted".to_owned(),
+            (Reason::NoMatch, _) if !self.is_allowed() => {
+                "no rule applies to this request, and no_match says deny".to_owned()
+            }
+            _ => "no limit applies to this request".to_owned(),
+        }
+    }
+
+    /// Chooses the deciding scope, the verdict and the reason from the outcomes.
+    pub(crate) fn settle(&mut self, passes: bool) {
+        if passes {
+            self.settle_allowed();
+        } else {
+            self.settle_refused();
+        }
+    }
+
+    fn settle_allowed(&mut self) {
+        self.deciding = self.pick(|_| true, Scope::is_tighter_than);
+        let waits = self
+            .scopes
+            .iter()
+            .filter(|scope| scope.rule.action == Action::Throttle && scope.role != Role::Watch);
+        let wait_of = |scope: &Scope<'_>| match scope.outcome.examination {
+            Examination::Admit { wait } => wait,
+            Examination::Refuse { .. } => 0,
+        };
+        let longest = waits.map(wait_of).max().unwrap_or(0);
+        self.wait = longest;
+        (self.verdict, self.reason) = if longest > 0 {
+            (Verdict::Throttled, Reason::Throttled)
+        } else {
+            (Verdict::Allowed, Reason::WithinLimits)
+        };
+    }
+
+    fn settle_refused(&mut self) {
+        // Never is longer than any wait.
+        let rank = |scope: &Scope<'_>| match scope.outcome.examination {
+            Examination::Admit { .. } => 0,
+            Examination::Refuse { retry_at } => retry_at.unwrap_or(Nanos::MAX),
+        };
+        self.deciding = self.pick(Scope::refuses, |one, other| rank(one) > rank(other));
+        let refused_by = |action: Action| {
+            self.scopes().any(|scope| scope.refuses() && scope.rule.action == action)
+        };
+        let queues = refused_by(Action::Queue) && !refused_by(Action::Reject);
+        let never = self.deciding().is_some_and(|scope| scope.retry_after(self.now).is_none());
+        self.reason = if never { Reason::CostExceedsLimit } else { Reason::HitLimit };
+        // What can never pass is not worth a place in a queue.
+        self.verdict = if queues && !never { Verdict::Queued } else { Verdict::Denied };
+    }
+
+    fn pick(
+        &self,
+        fits: impl Fn(&Scope<'r>) -> bool,
+        beats: impl Fn(&Scope<'r>, &Scope<'r>) -> bool,
+    ) -> Option<u8> {
+        let mut best: Option<(usize, &Scope<'r>)> = None;
+        for (index, scope) in self.scopes.iter().enumerate() {
+            if scope.role == Role::Watch || !fits(scope) {
+                continue;
+            }
+            if best.is_none_or(|(_, known)| beats(scope, known)) {
+                best = Some((index, scope));
+            }
+        }
+        best.and_then(|(index, _)| u8::try_from(index).ok())
+    }
+
+    pub(crate) fn scope(
+        rule: &'r Rule,
+        limit: &'r RuleLimit,
+        figures: (u64, u64, u64),
+        role: Role,
+        outcome: Outcome,
+        applied: u8,
+    ) -> Scope<'r> {
+        let (quota, capacity, cost) = figures;
+        Scope { rule, limit, quota, capacity, cost, role, outcome, applied }
+    }
+}
+
+fn window_text(limit: &RuleLimit) -> String {
+    match limit.window_seconds {
+        0 => " at the same time".to_owned(),
+        seconds => format!(" in {seconds} s"),
+    }
+}
+
+fn describe_key(applied: &Applied<'_, '_>) -> String {
+    let mut text = String::new();
+    let mut values = applied.key.iter();
+    for part in &applied.rule.key {
+        let (name, value) = match part {
+            KeyPart::Client => (values.next().copied(), values.next().copied()),
+            named => (Some(named.name()), values.next().copied()),
+        };
+        let (Some(name), Some(value)) = (name, value) else { break };
+        let separator = if text.is_empty() { "" } else { ", " };
+        let shown = if name == Known::ApiKey.name() { "(hidden)" } else { value };
+        let _ = write!(text, "{separator}{name}={shown}");
+    }
+    text
+}

@@ -1,0 +1,188 @@
+//! Answers remembered by request id, so that a repeated call is answered and not charged again.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use tokio::sync::{Mutex, MutexGuard};
+use tollgate_core::{Nanos, SECOND};
+use tollgate_policy::Known;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::ActiveRules;
+use crate::decision::{Decision, Reason, Scopes, Verdict};
+use crate::request::Request;
+
+/// How long an admission is remembered.
+pub const REMEMBERED_FOR: Nanos = 60 * SECOND;
+
+/// Shards of the memory, each behind its own lock.
+const SHARDS: usize = 64;
+
+/// The most answers one shard remembers; beyond, the oldest go.
+const MOST_PER_SHARD: usize = 4_096;
+
+/// An admission, kept with the rules that made it.
+pub struct Remembered {
+    rules: Arc<ActiveRules>,
+    content: u128,
+    until: Nanos,
+    verdict: Verdict,
+    reason: Reason,
+    now: Nanos,
+    wait: Nanos,
+    is_shadow: bool,
+    slot: Option<tollgate_core::SlotId>,
+    scopes: Vec<KeptScope>,
+    deciding: Option<u8>,
+}
+
+struct KeptScope {
+    rule: String,
+    limit: usize,
+    figures: (u64, u64, u64),
+    role: tollgate_store::Role,
+    outcome: tollgate_core::Outcome,
+}
+
+impl Remembered {
+    fn new(rules: Arc<ActiveRules>, content: u128, decision: &Decision<'_>, until: Nanos) -> Self {
+        let kept = |scope: &crate::Scope<'_>| KeptScope {
+            rule: scope.rule.id.clone(),
+            limit: scope
+                .rule
+                .limits
+                .iter()
+                .position(|limit| std::ptr::eq(limit, scope.limit))
+                .unwrap_or(0),
+            figures: (scope.quota, scope.capacity, scope.cost),
+            role: scope.role,
+            outcome: scope.outcome,
+        };
+        Self {
+            rules,
+            content,
+            until,
+            verdict: decision.verdict,
+            reason: decision.reason,
+            now: decision.now,
+            wait: decision.wait,
+            is_shadow: decision.is_shadow,
+            slot: decision.slot,
+            scopes: decision.scopes.iter().map(kept).collect(),
+            deciding: decision.deciding,
+        }
+    }
+
+    /// The decision as it was made.
+    pub fn decision(&self) -> Decision<'_> {
+        let set = &self.rules.set;
+        let mut scopes = Scopes::new();
+        for kept in &self.scopes {
+            let default = set.default_rule().filter(|rule| rule.id == kept.rule);
+            let Some(rule) = set.rule(&kept.rule).or(default) else { continue };
+            let Some(limit) = rule.limits.get(kept.limit) else { continue };
+            let (role, outcome) = (kept.role, kept.outcome);
+            scopes.push(Decision::scope(rule, limit, kept.figures, role, outcome, u8::MAX));
+        }
+        let mut decision = Decision::plain(self.verdict, self.reason, self.now, self.rules.version);
+        decision.wait = self.wait;
+        decision.is_shadow = self.is_shadow;
+        decision.slot = self.slot;
+        decision.scopes = scopes;
+        decision.deciding = self.deciding;
+        decision
+    }
+}
+
+#[derive(Default)]
+struct Shard {
+    answers: HashMap<u128, Arc<Remembered>>,
+    /// In the order in which they expire.
+    order: VecDeque<(Nanos, u128)>,
+}
+
+/// The answers of the last minute.
+pub(crate) struct Memory {
+    shards: Box<[Mutex<Shard>]>,
+    spare: Mutex<Shard>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { shards, spare: Mutex::default() }
+    }
+}
+
+/// The place of one request id, locked until its call is answered, so that of two calls at the same
+/// time the second gets the first's answer.
+pub(crate) struct Place<'a> {
+    shard: MutexGuard<'a, Shard>,
+    id: u128,
+}
+
+impl Memory {
+    pub(crate) async fn lock(&self, caller: &str, id: &str) -> Place<'_> {
+        let mut hash = Xxh3::new();
+        part(&mut hash, caller);
+        part(&mut hash, id);
+        let shard = (xxh3_64(id.as_bytes()) as usize) % SHARDS;
+        let shard = self.shards.get(shard).unwrap_or(&self.spare).lock().await;
+        Place { shard, id: hash.digest128() }
+    }
+}
+
+impl Place<'_> {
+    /// The remembered answer, or an error if it answered something else.
+    pub(crate) fn find(
+        &self,
+        request: &Request<'_>,
+        now: Nanos,
+    ) -> Option<Result<Arc<Remembered>, ()>> {
+        let known = self.shard.answers.get(&self.id).filter(|known| now < known.until)?;
+        Some(if known.content == content(request) { Ok(Arc::clone(known)) } else { Err(()) })
+    }
+
+    pub(crate) fn remember(
+        &mut self,
+        request: &Request<'_>,
+        rules: Arc<ActiveRules>,
+        decision: &Decision<'_>,
+        now: Nanos,
+    ) {
+        while let Some((until, id)) = self.shard.order.front().copied() {
+            if now < until && self.shard.order.len() < MOST_PER_SHARD {
+                break;
+            }
+            self.shard.order.pop_front();
+            if self.shard.answers.get(&id).is_some_and(|answer| answer.until == until) {
+                self.shard.answers.remove(&id);
+            }
+        }
+        let until = now.saturating_add(REMEMBERED_FOR);
+        let answer = Arc::new(Remembered::new(rules, content(request), decision, until));
+        self.shard.answers.insert(self.id, answer);
+        self.shard.order.push_back((until, self.id));
+    }
+}
+
+fn part(hash: &mut Xxh3, text: &str) {
+    hash.update(&(text.len() as u64).to_le_bytes());
+    hash.update(text.as_bytes());
+}
+
+/// A fingerprint of all that the decision depends on.
+fn content(request: &Request<'_>) -> u128 {
+    let mut hash = Xxh3::new();
+    for known in Known::ALL {
+        part(&mut hash, request.attributes.get(known).unwrap_or_default());
+    }
+    for (name, value) in request.attributes.extras() {
+        part(&mut hash, name);
+        part(&mut hash, value);
+    }
+    for figure in [request.cost, request.tokens] {
+        hash.update(&figure.unwrap_or(u64::MAX).to_le_bytes());
+    }
+    hash.digest128()
+}

@@ -1,0 +1,133 @@
+//! From a request's attributes to a decision.
+//!
+//! The road is short: lists, then rules ([`tollgate_policy`]), then one atomic check of all their
+//! limits ([`tollgate_store`]), then a [`Decision`] that explains itself. The rule set can be
+//! swapped at any time; a decision sees one set from beginning to end.
+
+mod clock;
+mod decide;
+mod decision;
+mod idempotency;
+mod request;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use arc_swap::ArcSwap;
+use tollgate_policy::RuleSet;
+use tollgate_store::{Store, StoreError};
+
+pub use clock::{Clock, ManualClock, SystemClock};
+pub use decide::Answer;
+pub use decision::{Decision, Reason, Scope, Verdict, Warning};
+pub use idempotency::{REMEMBERED_FOR, Remembered};
+pub use request::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Request, RequestError, Validated};
+
+/// Whether refusals are enforced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Enforcement {
+    /// They are.
+    #[default]
+    On,
+    /// Everything is decided and counted, nothing is refused.
+    Shadow,
+    /// Nothing is decided or counted.
+    Off,
+}
+
+impl Enforcement {
+    /// The name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Shadow => "shadow",
+            Self::Off => "off",
+        }
+    }
+
+    /// The mode of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::On, Self::Shadow, Self::Off].into_iter().find(|mode| mode.name() == name)
+    }
+
+    const fn from_index(index: u8) -> Self {
+        match index {
+            0 => Self::On,
+            1 => Self::Shadow,
+            _ => Self::Off,
+        }
+    }
+}
+
+/// Why no decision was made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// The store did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The request id was used within the last minute for another request.
+    #[error("this requestId was used for a different request less than 60 s ago")]
+    RequestIdReused,
+}
+
+/// The rule set in force.
+pub struct ActiveRules {
+    /// The rules.
+    pub set: RuleSet,
+    /// Counts up with every swap.
+    pub version: u64,
+}
+
+/// Decides requests by the rules in force, on one store.
+pub struct Engine<S> {
+    store: S,
+    clock: Arc<dyn Clock>,
+    rules: ArcSwap<ActiveRules>,
+    enforcement: AtomicU8,
+    remembered: idempotency::Memory,
+}
+
+impl<S: Store> Engine<S> {
+    /// An engine on this store, with this clock and these rules.
+    pub fn new(store: S, clock: Arc<dyn Clock>, rules: RuleSet) -> Self {
+        Self {
+            store,
+            clock,
+            rules: ArcSwap::from_pointee(ActiveRules { set: rules, version: 1 }),
+            enforcement: AtomicU8::new(Enforcement::On as u8),
+            remembered: idempotency::Memory::default(),
+        }
+    }
+
+    /// The store.
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// The clock.
+    pub fn clock(&self) -> &dyn Clock {
+        &*self.clock
+    }
+
+    /// The rules in force now. A decision borrows from them, so they are taken once per request.
+    pub fn rules(&self) -> arc_swap::Guard<Arc<ActiveRules>> {
+        self.rules.load()
+    }
+
+    /// Puts other rules in force, at once and without waiting for decisions under way.
+    pub fn swap_rules(&self, set: RuleSet) -> u64 {
+        let version = self.rules.load().version + 1;
+        self.rules.store(Arc::new(ActiveRules { set, version }));
+        version
+    }
+
+    /// Whether refusals are enforced.
+    pub fn enforcement(&self) -> Enforcement {
+        Enforcement::from_index(self.enforcement.load(Ordering::Relaxed))
+    }
+
+    /// Changes whether refusals are enforced.
+    pub fn set_enforcement(&self, mode: Enforcement) {
+        self.enforcement.store(mode as u8, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,49 @@
+//! What is asked of the engine, and its bounds.
+
+use tollgate_policy::Attributes;
+
+/// The longest value of one attribute.
+pub const MAX_VALUE_BYTES: usize = 256;
+
+/// The most attributes a request may carry beside the known ones.
+pub const MAX_ATTRIBUTES: usize = 32;
+
+/// The largest cost or token count: what a Redis script can still count exactly.
+pub const MAX_COST: u64 = (1 << 53) - 1;
+
+/// A request to be decided. The endpoint among its attributes is normalised already
+/// ([`tollgate_policy::normalize_path`]).
+#[derive(Debug, Clone, Default)]
+pub struct Request<'a> {
+    /// What is known of it.
+    pub attributes: Attributes<'a>,
+    /// What it costs on rules of unit requests or cost; default by the rule, else 1.
+    pub cost: Option<u64>,
+    /// What it costs on rules of unit tokens; default 0.
+    pub tokens: Option<u64>,
+    /// Makes the call idempotent.
+    pub request_id: Option<&'a str>,
+    /// Who makes the call, if authenticated: request ids of different callers do not meet.
+    pub caller: &'a str,
+}
+
+/// Why a request is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// A value beyond its bound.
+    #[error("must not be longer than {MAX_VALUE_BYTES} bytes")]
+    TooLong,
+    /// A cost that could not be counted exactly.
+    #[error("must not be larger than {MAX_COST}")]
+    TooLarge,
+}
+
+/// Marks a value as checked against its bound.
+pub type Validated<'a> = Result<&'a str, RequestError>;
+
+impl<'a> Request<'a> {
+    /// The value, if it is within its bound.
+    pub const fn bounded(value: &'a str) -> Validated<'a> {
+        if value.len() > MAX_VALUE_BYTES { Err(RequestError::TooLong) } else { Ok(value) }
+    }
+}

@@ -1,0 +1,1 @@
+//! Tollgate as a service.
