@@ -241,3 +241,29 @@ impl Calendar {
         Some(start.as_second())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No zone since 1970 has skipped a midnight that was not the start of its gap; one may.
+    #[test]
+    fn a_day_whose_midnight_lies_inside_a_gap_starts_at_the_transition() {
+        // From 23:30 to 00:30 on the last Saturday of March: 2024-03-30T23:30Z.
+        let zone = TimeZone::posix("STD0DST-1,M3.5.6/23:30,M10.5.0/3").unwrap();
+        let calendar = || Calendar {
+            unit: CalendarUnit::Day,
+            zone: zone.clone(),
+            zone_name: String::new(),
+            anchor_day: 1,
+            memo: AtomicU64::new(0),
+        };
+        let seconds = |at: &str| at.parse::<Timestamp>().unwrap().as_second().unsigned_abs();
+        let transition = seconds("2024-03-30T23:30Z") * SECOND;
+        let (before, after) =
+            (seconds("2024-03-30T00:00Z") * SECOND, seconds("2024-03-31T23:00Z") * SECOND);
+        assert_eq!(calendar().bounds(transition - 1), (before, transition));
+        assert_eq!(calendar().bounds(transition), (transition, after));
+        assert_eq!(calendar().bounds(transition + 1_000 * SECOND), (transition, after));
+    }
+}
