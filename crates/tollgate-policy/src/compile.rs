@@ -63,8 +63,8 @@ fn check(file: &RuleFile, report: &mut Report) -> Parts {
     Parts {
         rules,
         default_rule: default.and_then(|raw| check_rule(&raw, true, &context, report)),
-        deny: compile_list(&file.deny_list, "deny_list", report),
-        allow: compile_list(&file.allow_list, "allow_list", report),
+        deny: compile_list(&file.deny_list, report),
+        allow: compile_list(&file.allow_list, report),
         tiers,
         no_match: choice(no_match, "no_match", NoMatch::ALL, NoMatch::name, report)
             .unwrap_or_default(),
@@ -162,8 +162,8 @@ fn default_rule(default: &RawDefault) -> Option<RawRule> {
 fn compile_tiers<'f>(file: &'f RuleFile, report: &mut Report) -> (Tiers, Option<HashSet<&'f str>>) {
     let mut tiers = Tiers::default();
     let mut names = HashSet::new();
-    for (index, tier) in file.tiers.iter().flatten().enumerate() {
-        let field = format!("tiers[{index}].name");
+    for tier in file.tiers.iter().flatten() {
+        let field = format!("{}.name", tier.path);
         let Some(name) = require(tier.name.as_ref(), tier.at, &field, report) else { continue };
         plain(name, &field, MAX_NAME_BYTES, report);
         if !names.insert(name.value.as_str()) {
@@ -174,8 +174,8 @@ fn compile_tiers<'f>(file: &'f RuleFile, report: &mut Report) -> (Tiers, Option<
         }
     }
     let names = file.tiers.is_some().then_some(names);
-    for (index, client) in file.client_tiers.iter().enumerate() {
-        let path = |name: &str| format!("client_tiers[{index}].{name}");
+    for client in &file.client_tiers {
+        let path = |name: &str| format!("{}.{name}", client.path);
         let kind = require(client.kind.as_ref(), client.at, &path("type"), report);
         let value = require(client.value.as_ref(), client.at, &path("value"), report);
         let tier = require(client.tier.as_ref(), client.at, &path("tier"), report);
@@ -212,10 +212,10 @@ fn require<'f>(
     value
 }
 
-fn compile_list(raw: &[RawEntry], name: &str, report: &mut Report) -> List {
+fn compile_list(raw: &[RawEntry], report: &mut Report) -> List {
     let mut list = List::default();
-    for (index, entry) in raw.iter().enumerate() {
-        let path = |field: &str| format!("{name}[{index}].{field}");
+    for entry in raw {
+        let path = |field: &str| format!("{}.{field}", entry.path);
         let kind = require(entry.kind.as_ref(), entry.at, &path("type"), report);
         let value = require(entry.value.as_ref(), entry.at, &path("value"), report);
         let kind = choice(kind, &path("type"), ListKind::ALL, ListKind::name, report);

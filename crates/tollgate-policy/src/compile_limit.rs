@@ -23,6 +23,8 @@ pub const MAX_LIMITS: usize = 16;
 /// How long a slot is held unless the rule says so or it is renewed.
 pub const DEFAULT_SLOT_TTL: Nanos = 60 * SECOND;
 
+const NEGATIVE: &str = "must not be negative; 0 suspends";
+
 /// What the limits of a rule share.
 pub(crate) struct Shared<'f> {
     pub(crate) rule_id: &'f str,
@@ -107,7 +109,10 @@ fn compile_limit(
         let message = "is missing; give a number, \"unlimited\", or tier_limits";
         report.add(raw.at, Some(&path("limit")), message);
     }
-    let (algorithm, window, burst) = (algorithm?, window?, burst?);
+    let (Some(algorithm), Some(window), Ok(burst)) = (algorithm, window, burst) else {
+        check_signs(raw, report);
+        return None;
+    };
     let mut quota = |raw_quota: &At<RawQuota>, field: &str| {
         let window = window.clone();
         let spec = LimitSpec { algorithm, quota: 0, window, burst, slot_ttl: shared.slot_ttl };
@@ -137,6 +142,18 @@ fn compile_limit(
         (Window::Calendar(calendar), _) => calendar.nominal_nanos() / SECOND,
     };
     Some(RuleLimit { tag, salt, window_seconds, base, tiers })
+}
+
+/// What can be said of quotas before algorithm and window are known.
+fn check_signs(raw: &RawLimit, report: &mut Report) {
+    let base = raw.limit.iter().map(|quota| ("limit".to_owned(), quota));
+    let tiers = raw.tier_limits.iter().flat_map(|tiers| &tiers.value);
+    let tiers = tiers.map(|(tier, quota)| (format!("tier_limits.{tier}"), quota));
+    for (name, quota) in base.chain(tiers) {
+        if matches!(quota.value, RawQuota::Number(..0)) {
+            report.add(quota.at, Some(&format!("{}{name}", raw.prefix)), NEGATIVE);
+        }
+    }
 }
 
 fn algorithm(
@@ -254,26 +271,23 @@ fn calendar(
     }
 }
 
-/// `Some(None)`: none given, which is fine.
-fn burst(raw: &RawLimit, algorithm: Option<Algorithm>, report: &mut Report) -> Option<Option<u64>> {
-    let Some(burst) = &raw.burst else { return Some(None) };
-    let field = format!("{}burst", raw.prefix);
-    if algorithm.is_some_and(|algorithm| !algorithm.is_bucket()) {
-        let message = "goes with token_bucket, leaky_bucket and gcra only; leave it out";
-        report.add(burst.at, Some(&field), message);
-        return None;
-    }
-    match u64::try_from(burst.value) {
-        Ok(value @ 1..=MAX_QUOTA) => Some(Some(value)),
-        Ok(0) | Err(_) if burst.value <= 0 => {
-            report.add(burst.at, Some(&field), "must be at least 1; a limit of 0 suspends");
-            None
+/// The burst, if one is given. An error has been reported.
+fn burst(
+    raw: &RawLimit,
+    algorithm: Option<Algorithm>,
+    report: &mut Report,
+) -> Result<Option<u64>, ()> {
+    let Some(burst) = &raw.burst else { return Ok(None) };
+    let message = match u64::try_from(burst.value) {
+        _ if algorithm.is_some_and(|algorithm| !algorithm.is_bucket()) => {
+            "goes with token_bucket, leaky_bucket and gcra only; leave it out".to_owned()
         }
-        _ => {
-            report.add(burst.at, Some(&field), format!("must not be above {MAX_QUOTA}"));
-            None
-        }
-    }
+        Ok(value @ 1..=MAX_QUOTA) => return Ok(Some(value)),
+        _ if burst.value <= 0 => "must be at least 1; a limit of 0 suspends".to_owned(),
+        _ => format!("must not be above {MAX_QUOTA}"),
+    };
+    report.add(burst.at, Some(&format!("{}burst", raw.prefix)), message);
+    Err(())
 }
 
 fn compile_quota(
@@ -289,7 +303,7 @@ fn compile_quota(
         _ => MAX_QUOTA,
     };
     let message = match u64::try_from(number) {
-        Err(_) if number < 0 => "must not be negative; 0 suspends".to_owned(),
+        Err(_) if number < 0 => NEGATIVE.to_owned(),
         Ok(quota) if quota <= most => {
             match Limit::new(LimitSpec { quota, ..spec }) {
                 Ok(limit) => return Some(Quota::Limited(limit)),

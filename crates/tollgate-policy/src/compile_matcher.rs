@@ -1,5 +1,7 @@
 //! What a rule applies to, what names its counter, what requests cost.
 
+use tollgate_core::Limit;
+
 use crate::check::{MAX_NAME_BYTES, MAX_VALUE_BYTES, choice, plain};
 use crate::matcher::{Cost, Matcher, Wanted};
 use crate::model::{IdentifierType, KeyPart, Unit};
@@ -200,7 +202,7 @@ pub(crate) fn compile_costs(
         let cost = cost_of(given, entry.at, most, &path("cost"), report);
         if let (Some(cost), None | Some(Some(_))) = (cost, &endpoint) {
             let method = method.map(|method| method.value.as_str().into());
-            costs.push(Cost { endpoint: endpoint.flatten(), method, cost });
+            costs.push(Cost { endpoint: endpoint.flatten(), method, charge: cost });
         }
     }
     costs
@@ -232,7 +234,7 @@ fn cost_of(
 fn highest_payable(limits: &[RuleLimit]) -> u64 {
     let of = |limit: &RuleLimit| {
         let quotas = limit.base.iter().chain(limit.tiers.iter().map(|(_, quota)| quota));
-        let capacity = |quota: &crate::Quota| quota.limit().map_or(u64::MAX, |l| l.capacity());
+        let capacity = |quota: &crate::Quota| quota.limit().map_or(u64::MAX, Limit::capacity);
         let most = quotas.map(capacity).max().unwrap_or(u64::MAX);
         // Tiers that have no quota are not limited at all.
         if limit.base.is_none() || most == 0 { u64::MAX } else { most }

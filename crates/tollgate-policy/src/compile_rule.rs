@@ -94,16 +94,12 @@ pub(crate) fn compile_rule(
 }
 
 fn rule_id(raw: &RawRule, report: &mut Report) -> String {
-    match &raw.rule_id {
-        Some(id) => {
-            plain(id, "rule_id", MAX_RULE_ID_BYTES, report);
-            id.value.clone()
-        }
-        None => {
-            report.add(raw.at, Some("rule_id"), "is missing; give the rule a unique id");
-            String::new()
-        }
-    }
+    let Some(id) = &raw.rule_id else {
+        report.add(raw.at, Some("rule_id"), "is missing; give the rule a unique id");
+        return String::new();
+    };
+    plain(id, "rule_id", MAX_RULE_ID_BYTES, report);
+    id.value.clone()
 }
 
 /// `HIT_<SCOPE>_LIMIT`.
@@ -183,14 +179,12 @@ fn max_delay(
         report.add(at, Some("max_delay_ms"), message);
         return None;
     };
-    match u64::try_from(given.value) {
-        Ok(millis @ 1..=MAX_DELAY_MS) => Some(millis * (SECOND / 1_000)),
-        _ => {
-            let message = format!("must be from 1 to {MAX_DELAY_MS}");
-            report.add(given.at, Some("max_delay_ms"), message);
-            None
-        }
+    if let Ok(millis @ 1..=MAX_DELAY_MS) = u64::try_from(given.value) {
+        return Some(millis * (SECOND / 1_000));
     }
+    let message = format!("must be from 1 to {MAX_DELAY_MS}");
+    report.add(given.at, Some("max_delay_ms"), message);
+    None
 }
 
 fn consistency(raw: &RawRule, report: &mut Report) -> Consistency {

@@ -30,6 +30,7 @@ impl<'n> Fields<'n> {
             return None;
         };
         let prefix = if name.is_empty() { String::new() } else { format!("{name}.") };
+        report_repeated(entries, &prefix, report);
         for entry in entries {
             if !known.contains(&entry.key.as_str()) {
                 let field = format!("{prefix}{}", entry.key);
@@ -107,29 +108,33 @@ impl<'n> Fields<'n> {
     /// The items of a list.
     pub(crate) fn list(&self, name: &str, report: &mut Report) -> Option<&'n [Node]> {
         let node = self.node(name)?;
-        match &node.kind {
-            Kind::List(items) => Some(items),
-            _ => {
-                self.wrong(node, name, "a list", report);
-                None
-            }
+        if let Kind::List(items) = &node.kind {
+            return Some(items);
         }
+        self.wrong(node, name, "a list", report);
+        None
     }
 
     /// The entries of a map whose names are free.
     pub(crate) fn map(&self, name: &str, report: &mut Report) -> Option<At<&'n [Entry]>> {
         let node = self.node(name)?;
-        match &node.kind {
-            Kind::Map(entries) => Some(At { at: node.at, value: entries }),
-            _ => {
-                self.wrong(node, name, "a map", report);
-                None
-            }
+        if let Kind::Map(entries) = &node.kind {
+            report_repeated(entries, &format!("{}.", self.path(name)), report);
+            return Some(At { at: node.at, value: entries });
         }
+        self.wrong(node, name, "a map", report);
+        None
     }
 
     pub(crate) fn quota(&self, name: &str, report: &mut Report) -> Option<At<RawQuota>> {
         as_quota(self.node(name)?, &self.path(name), report)
+    }
+}
+
+fn report_repeated(entries: &[Entry], prefix: &str, report: &mut Report) {
+    for entry in entries.iter().filter(|entry| entry.is_repeated) {
+        let field = format!("{prefix}{}", entry.key);
+        report.add(entry.key_at, Some(&field), "is given twice; remove one of them");
     }
 }
 
@@ -196,7 +201,10 @@ fn unknown(name: &str, known: &[&str]) -> String {
         .map(|candidate| (distance(name, candidate), candidate))
         .min_by_key(|(distance, _)| *distance);
     match near {
-        Some((0..=2, candidate)) => format!("is not a known field; did you mean {candidate}?"),
+        // Short names are near to everything.
+        Some((distance, candidate)) if distance <= (name.len() / 3).min(2) => {
+            format!("is not a known field; did you mean {candidate}?")
+        }
         _ => format!("is not a known field; known here: {}", known.join(", ")),
     }
 }

@@ -78,12 +78,12 @@ pub(crate) struct Fit<'s> {
 }
 
 impl Fit<'_> {
-    pub(crate) fn literals(&self) -> u16 {
+    pub(crate) fn literals(self) -> u16 {
         self.pattern.map_or(0, |pattern| pattern.literals)
     }
 
     /// An attribute as this rule sees it: what its path captured comes first.
-    fn attribute<'a>(&self, name: &str, seen: &Seen<'_, 'a>) -> Option<&'a str> {
+    fn attribute<'a>(self, name: &str, seen: &Seen<'_, 'a>) -> Option<&'a str> {
         self.pattern
             .and_then(|pattern| pattern.captured(name, seen.path()))
             .or_else(|| seen.attributes.extra(name))
@@ -128,7 +128,7 @@ impl Rule {
     /// The values that name the counter of a request this rule applies to.
     pub(crate) fn key_values<'a>(
         &self,
-        fit: &Fit<'_>,
+        fit: Fit<'_>,
         seen: &Seen<'_, 'a>,
     ) -> smallvec::SmallVec<[&'a str; 4]> {
         let mut key = smallvec::SmallVec::new();
@@ -164,7 +164,7 @@ fn most_literal<'s>(patterns: &'s [Pattern], path: &[&str]) -> Option<&'s Patter
 pub(crate) struct Cost {
     pub(crate) endpoint: Option<Pattern>,
     pub(crate) method: Option<Box<str>>,
-    pub(crate) cost: u64,
+    pub(crate) charge: u64,
 }
 
 /// What requests cost by endpoint and method, the most specific entry first.
@@ -197,6 +197,6 @@ impl Costs {
             });
             method_fits && endpoint_fits
         };
-        self.0.iter().find(fits).map(|cost| cost.cost)
+        self.0.iter().find(fits).map(|cost| cost.charge)
     }
 }

@@ -53,6 +53,8 @@ pub(crate) struct Entry {
     pub(crate) key: String,
     pub(crate) key_at: Spot,
     pub(crate) value: Node,
+    /// The key stands in the map before; the first one counts.
+    pub(crate) is_repeated: bool,
 }
 
 impl Node {
@@ -98,7 +100,9 @@ impl Node {
             Kind::List(items) => {
                 hasher.update(&[2]);
                 hasher.update(&(items.len() as u64).to_le_bytes());
-                items.iter().for_each(|item| item.hash_into(hasher));
+                for item in items {
+                    item.hash_into(hasher);
+                }
             }
             Kind::Map(entries) => {
                 hasher.update(&[3]);
@@ -123,14 +127,14 @@ pub(crate) fn read(text: &str, report: &mut Report) -> Option<Node> {
         report.add(start, None, format!("the file is larger than {most} MiB; split it"));
         return None;
     }
-    let mut builder = Builder::new(report);
+    let mut builder = Builder::default();
     for next in Parser::new_from_str(text) {
         let result = match next {
             Ok((event, span)) => builder.event(event, Spot::from(&span.start)),
             Err(error) => Err((Spot::from(error.marker()), error.kind().to_string())),
         };
         if let Err((at, message)) = result {
-            builder.report.add(at, None, format!("cannot be read as YAML: {message}"));
+            report.add(at, None, format!("cannot be read as YAML: {message}"));
             return None;
         }
     }
@@ -143,8 +147,8 @@ enum Frame {
     Map { at: Spot, anchor: usize, entries: Vec<Entry>, key: Option<(String, Spot)> },
 }
 
-struct Builder<'r> {
-    report: &'r mut Report,
+#[derive(Default)]
+struct Builder {
     stack: Vec<Frame>,
     anchors: HashMap<usize, Node>,
     root: Option<Node>,
@@ -154,18 +158,7 @@ struct Builder<'r> {
 
 type Fatal = (Spot, String);
 
-impl<'r> Builder<'r> {
-    fn new(report: &'r mut Report) -> Self {
-        Self {
-            report,
-            stack: Vec::new(),
-            anchors: HashMap::new(),
-            root: None,
-            nodes: 0,
-            aliased: 0,
-        }
-    }
-
+impl Builder {
     fn event(&mut self, event: Event<'_>, at: Spot) -> Result<(), Fatal> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -186,8 +179,8 @@ impl<'r> Builder<'r> {
                 Some(Frame::List { at, anchor, items }) => {
                     self.complete(Node { at, kind: Kind::List(items) }, anchor)
                 }
-                Some(Frame::Map { at, anchor, entries, .. }) => {
-                    let entries = self.without_duplicates(entries);
+                Some(Frame::Map { at, anchor, mut entries, .. }) => {
+                    mark_duplicates(&mut entries);
                     self.complete(Node { at, kind: Kind::Map(entries) }, anchor)
                 }
                 None => Ok(()),
@@ -237,7 +230,9 @@ impl<'r> Builder<'r> {
             None => self.root = Some(node),
             Some(Frame::List { items, .. }) => items.push(node),
             Some(Frame::Map { entries, key, .. }) => match (key.take(), node) {
-                (Some((key, key_at)), value) => entries.push(Entry { key, key_at, value }),
+                (Some((key, key_at)), value) => {
+                    entries.push(Entry { key, key_at, value, is_repeated: false });
+                }
                 (None, Node { at, kind: Kind::Scalar { text, .. } }) => *key = Some((text, at)),
                 (None, node) => {
                     let message = "a field name must be text, not a list or a map";
@@ -247,24 +242,13 @@ impl<'r> Builder<'r> {
         }
         Ok(())
     }
+}
 
-    fn without_duplicates(&mut self, entries: Vec<Entry>) -> Vec<Entry> {
-        let mut seen = HashSet::with_capacity(entries.len());
-        let is_new: Vec<bool> = entries.iter().map(|entry| seen.insert(&*entry.key)).collect();
-        drop(seen);
-        if is_new.iter().all(|new| *new) {
-            return entries;
-        }
-        let mut kept = Vec::with_capacity(entries.len());
-        for (entry, is_new) in entries.into_iter().zip(is_new) {
-            if is_new {
-                kept.push(entry);
-            } else {
-                let message = "is given twice; remove one of them";
-                self.report.add(entry.key_at, Some(&entry.key), message);
-            }
-        }
-        kept
+/// Marks the entries whose key came before, for the reader to report with the rule they are in.
+fn mark_duplicates(entries: &mut [Entry]) {
+    let mut seen = HashSet::with_capacity(entries.len());
+    for Entry { key, is_repeated, .. } in entries {
+        *is_repeated = !seen.insert(&*key);
     }
 }
 
@@ -293,8 +277,11 @@ mod tests {
         let root = read("a: 1\nb:\n  - x\n  - {c: \"y\", c: 2}\n", &mut report).unwrap();
         let Kind::Map(entries) = &root.kind else { panic!() };
         assert_eq!(entries[1].key_at, Spot { line: 2, column: 1 });
-        let problems: Vec<String> = report.finish().iter().map(ToString::to_string).collect();
-        assert_eq!(problems, ["t:4:14: field c: is given twice; remove one of them"]);
+        let Kind::List(items) = &entries[1].value.kind else { panic!() };
+        let Kind::Map(inner) = &items[1].kind else { panic!() };
+        assert_eq!(inner[1].key_at, Spot { line: 4, column: 14 });
+        assert_eq!([inner[0].is_repeated, inner[1].is_repeated], [false, true]);
+        assert!(report.is_empty());
     }
 
     #[test]

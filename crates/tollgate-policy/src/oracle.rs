@@ -2,7 +2,7 @@
 
 use tollgate_core::Nanos;
 
-use crate::matcher::Seen;
+use crate::matcher::{Fit, Seen};
 use crate::model::STANDARD_SCOPES;
 use crate::resolve::{Resolution, apply};
 use crate::{Attributes, Rule, RuleSet};
@@ -18,10 +18,10 @@ impl RuleSet {
         let seen = Seen::new(request, now);
         let mut resolution = Resolution::default();
         for rule in self.survivors(&seen, false) {
-            resolution.enforced.extend(rule.fit(&seen).map(|fit| apply(rule, &fit, &seen)));
+            resolution.enforced.extend(rule.fit(&seen).map(|fit| apply(rule, fit, &seen)));
         }
         for rule in self.survivors(&seen, true) {
-            resolution.observed.extend(rule.fit(&seen).map(|fit| apply(rule, &fit, &seen)));
+            resolution.observed.extend(rule.fit(&seen).map(|fit| apply(rule, fit, &seen)));
         }
         self.add_default(&mut resolution, &seen);
         resolution
@@ -64,7 +64,7 @@ impl RuleSet {
 
 /// The order of the specification, word for word.
 fn beats(a: &Rule, b: &Rule, seen: &Seen<'_, '_>) -> bool {
-    let literals = |rule: &Rule| rule.fit(seen).map_or(0, |fit| fit.literals());
+    let literals = |rule: &Rule| rule.fit(seen).map_or(0, Fit::literals);
     let fields = |rule: &Rule| rule.matcher.constrained_fields();
     if fields(a) != fields(b) {
         return fields(a) > fields(b);

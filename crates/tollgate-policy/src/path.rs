@@ -65,8 +65,7 @@ fn is_normal(path: &str) -> bool {
     let mut previous = 0;
     for (index, &byte) in path.as_bytes().iter().enumerate() {
         let plain = match byte {
-            b'/' => previous != b'/',
-            b'.' => previous != b'/',
+            b'/' | b'.' => previous != b'/',
             _ => index > 0 && is_path_byte(byte),
         };
         if !plain {

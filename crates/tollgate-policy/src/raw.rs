@@ -95,6 +95,9 @@ pub(crate) enum RawQuota {
     Unlimited,
 }
 
+/// A tier and its quota.
+pub(crate) type TierQuota = (String, At<RawQuota>);
+
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RawLimit {
     pub(crate) at: Spot,
@@ -109,7 +112,7 @@ pub(crate) struct RawLimit {
     pub(crate) anchor_day: Int,
     pub(crate) algorithm: Text,
     pub(crate) burst: Int,
-    pub(crate) tier_limits: Option<At<Vec<(String, At<RawQuota>)>>>,
+    pub(crate) tier_limits: Option<At<Vec<TierQuota>>>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -129,6 +132,8 @@ pub(crate) struct RawCost {
 
 #[derive(Debug, Clone)]
 pub(crate) struct RawEntry {
+    /// Its path in the file, such as `deny_list[3]`.
+    pub(crate) path: String,
     pub(crate) at: Spot,
     pub(crate) kind: Text,
     pub(crate) value: Text,
@@ -138,6 +143,7 @@ pub(crate) struct RawEntry {
 
 #[derive(Debug, Clone)]
 pub(crate) struct RawTier {
+    pub(crate) path: String,
     pub(crate) at: Spot,
     pub(crate) name: Text,
     pub(crate) is_default: bool,
@@ -145,6 +151,7 @@ pub(crate) struct RawTier {
 
 #[derive(Debug, Clone)]
 pub(crate) struct RawClientTier {
+    pub(crate) path: String,
     pub(crate) at: Spot,
     pub(crate) kind: Text,
     pub(crate) value: Text,

@@ -208,15 +208,13 @@ fn read_applies(node: &Node, report: &mut Report) -> RawApplies {
         .collect();
     let mut attributes = Vec::new();
     for entry in fields.map("attributes", report).map_or(&[][..], |map| map.value) {
-        match as_texts(&entry.value) {
-            Some(texts) => attributes.push((entry.key.clone(), texts)),
-            None => {
-                let path = format!("applies_to.attributes.{}", entry.key);
-                let found = entry.value.describe();
-                let message = format!("must be text or a list of texts, not {found}");
-                report.add_wrong_type(entry.value.at, Some(&path), message);
-            }
+        if let Some(texts) = as_texts(&entry.value) {
+            attributes.push((entry.key.clone(), texts));
+            continue;
         }
+        let path = format!("applies_to.attributes.{}", entry.key);
+        let message = format!("must be text or a list of texts, not {}", entry.value.describe());
+        report.add_wrong_type(entry.value.at, Some(&path), message);
     }
     RawApplies { lists, attributes }
 }
@@ -234,10 +232,13 @@ fn read_entries(fields: &Fields<'_>, list: &str, report: &mut Report) -> Vec<Raw
             };
             let text = |text: &str| Some(At { at: item.at, value: text.to_owned() });
             let (kind, value) = (text(kind), text(value));
-            return Some(RawEntry { at: item.at, kind, value, reason: None, expires_at: None });
+            let at = item.at;
+            let path = name;
+            return Some(RawEntry { path, at, kind, value, reason: None, expires_at: None });
         }
         let entry = Fields::open(item, &name, ENTRY_FIELDS, report)?;
         Some(RawEntry {
+            path: name,
             at: entry.at,
             kind: entry.text("type", report),
             value: entry.text("value", report),
@@ -250,12 +251,14 @@ fn read_entries(fields: &Fields<'_>, list: &str, report: &mut Report) -> Vec<Raw
 
 fn read_tiers(items: &[Node], report: &mut Report) -> Vec<RawTier> {
     let read = |(index, item): (usize, &Node)| {
+        let path = format!("tiers[{index}]");
         if let Some(name) = as_text(item) {
-            return Some(RawTier { at: item.at, name: Some(name), is_default: false });
+            return Some(RawTier { path, at: item.at, name: Some(name), is_default: false });
         }
-        let tier = Fields::open(item, &format!("tiers[{index}]"), TIER_FIELDS, report)?;
+        let tier = Fields::open(item, &path, TIER_FIELDS, report)?;
         tier.text("description", report);
         Some(RawTier {
+            path,
             at: tier.at,
             name: tier.text("name", report),
             is_default: tier.flag("is_default", report).is_some_and(|flag| flag.value),
@@ -269,6 +272,7 @@ fn read_client_tiers(items: &[Node], report: &mut Report) -> Vec<RawClientTier> 
         let name = format!("client_tiers[{index}]");
         let fields = Fields::open(item, &name, CLIENT_TIER_FIELDS, report)?;
         Some(RawClientTier {
+            path: name,
             at: fields.at,
             kind: fields.text("type", report),
             value: fields.text("value", report),

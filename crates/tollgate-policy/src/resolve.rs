@@ -107,7 +107,7 @@ impl RuleSet {
             return;
         }
         let Some(fit) = rule.fit(seen) else { return };
-        let applied = apply(rule, &fit, seen);
+        let applied = apply(rule, fit, seen);
         if rule.is_log_only() {
             insert_by_scope(&mut resolution.observed, applied);
         } else {
@@ -116,7 +116,7 @@ impl RuleSet {
     }
 }
 
-pub(crate) fn apply<'s, 'a>(rule: &'s Rule, fit: &Fit<'_>, seen: &Seen<'_, 'a>) -> Applied<'s, 'a> {
+pub(crate) fn apply<'s, 'a>(rule: &'s Rule, fit: Fit<'_>, seen: &Seen<'_, 'a>) -> Applied<'s, 'a> {
     Applied { rule, key: rule.key_values(fit, seen), listed_cost: rule.costs.of(seen) }
 }
 
@@ -138,13 +138,15 @@ fn settle<'s, 'a>(
     mut keep: impl FnMut(Applied<'s, 'a>),
 ) {
     if winners.iter().all(|winner| winner.rank.overrides.is_empty()) {
-        winners.iter().for_each(|winner| keep(apply(winner.rule, &winner.fit, seen)));
+        for winner in winners {
+            keep(apply(winner.rule, winner.fit, seen));
+        }
         return;
     }
     let stays = without_overridden(winners);
     for (winner, stays) in winners.iter().zip(stays) {
         if stays {
-            keep(apply(winner.rule, &winner.fit, seen));
+            keep(apply(winner.rule, winner.fit, seen));
         }
     }
 }

@@ -1,5 +1,9 @@
 //! What requests meet, as a table: `resolution.yaml`.
 
+#![expect(clippy::unwrap_used, reason = "helpers of a test, outside its functions")]
+
+use std::fmt::Write;
+
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tollgate_policy::{Applied, Attributes, Known, Listed, RuleSet, normalize_path};
@@ -41,10 +45,10 @@ fn show(applied: &Applied<'_, '_>, tier: Option<&str>) -> String {
         .collect();
     let mut shown = format!("{} limit={}", applied.rule.id, quotas.join(","));
     if !applied.key.is_empty() {
-        shown += &format!(" key={}", applied.key.join("|"));
+        write!(shown, " key={}", applied.key.join("|")).unwrap();
     }
     if let Some(cost) = applied.listed_cost {
-        shown += &format!(" cost={cost}");
+        write!(shown, " cost={cost}").unwrap();
     }
     shown
 }
