@@ -226,6 +226,10 @@ proptest! {
             } else {
                 prop_assert_eq!(&one, &state);
             }
+            if let (State::Small(mut one), State::Small(mut other)) = (state.clone(), limit.fresh()) {
+                let decided = limit.decide_small(&mut one, &ask, at);
+                prop_assert_eq!(decided, limit.decide_small(&mut other, &ask, at));
+            }
         }
         play(&limit, &mut state.clone(), &moves)?;
     }
