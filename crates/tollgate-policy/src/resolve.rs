@@ -116,6 +116,7 @@ impl RuleSet {
     }
 }
 
+#[inline]
 pub(crate) fn apply<'s, 'a>(rule: &'s Rule, fit: Fit<'_>, seen: &Seen<'_, 'a>) -> Applied<'s, 'a> {
     Applied { rule, key: rule.key_values(fit, seen), listed_cost: rule.costs.of(seen) }
 }

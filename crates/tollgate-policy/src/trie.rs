@@ -5,9 +5,43 @@ use hashbrown::HashMap;
 
 use crate::pattern::{Pattern, Step};
 
+/// Up to this many children comparing is faster than hashing.
+const FEW: usize = 4;
+
+/// The children of a node by their literal segment.
+#[derive(Debug, Clone, Default)]
+struct Literals {
+    few: Vec<(Box<str>, u32)>,
+    /// All of them, once they are more than a few.
+    many: HashMap<Box<str>, u32>,
+}
+
+impl Literals {
+    #[inline]
+    fn get(&self, segment: &str) -> Option<u32> {
+        if self.many.is_empty() {
+            return self.few.iter().find(|(literal, _)| **literal == *segment).map(|(_, to)| *to);
+        }
+        self.many.get(segment).copied()
+    }
+
+    fn get_or_insert(&mut self, segment: &str, fresh: u32) -> u32 {
+        if let Some(found) = self.get(segment) {
+            return found;
+        }
+        if self.many.is_empty() && self.few.len() < FEW {
+            self.few.push((segment.into(), fresh));
+        } else {
+            self.many.extend(self.few.drain(..));
+            self.many.insert(segment.into(), fresh);
+        }
+        fresh
+    }
+}
+
 #[derive(Debug, Clone, Default)]
 struct Node {
-    literals: HashMap<Box<str>, u32>,
+    literals: Literals,
     any: Option<u32>,
     /// Rules of patterns that end here.
     ends: Vec<u32>,
@@ -39,7 +73,7 @@ impl Trie {
             let fresh = self.nodes.len() as u32;
             let Some(node) = self.nodes.get_mut(at as usize) else { return };
             at = match step {
-                Step::Literal(literal) => *node.literals.entry(literal.clone()).or_insert(fresh),
+                Step::Literal(literal) => node.literals.get_or_insert(literal, fresh),
                 Step::One | Step::Capture(_) => *node.any.get_or_insert(fresh),
             };
             if at == fresh {
@@ -68,10 +102,8 @@ impl Trie {
             node.ends.iter().copied().for_each(found);
             return;
         };
-        if !node.literals.is_empty()
-            && let Some(next) = node.literals.get(*segment)
-        {
-            self.visit(*next, rest, found);
+        if let Some(next) = node.literals.get(segment) {
+            self.visit(next, rest, found);
         }
         if let Some(next) = node.any {
             self.visit(next, rest, found);
@@ -86,14 +118,29 @@ mod tests {
 
     #[test]
     fn finds_what_patterns_match() {
-        let patterns =
-            ["/a/b", "/a/*", "/a/{x}", "/*", "/a/*/c", "/a/{x}/{y}", "/", "/b/*", "/a/b/*"];
+        let patterns = [
+            "/a/b",
+            "/a/*",
+            "/a/{x}",
+            "/*",
+            "/a/*/c",
+            "/a/{x}/{y}",
+            "/",
+            "/b/*",
+            "/a/b/*",
+            "/c",
+            "/d",
+            "/e",
+            "/f/g",
+        ];
         let patterns = patterns.map(|text| Pattern::parse(text).unwrap());
         let mut trie = Trie::default();
         for (index, pattern) in patterns.iter().enumerate() {
             trie.insert(pattern, index as u32);
         }
-        for path in ["/", "/a", "/a/b", "/a/b/c", "/a/x/c", "/b", "/b/c/d", "/c", "/a/b/c/d"] {
+        for path in
+            ["/", "/a", "/a/b", "/a/b/c", "/a/x/c", "/b", "/b/c/d", "/c", "/e", "/f/g", "/a/b/c/d"]
+        {
             let path = segments(path);
             let mut found = Vec::new();
             trie.walk(&path, &mut |rule| found.push(rule));
