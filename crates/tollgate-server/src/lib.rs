@@ -1,1 +1,10 @@
-//! Tollgate as a service.
+//! Tollgate as a service: HTTP, configuration, and the life of the process.
+
+mod background;
+pub mod config;
+pub mod http;
+mod listen;
+mod reload;
+mod serve;
+
+pub use serve::{ServeError, run};

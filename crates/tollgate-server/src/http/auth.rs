@@ -1,0 +1,122 @@
+//! `GET /rate-limit/auth`: the answer is the status, for proxies that ask before they forward.
+//!
+//! Attributes come from `X-Tollgate-…` headers, which the proxy must set itself: it has to overwrite
+//! or drop those of its clients. Path and method are taken from the headers that nginx, Traefik and
+//! Caddy use for them.
+
+use std::borrow::Cow;
+
+use axum::body::Body;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+use tollgate_store::Store;
+
+use super::Api;
+use super::headers::describe;
+use super::read::Prepared;
+use super::respond::{ApiError, refusal};
+use super::wire::AllowBody;
+
+const STATUS: HeaderName = HeaderName::from_static("x-tollgate-status");
+const REASON: HeaderName = HeaderName::from_static("x-tollgate-reason");
+
+/// Prefix of free attributes.
+const ATTRIBUTE_PREFIX: &str = "x-tollgate-attribute-";
+
+impl<S: Store> Api<S> {
+    pub(crate) async fn auth(
+        &self,
+        head: &http::request::Parts,
+        caller: &str,
+    ) -> Result<Response<Body>, ApiError> {
+        let refuse_status = refuse_status(head.uri.query().unwrap_or_default())?;
+        let rules = self.engine.rules();
+        let body = attributes(&head.headers)?;
+        let prepared = Prepared::new(&body)?;
+        let request = prepared.request(&body, caller);
+        let answer = self.engine.decide_once(&rules, &request).await?;
+        Ok(answer.with(|decision| {
+            let mut response = if decision.is_allowed() {
+                let mut response = Response::new(Body::empty());
+                describe(response.headers_mut(), decision, self.config.headers);
+                response
+            } else {
+                refusal(decision, &head.headers, self.config.headers)
+            };
+            let status = response.status().as_u16();
+            response.headers_mut().insert(STATUS, HeaderValue::from(status));
+            if let Ok(reason) = HeaderValue::from_str(decision.reason_code()) {
+                response.headers_mut().insert(REASON, reason);
+            }
+            if !decision.is_allowed()
+                && let Some(other) = refuse_status
+            {
+                *response.status_mut() = other;
+            }
+            response
+        }))
+    }
+}
+
+/// `?refuse_status=403`: nginx knows no other refusal.
+fn refuse_status(query: &str) -> Result<Option<StatusCode>, ApiError> {
+    let mut found = None;
+    for (name, value) in super::status::pairs(query) {
+        if name != "refuse_status" {
+            let message = format!("{name:?} is not a parameter of this call");
+            return Err(ApiError::invalid(&name, message));
+        }
+        let status = value.parse::<u16>().ok().and_then(|code| StatusCode::from_u16(code).ok());
+        match status.filter(StatusCode::is_client_error) {
+            Some(status) => found = Some(status),
+            None => return Err(ApiError::invalid("refuse_status", "must be from 400 to 499")),
+        }
+    }
+    Ok(found)
+}
+
+fn attributes(headers: &HeaderMap) -> Result<AllowBody<'_>, ApiError> {
+    let text = |name: &str| -> Result<Option<Cow<'_, str>>, ApiError> {
+        let Some(value) = headers.get(name) else { return Ok(None) };
+        let value =
+            value.to_str().map_err(|_| ApiError::invalid(name, "must be printable ASCII"))?.trim();
+        Ok((!value.is_empty()).then_some(Cow::Borrowed(value)))
+    };
+    let number = |name: &str| -> Result<Option<u64>, ApiError> {
+        let Some(value) = text(name)? else { return Ok(None) };
+        let wrong = |_| ApiError::invalid(name, "must be a whole number, 0 or more");
+        value.parse().map(Some).map_err(wrong)
+    };
+    let first = |names: [&str; 3]| -> Result<Option<Cow<'_, str>>, ApiError> {
+        for name in names {
+            if let Some(value) = text(name)? {
+                return Ok(Some(value));
+            }
+        }
+        Ok(None)
+    };
+    let mut body = AllowBody {
+        user_id: text("x-tollgate-user-id")?,
+        model_id: text("x-tollgate-model-id")?,
+        api_key: text("x-tollgate-api-key")?,
+        tenant_id: text("x-tollgate-tenant-id")?,
+        model_tier: text("x-tollgate-model-tier")?,
+        client_type: text("x-tollgate-client-type")?,
+        endpoint: first(["x-tollgate-endpoint", "x-original-uri", "x-forwarded-uri"])?,
+        method: first(["x-tollgate-method", "x-original-method", "x-forwarded-method"])?,
+        ip: text("x-tollgate-ip")?,
+        tier: text("x-tollgate-tier")?,
+        domain: text("x-tollgate-domain")?,
+        cost: number("x-tollgate-cost")?,
+        tokens: number("x-tollgate-tokens")?,
+        ..AllowBody::default()
+    };
+    for name in headers.keys() {
+        if let Some(attribute) = name.as_str().strip_prefix(ATTRIBUTE_PREFIX)
+            && let Some(value) = text(name.as_str())?
+        {
+            body.attributes.0.push((Cow::Owned(attribute.replace('-', "_")), value));
+        }
+    }
+    Ok(body)
+}

@@ -1,0 +1,130 @@
+//! `POST /rate-limit/{allow, check, peek, allow/batch}`.
+
+use axum::body::Body;
+use http::{HeaderValue, Response, StatusCode};
+use tollgate_engine::Decision;
+use tollgate_store::{Mode, Store};
+
+use super::headers::describe;
+use super::read::{Prepared, parse};
+use super::respond::{ApiError, json, raw};
+use super::wire::{AllowBody, BatchBody, CheckBody, CheckedBody, DecisionBody};
+use super::{Api, MAX_BATCH};
+
+/// Room for the answer to one request of a batch.
+const BYTES_PER_DECISION: usize = 512;
+
+/// Which decision call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    Allow,
+    Check,
+    Peek,
+    Batch,
+}
+
+impl Call {
+    /// The call that this path names.
+    pub(crate) fn of(path: &str) -> Option<Self> {
+        match path.strip_prefix("/rate-limit/")? {
+            "allow" => Some(Self::Allow),
+            "check" => Some(Self::Check),
+            "peek" => Some(Self::Peek),
+            "allow/batch" => Some(Self::Batch),
+            _ => None,
+        }
+    }
+}
+
+impl<S: Store> Api<S> {
+    pub(crate) async fn decide(
+        &self,
+        call: Call,
+        bytes: &[u8],
+        caller: &str,
+    ) -> Result<Response<Body>, ApiError> {
+        match call {
+            Call::Allow => self.allow(&parse(bytes)?, caller).await,
+            Call::Peek => self.peek(&parse(bytes)?, caller).await,
+            Call::Check => self.check(parse(bytes)?, caller).await,
+            Call::Batch => self.batch(&parse(bytes)?, caller).await,
+        }
+    }
+
+    async fn allow(&self, body: &AllowBody<'_>, caller: &str) -> Result<Response<Body>, ApiError> {
+        let rules = self.engine.rules();
+        let prepared = Prepared::new(body)?;
+        let request = prepared.request(body, caller);
+        let answer = self.engine.decide_once(&rules, &request).await?;
+        Ok(answer.with(|decision| self.answer_decision(decision)))
+    }
+
+    async fn peek(&self, body: &AllowBody<'_>, caller: &str) -> Result<Response<Body>, ApiError> {
+        let rules = self.engine.rules();
+        let prepared = Prepared::new(body)?;
+        let request = prepared.request(body, caller);
+        let decision = self.engine.decide(&rules, &request, Mode::Peek).await?;
+        Ok(self.answer_decision(&decision))
+    }
+
+    async fn check(&self, body: CheckBody<'_>, caller: &str) -> Result<Response<Body>, ApiError> {
+        let CheckBody { user_id, model_id } = body;
+        for (field, value) in [("userId", &user_id), ("modelId", &model_id)] {
+            if value.is_empty() {
+                return Err(ApiError::invalid(field, "must not be empty"));
+            }
+        }
+        let body =
+            AllowBody { user_id: Some(user_id), model_id: Some(model_id), ..AllowBody::default() };
+        let rules = self.engine.rules();
+        let prepared = Prepared::new(&body)?;
+        let request = prepared.request(&body, caller);
+        let decision = self.engine.decide(&rules, &request, Mode::Charge).await?;
+        let mut response = json(StatusCode::OK, &CheckedBody::new(&decision));
+        describe(response.headers_mut(), &decision, self.config.headers);
+        Ok(response)
+    }
+
+    fn answer_decision(&self, decision: &Decision<'_>) -> Response<Body> {
+        let mut response = json(StatusCode::OK, &DecisionBody::new(decision));
+        describe(response.headers_mut(), decision, self.config.headers);
+        response
+    }
+
+    /// Decides in order, each request for itself; one that is wrong gets an error in its place.
+    async fn batch(&self, batch: &BatchBody<'_>, caller: &str) -> Result<Response<Body>, ApiError> {
+        if batch.requests.len() > MAX_BATCH {
+            let message = format!("at most {MAX_BATCH} requests are taken at once");
+            return Err(ApiError::invalid("requests", message));
+        }
+        let rules = self.engine.rules();
+        let mut bytes = Vec::with_capacity(batch.requests.len() * BYTES_PER_DECISION);
+        bytes.extend_from_slice(b"{\"decisions\":[");
+        for (index, body) in batch.requests.iter().enumerate() {
+            if index > 0 {
+                bytes.push(b',');
+            }
+            let decided = async {
+                let prepared = Prepared::new(body)?;
+                let request = prepared.request(body, caller);
+                let answer = self.engine.decide_once(&rules, &request).await?;
+                answer.with(|decision| write(&mut bytes, &DecisionBody::new(decision)));
+                Ok::<(), ApiError>(())
+            };
+            if let Err(error) = decided.await {
+                write(&mut bytes, &error.body().1);
+            }
+        }
+        bytes.extend_from_slice(b"]}");
+        Ok(raw(StatusCode::OK, HeaderValue::from_static("application/json"), bytes))
+    }
+}
+
+fn write(bytes: &mut Vec<u8>, value: &impl serde::Serialize) {
+    let length = bytes.len();
+    if serde_json::to_writer(&mut *bytes, value).is_err() {
+        // Cannot happen: nothing here has keys that are not strings. The list stays valid JSON.
+        bytes.truncate(length);
+        bytes.extend_from_slice(b"null");
+    }
+}

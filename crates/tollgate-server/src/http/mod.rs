@@ -1,0 +1,188 @@
+//! The HTTP API.
+//!
+//! Decision calls are matched here and answered without a router between; everything else is few
+//! and small enough to stand beside them.
+
+mod auth;
+mod decisions;
+mod headers;
+mod openapi;
+mod read;
+mod respond;
+mod status;
+mod time;
+mod wire;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, ORIGIN, VARY};
+use http::{Method, Request, Response, StatusCode};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tollgate_engine::Engine;
+use tollgate_store::Store;
+
+use crate::config::{Config, DataAuth};
+use respond::ApiError;
+
+pub use openapi::document as openapi_document;
+
+/// The most requests of one batch.
+pub(crate) const MAX_BATCH: usize = 1_000;
+
+/// What every request is answered from.
+pub struct Api<S> {
+    engine: Arc<Engine<S>>,
+    config: Arc<Config>,
+    /// False while the process drains: load balancers send no more.
+    ready: AtomicBool,
+    openapi: Bytes,
+}
+
+impl<S: Store> Api<S> {
+    /// The API of this engine.
+    pub fn new(engine: Arc<Engine<S>>, config: Arc<Config>) -> Self {
+        let openapi = Bytes::from(openapi::document());
+        Self { engine, config, ready: AtomicBool::new(true), openapi }
+    }
+
+    /// From now on `/readyz` says no.
+    pub fn stop_being_ready(&self) {
+        self.ready.store(false, Ordering::Relaxed);
+    }
+
+    /// Answers one request.
+    pub async fn answer<B>(&self, request: Request<B>) -> Result<Response<Body>, Infallible>
+    where
+        B: http_body::Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (head, body) = request.into_parts();
+        let mut response = match self.route(&head, body).await {
+            Ok(response) => response,
+            Err(error) => error.respond(),
+        };
+        if !self.config.cors_origins.is_empty() {
+            self.allow_origin(&head.headers, response.headers_mut());
+        }
+        Ok(response)
+    }
+
+    async fn route<B>(
+        &self,
+        head: &http::request::Parts,
+        body: B,
+    ) -> Result<Response<Body>, ApiError>
+    where
+        B: http_body::Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let path = head.uri.path();
+        if let Some(call) = decisions::Call::of(path) {
+            return match head.method {
+                Method::POST => {
+                    let caller = self.authorize(&head.headers)?;
+                    let limits = &self.config.limits;
+                    let bytes =
+                        read::body(body, limits.max_body_bytes, limits.body_timeout).await?;
+                    self.decide(call, &bytes, &caller).await
+                }
+                Method::OPTIONS => Ok(self.preflight("POST")),
+                _ => Err(ApiError::MethodNotAllowed("POST")),
+            };
+        }
+        let is_get = head.method == Method::GET || head.method == Method::HEAD;
+        match path {
+            "/rate-limit/auth" => {
+                // Proxies send the method of the request they ask about, whatever it is.
+                let caller = self.authorize(&head.headers)?;
+                self.auth(head, &caller).await
+            }
+            _ if head.method == Method::OPTIONS && is_known(path) => Ok(self.preflight("GET")),
+            _ if !is_get && is_known(path) => Err(ApiError::MethodNotAllowed("GET")),
+            "/api/v1/rate-limits/status" => {
+                let caller = self.authorize(&head.headers)?;
+                self.status(head.uri.query().unwrap_or_default(), &caller).await
+            }
+            "/healthz" => Ok(text(StatusCode::OK, "ok\n")),
+            "/readyz" if self.ready.load(Ordering::Relaxed) => Ok(text(StatusCode::OK, "ready\n")),
+            "/readyz" => Ok(text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")),
+            "/openapi.json" => {
+                let json = HeaderValue::from_static("application/json");
+                Ok(respond::raw(StatusCode::OK, json, self.openapi.clone()))
+            }
+            _ => Err(ApiError::NotFound),
+        }
+    }
+
+    /// Who calls, if calls need a token: the token's digest, so that callers' request ids do not
+    /// meet.
+    fn authorize(&self, headers: &HeaderMap) -> Result<String, ApiError> {
+        let DataAuth::Token(accepted) = &self.config.data_auth else { return Ok(String::new()) };
+        let given = headers
+            .get(AUTHORIZATION)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.split_once(' '))
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .map(|(_, token)| Sha256::digest(token.trim().as_bytes()));
+        let Some(given) = given else { return Err(ApiError::Unauthorized) };
+        // All are compared, so that the time does not tell which one nearly fits.
+        let mut known = subtle::Choice::from(0);
+        for digest in accepted {
+            known |= given.as_slice().ct_eq(digest.as_slice());
+        }
+        if bool::from(known) {
+            let bytes = given.first_chunk().copied().unwrap_or_default();
+            Ok(format!("{:016x}", u64::from_be_bytes(bytes)))
+        } else {
+            Err(ApiError::Unauthorized)
+        }
+    }
+
+    fn preflight(&self, methods: &'static str) -> Response<Body> {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        if !self.config.cors_origins.is_empty() {
+            let headers = response.headers_mut();
+            let name = HeaderName::from_static;
+            headers.insert(name("access-control-allow-methods"), HeaderValue::from_static(methods));
+            headers.insert(
+                name("access-control-allow-headers"),
+                HeaderValue::from_static("authorization, content-type"),
+            );
+            headers.insert(name("access-control-max-age"), HeaderValue::from_static("600"));
+        }
+        response
+    }
+
+    fn allow_origin(&self, asked: &HeaderMap, headers: &mut HeaderMap) {
+        headers.append(VARY, HeaderValue::from_static("origin"));
+        let Some(origin) = asked.get(ORIGIN) else { return };
+        let accepted = &self.config.cors_origins;
+        let fits = |accepted: &String| accepted == "*" || accepted.as_bytes() == origin.as_bytes();
+        if accepted.iter().any(fits) {
+            let name = HeaderName::from_static("access-control-allow-origin");
+            headers.insert(name, origin.clone());
+            headers.insert(
+                HeaderName::from_static("access-control-expose-headers"),
+                HeaderValue::from_static(
+                    "x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset, \
+                     x-ratelimit-policy, x-ratelimit-warning, ratelimit, ratelimit-policy, \
+                     retry-after",
+                ),
+            );
+        }
+    }
+}
+
+fn is_known(path: &str) -> bool {
+    matches!(path, "/api/v1/rate-limits/status" | "/healthz" | "/readyz" | "/openapi.json")
+}
+
+fn text(status: StatusCode, text: &'static str) -> Response<Body> {
+    respond::raw(status, HeaderValue::from_static("text/plain; charset=utf-8"), text)
+}

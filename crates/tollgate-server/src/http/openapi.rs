@@ -1,0 +1,131 @@
+//! The API described, from the types that it is made of. The functions only carry descriptions.
+
+#![expect(dead_code, reason = "the macro reads their attributes; nobody calls them")]
+
+use utoipa::OpenApi;
+
+use super::wire::{
+    AllowBody, BatchAnswer, BatchBody, CheckBody, CheckedBody, DecisionBody, ErrorBody,
+    RefusalBody, ScopeBody, StatusBody, WouldDenyBody,
+};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Tollgate",
+        description = "A rate limiter that explains itself.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    paths(allow, peek, check, batch, auth, status, healthz, readyz, openapi),
+    components(schemas(
+        AllowBody,
+        BatchAnswer,
+        BatchBody,
+        CheckBody,
+        CheckedBody,
+        DecisionBody,
+        ErrorBody,
+        RefusalBody,
+        ScopeBody,
+        StatusBody,
+        WouldDenyBody
+    ))
+)]
+struct Document;
+
+/// The API's description as JSON.
+pub fn document() -> String {
+    Document::openapi().to_pretty_json().unwrap_or_default()
+}
+
+/// Decide and charge.
+#[utoipa::path(post, path = "/rate-limit/allow", request_body = AllowBody, responses(
+    (status = 200, description = "The decision, allowed or not, with the headers of the deciding limit", body = DecisionBody),
+    (status = 400, description = "A field is wrong; nothing was charged", body = ErrorBody),
+    (status = 401, description = "A token is needed", body = ErrorBody),
+    (status = 405, description = "Only POST", body = ErrorBody),
+    (status = 408, description = "The body did not arrive in time", body = ErrorBody),
+    (status = 409, description = "The requestId was used for another request", body = ErrorBody),
+    (status = 413, description = "The body is too large", body = ErrorBody),
+    (status = 503, description = "The store is unavailable", body = ErrorBody)))]
+fn allow() {}
+
+/// Decide and charge nothing.
+#[utoipa::path(post, path = "/rate-limit/peek", request_body = AllowBody, responses(
+    (status = 200, description = "The decision that would be made", body = DecisionBody),
+    (status = 400, description = "A field is wrong", body = ErrorBody),
+    (status = 401, description = "A token is needed", body = ErrorBody),
+    (status = 405, description = "Only POST", body = ErrorBody),
+    (status = 408, description = "The body did not arrive in time", body = ErrorBody),
+    (status = 413, description = "The body is too large", body = ErrorBody),
+    (status = 503, description = "The store is unavailable", body = ErrorBody)))]
+fn peek() {}
+
+/// The small form: decide and charge for a user and a model.
+#[utoipa::path(post, path = "/rate-limit/check", request_body = CheckBody, responses(
+    (status = 200, description = "The deciding limit", body = CheckedBody),
+    (status = 400, description = "A field is wrong; nothing was charged", body = ErrorBody),
+    (status = 401, description = "A token is needed", body = ErrorBody),
+    (status = 405, description = "Only POST", body = ErrorBody),
+    (status = 408, description = "The body did not arrive in time", body = ErrorBody),
+    (status = 413, description = "The body is too large", body = ErrorBody),
+    (status = 503, description = "The store is unavailable", body = ErrorBody)))]
+fn check() {}
+
+/// Decide up to 1,000 requests in order, each for itself.
+#[utoipa::path(post, path = "/rate-limit/allow/batch", request_body = BatchBody, responses(
+    (status = 200, description = "One decision, or error, per request", body = BatchAnswer),
+    (status = 400, description = "The batch is wrong; nothing was charged", body = ErrorBody),
+    (status = 401, description = "A token is needed", body = ErrorBody),
+    (status = 405, description = "Only POST", body = ErrorBody),
+    (status = 408, description = "The body did not arrive in time", body = ErrorBody),
+    (status = 413, description = "The body is too large", body = ErrorBody)))]
+fn batch() {}
+
+/// For proxies: attributes from `X-Tollgate-…` headers, the answer as a status.
+#[utoipa::path(get, path = "/rate-limit/auth",
+    params(("refuse_status" = Option<u16>, Query, minimum = 400, maximum = 499,
+            description = "The status of a refusal, for proxies that know only some; X-Tollgate-Status has the true one")),
+    responses(
+    (status = 200, description = "Allowed"),
+    (status = 400, description = "A header is wrong; nothing was charged", body = ErrorBody),
+    (status = 401, description = "A token is needed", body = ErrorBody),
+    (status = 403, description = "On the deny list", body = RefusalBody),
+    (status = 429, description = "A limit was hit", body = RefusalBody),
+    (status = "4XX", description = "Refused, with the status asked for", body = RefusalBody),
+    (status = 503, description = "The store is unavailable", body = ErrorBody)))]
+fn auth() {}
+
+/// The limits of a client now. Charges nothing.
+#[utoipa::path(get, path = "/api/v1/rate-limits/status",
+    params(
+        ("user_id" = Option<String>, Query), ("api_key" = Option<String>, Query),
+        ("tenant_id" = Option<String>, Query), ("ip" = Option<String>, Query),
+        ("model_id" = Option<String>, Query), ("model_tier" = Option<String>, Query),
+        ("client_type" = Option<String>, Query), ("endpoint" = Option<String>, Query),
+        ("method" = Option<String>, Query), ("tier" = Option<String>, Query),
+        ("domain" = Option<String>, Query)),
+    responses(
+    (status = 200, description = "The limits", body = StatusBody),
+    (status = 400, description = "No identity, or an unknown parameter", body = ErrorBody),
+    (status = 401, description = "A token is needed", body = ErrorBody),
+    (status = 405, description = "Only GET", body = ErrorBody),
+    (status = 503, description = "The store is unavailable", body = ErrorBody)))]
+fn status() {}
+
+/// Alive.
+#[utoipa::path(get, path = "/healthz", responses((status = 200, description = "The process is alive"),
+    (status = 405, description = "Only GET", body = ErrorBody)))]
+fn healthz() {}
+
+/// Ready for traffic.
+#[utoipa::path(get, path = "/readyz", responses(
+    (status = 200, description = "Send traffic"),
+    (status = 405, description = "Only GET", body = ErrorBody),
+    (status = 503, description = "Shutting down")))]
+fn readyz() {}
+
+/// This document.
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "This document"),
+    (status = 405, description = "Only GET", body = ErrorBody)))]
+fn openapi() {}

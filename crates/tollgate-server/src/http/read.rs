@@ -1,0 +1,231 @@
+//! Reading bodies within bounds, and saying what is wrong with them.
+
+use std::borrow::Cow;
+use std::future::{Future, poll_fn};
+use std::net::IpAddr;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::Deserialize;
+use serde_json::Value;
+use tollgate_engine::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Request};
+use tollgate_policy::{Known, normalize_path};
+
+use super::respond::ApiError;
+use super::wire::AllowBody;
+
+/// Reads a body of at most `most` bytes that arrives within `patience`.
+pub(crate) async fn body<B>(body: B, most: usize, patience: Duration) -> Result<Bytes, ApiError>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut collect = pin!(Limited::new(body, most).collect());
+    // Nearly every body is there already; then no timer is needed.
+    let first = poll_fn(|context| {
+        Poll::Ready(match collect.as_mut().poll(context) {
+            Poll::Ready(done) => Some(done),
+            Poll::Pending => None,
+        })
+    });
+    let collected = match first.await {
+        Some(done) => done,
+        None => tokio::time::timeout(patience, collect).await.map_err(|_| ApiError::Slow)?,
+    };
+    match collected {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::TooLarge { most }),
+        Err(error) => {
+            Err(ApiError::Invalid { message: format!("the body broke off: {error}"), field: None })
+        }
+    }
+}
+
+/// Reads a JSON body. If it does not fit, says which field.
+pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(bytes).map_err(|error| diagnose(bytes, &error))
+}
+
+const TEXT_FIELDS: [&str; 12] = [
+    "userId",
+    "modelId",
+    "apiKey",
+    "tenantId",
+    "modelTier",
+    "clientType",
+    "endpoint",
+    "method",
+    "ip",
+    "tier",
+    "domain",
+    "requestId",
+];
+
+/// What is wrong with a body that did not parse, found by a second, slower look.
+fn diagnose(bytes: &[u8], error: &serde_json::Error) -> ApiError {
+    let plain = || ApiError::Invalid {
+        message: format!("the body is not valid JSON: {error}"),
+        field: Some("body".to_owned()),
+    };
+    if std::str::from_utf8(bytes).is_err() {
+        let message = "the body is not valid UTF-8".to_owned();
+        return ApiError::Invalid { message, field: Some("body".to_owned()) };
+    }
+    let Ok(Value::Object(fields)) = serde_json::from_slice::<Value>(bytes) else {
+        return plain();
+    };
+    if let Some(Value::Array(requests)) = fields.get("requests") {
+        for (index, request) in requests.iter().enumerate() {
+            if let Value::Object(fields) = request
+                && let Some((field, message)) = first_fault(fields)
+            {
+                return ApiError::invalid(&format!("requests[{index}].{field}"), message);
+            }
+        }
+    }
+    match first_fault(&fields) {
+        Some((field, message)) => ApiError::invalid(&field, message),
+        None => missing_or_unknown(error),
+    }
+}
+
+fn first_fault(fields: &serde_json::Map<String, Value>) -> Option<(String, String)> {
+    for (name, value) in fields {
+        let message = match (name.as_str(), value) {
+            (_, Value::Null) => None,
+            (text, value) if TEXT_FIELDS.contains(&text) => {
+                (!value.is_string()).then(|| "must be a string".to_owned())
+            }
+            ("cost" | "tokens", Value::Number(number)) if number.is_u64() => None,
+            ("cost" | "tokens", Value::Number(number)) if number.is_i64() => {
+                Some("must not be negative".to_owned())
+            }
+            ("cost" | "tokens", _) => Some("must be a whole number, 0 or more".to_owned()),
+            ("attributes", Value::Object(pairs)) => {
+                let wrong = pairs.iter().find(|(_, value)| !value.is_string());
+                wrong.map(|(name, _)| format!("the value of {name:?} must be a string"))
+            }
+            ("attributes", _) => Some("must be a map of names to strings".to_owned()),
+            _ => None,
+        };
+        if let Some(message) = message {
+            return Some((name.clone(), message));
+        }
+    }
+    None
+}
+
+/// serde names a missing or unknown field in backquotes.
+fn missing_or_unknown(error: &serde_json::Error) -> ApiError {
+    let text = error.to_string();
+    let field = text.split('`').nth(1).map(str::to_owned);
+    ApiError::Invalid { message: text, field }
+}
+
+/// What a body's borrowed and normalised values live in while a request is decided.
+pub(crate) struct Prepared<'a> {
+    endpoint: Option<Cow<'a, str>>,
+    ip: Option<Cow<'a, str>>,
+}
+
+impl<'a> Prepared<'a> {
+    /// Checks every bound and normalises path and address.
+    pub(crate) fn new(body: &'a AllowBody<'_>) -> Result<Self, ApiError> {
+        let bounded = [
+            ("userId", &body.user_id),
+            ("modelId", &body.model_id),
+            ("apiKey", &body.api_key),
+            ("tenantId", &body.tenant_id),
+            ("modelTier", &body.model_tier),
+            ("clientType", &body.client_type),
+            ("method", &body.method),
+            ("tier", &body.tier),
+            ("domain", &body.domain),
+            ("requestId", &body.request_id),
+        ];
+        for (field, value) in bounded {
+            if value.as_ref().is_some_and(|value| value.len() > MAX_VALUE_BYTES) {
+                return Err(too_long(field));
+            }
+        }
+        for (field, value) in [("cost", body.cost), ("tokens", body.tokens)] {
+            if value.is_some_and(|value| value > MAX_COST) {
+                return Err(ApiError::invalid(field, format!("must not be above {MAX_COST}")));
+            }
+        }
+        if body.attributes.0.len() > MAX_ATTRIBUTES {
+            let message = format!("at most {MAX_ATTRIBUTES} attributes are taken");
+            return Err(ApiError::invalid("attributes", message));
+        }
+        for (name, value) in &body.attributes.0 {
+            if name.len() > MAX_VALUE_BYTES || value.len() > MAX_VALUE_BYTES {
+                return Err(too_long("attributes"));
+            }
+            if Known::from_name(name).is_some() {
+                let message = format!("{name:?} has a field of its own; give it there");
+                return Err(ApiError::invalid("attributes", message));
+            }
+        }
+        Ok(Self {
+            endpoint: body.endpoint.as_deref().map(path).transpose()?,
+            ip: body.ip.as_deref().map(address).transpose()?,
+        })
+    }
+
+    /// The request that the engine decides.
+    pub(crate) fn request(&'a self, body: &'a AllowBody<'_>, caller: &'a str) -> Request<'a> {
+        let mut request = Request {
+            cost: body.cost,
+            tokens: body.tokens,
+            request_id: body.request_id.as_deref(),
+            caller,
+            ..Request::default()
+        };
+        let known = [
+            (Known::UserId, &body.user_id),
+            (Known::TenantId, &body.tenant_id),
+            (Known::ApiKey, &body.api_key),
+            (Known::Ip, &self.ip),
+            (Known::ModelId, &body.model_id),
+            (Known::ModelTier, &body.model_tier),
+            (Known::ClientType, &body.client_type),
+            (Known::Tier, &body.tier),
+            (Known::Endpoint, &self.endpoint),
+            (Known::Method, &body.method),
+            (Known::Domain, &body.domain),
+        ];
+        for (known, value) in known {
+            if let Some(value) = value {
+                request.attributes.set(known, value);
+            }
+        }
+        for (name, value) in &body.attributes.0 {
+            request.attributes.push_extra(name, value);
+        }
+        request
+    }
+}
+
+fn too_long(field: &str) -> ApiError {
+    ApiError::invalid(field, format!("must not be longer than {MAX_VALUE_BYTES} bytes"))
+}
+
+fn path(endpoint: &str) -> Result<Cow<'_, str>, ApiError> {
+    normalize_path(endpoint).map_err(|error| ApiError::invalid("endpoint", error.to_string()))
+}
+
+/// An address in its one canonical form, so that no client gets a second counter by writing it
+/// differently.
+fn address(ip: &str) -> Result<Cow<'_, str>, ApiError> {
+    let parsed: IpAddr =
+        ip.parse().map_err(|_| ApiError::invalid("ip", "must be an IPv4 or IPv6 address"))?;
+    let canonical = parsed.to_canonical();
+    if canonical.is_ipv4() && parsed.is_ipv4() {
+        // An IPv4 address has only one spelling that parses.
+        return Ok(Cow::Borrowed(ip));
+    }
+    Ok(Cow::Owned(canonical.to_string()))
+}

@@ -1,0 +1,135 @@
+//! Listeners and their connections.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tollgate_store::Store;
+
+use crate::config::Config;
+use crate::http::Api;
+
+/// Connections waiting to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Concurrent requests of one HTTP/2 connection.
+const MAX_STREAMS: u32 = 256;
+
+/// How long a listener rests when the system gives it no connection (out of file handles, say).
+const REST: Duration = Duration::from_millis(50);
+
+/// What a connection gets that is one too many.
+const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+    content-length: 78\r\nretry-after: 1\r\nconnection: close\r\n\r\n\
+    {\"error\":{\"code\":\"TOO_MANY_CONNECTIONS\",\"message\":\"try again in a moment\"}}\r\n";
+
+/// One socket per worker on the same port; the kernel spreads connections among them.
+pub(crate) fn bind(addr: SocketAddr, workers: usize) -> io::Result<Vec<std::net::TcpListener>> {
+    // Sharing a port is for our own workers. Whether somebody else has it is asked without it.
+    let first = socket(addr, false)?;
+    let addr = first.local_addr()?;
+    drop(first);
+    (0..workers.max(1)).map(|_| socket(addr, true)).collect()
+}
+
+fn socket(addr: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    #[cfg(unix)]
+    socket.set_reuse_port(shared)?;
+    #[cfg(not(unix))]
+    let _ = shared;
+    socket.set_nonblocking(true)?;
+    socket.bind(&addr.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Accepts connections until told to stop, then lets those under way finish.
+pub(crate) async fn accept<S: Store + 'static>(
+    listener: std::net::TcpListener,
+    api: Arc<Api<S>>,
+    config: Arc<Config>,
+    slots: Arc<Semaphore>,
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let builder = connection_builder(&config);
+    let graceful = GracefulShutdown::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => break,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(REST).await;
+                continue;
+            }
+        };
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+            tokio::spawn(turn_away(stream));
+            continue;
+        };
+        // Without it small answers may wait for an acknowledgement.
+        let _ = stream.set_nodelay(true);
+        let api = Arc::clone(&api);
+        let service = service_fn(move |request| {
+            let api = Arc::clone(&api);
+            async move { api.answer(request).await }
+        });
+        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = graceful.watch(connection);
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection ended early");
+            }
+            drop(slot);
+        });
+    }
+    drop(listener);
+    let drained = tokio::time::timeout(config.limits.drain_timeout, graceful.shutdown());
+    if drained.await.is_err() {
+        tracing::warn!("some connections did not finish in time and were cut");
+    }
+    Ok(())
+}
+
+fn connection_builder(config: &Config) -> auto::Builder<TokioExecutor> {
+    let limits = &config.limits;
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header_timeout)
+        .max_buf_size(limits.max_header_bytes.max(8192))
+        .pipeline_flush(true);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(limits.max_header_bytes as u32)
+        .keep_alive_interval(limits.idle_timeout)
+        .keep_alive_timeout(limits.header_timeout);
+    builder
+}
+
+async fn turn_away(mut stream: TcpStream) {
+    let answer = async {
+        stream.write_all(TOO_MANY).await?;
+        stream.shutdown().await
+    };
+    let _ = tokio::time::timeout(Duration::from_secs(1), answer).await;
+}

@@ -1,0 +1,139 @@
+//! The life of the process: start, serve, drain, stop.
+
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::runtime::Builder;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Semaphore, watch};
+use tollgate_engine::{Clock, Engine, SystemClock};
+use tollgate_policy::RuleSet;
+use tollgate_store::MemoryStore;
+use tollgate_store::memory::MemoryOptions;
+
+use crate::background::Housekeeping;
+use crate::config::Config;
+use crate::http::Api;
+use crate::listen;
+use crate::reload::{self, RuleWatch, RulesError};
+
+/// Why the service did not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The rules are wrong.
+    #[error(transparent)]
+    Rules(#[from] RulesError),
+    /// The address cannot be listened on.
+    #[error("cannot listen on {addr}: {error}")]
+    Listen {
+        /// Which address.
+        addr: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// The system refused something else.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl ServeError {
+    /// True if the configuration is to blame rather than the system.
+    pub const fn is_usage(&self) -> bool {
+        matches!(self, Self::Rules(_))
+    }
+}
+
+/// Serves until SIGTERM or SIGINT, then drains and returns.
+pub fn run(config: Config) -> Result<(), ServeError> {
+    let config = Arc::new(config);
+    let rules = match &config.rules {
+        Some(path) => reload::load(path)?,
+        None => RuleSet::builtin(),
+    };
+    let workers = match config.threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        threads => threads,
+    };
+    let listening = |error| ServeError::Listen { addr: config.http, error };
+    let listeners = listen::bind(config.http, workers).map_err(listening)?;
+    let clock = Arc::new(SystemClock::new());
+    let options =
+        MemoryOptions { max_counters: config.max_counters, data_dir: config.data_dir.clone() };
+    let store = MemoryStore::open(&options, clock.now());
+    let dyn_clock: Arc<dyn Clock> = Arc::<SystemClock>::clone(&clock);
+    let engine = Arc::new(Engine::new(store, dyn_clock, rules));
+    engine.set_enforcement(config.enforcement);
+    let api = Arc::new(Api::new(Arc::clone(&engine), Arc::clone(&config)));
+
+    let housekeeping = Housekeeping::start(Arc::clone(&engine), clock, config.journal_interval)?;
+    let watch_rules =
+        config.rules.clone().map(|path| RuleWatch::start(Arc::clone(&engine), path)).transpose()?;
+    announce(&listeners)?;
+    let (stop, stopped) = watch::channel(false);
+    let workers = start_workers(listeners, &api, &config, &stopped)?;
+
+    wait_for_the_end(watch_rules.as_ref())?;
+    tracing::info!("draining");
+    api.stop_being_ready();
+    let _ = stop.send(true);
+    for worker in workers {
+        match worker.join() {
+            Ok(served) => served?,
+            Err(_) => tracing::error!("a worker had panicked"),
+        }
+    }
+    if let Some(watch) = watch_rules {
+        watch.stop();
+    }
+    housekeeping.stop();
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// The first line on standard output: where it listens.
+fn announce(listeners: &[std::net::TcpListener]) -> io::Result<()> {
+    let Some(first) = listeners.first() else { return Ok(()) };
+    let mut out = io::stdout().lock();
+    writeln!(out, "listening http={}", first.local_addr()?)?;
+    out.flush()
+}
+
+type Worker = JoinHandle<io::Result<()>>;
+
+/// One thread, one runtime and one socket each: a connection stays on its core.
+fn start_workers(
+    listeners: Vec<std::net::TcpListener>,
+    api: &Arc<Api<MemoryStore>>,
+    config: &Arc<Config>,
+    stopped: &watch::Receiver<bool>,
+) -> io::Result<Vec<Worker>> {
+    let slots = Arc::new(Semaphore::new(config.limits.max_connections));
+    let start = |(index, listener): (usize, std::net::TcpListener)| {
+        let (api, config) = (Arc::clone(api), Arc::clone(config));
+        let (slots, stopped) = (Arc::clone(&slots), stopped.clone());
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        std::thread::Builder::new()
+            .name(format!("worker-{index}"))
+            .spawn(move || runtime.block_on(listen::accept(listener, api, config, slots, stopped)))
+    };
+    listeners.into_iter().enumerate().map(start).collect()
+}
+
+/// Returns on SIGTERM or SIGINT; SIGHUP reads the rule file anew.
+fn wait_for_the_end(rules: Option<&RuleWatch>) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hang_up = signal(SignalKind::hangup())?;
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+                _ = hang_up.recv() => if let Some(rules) = rules { rules.look() },
+            }
+        }
+    })
+}
