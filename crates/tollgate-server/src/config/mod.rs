@@ -1,0 +1,243 @@
+//! The configuration of the server.
+//!
+//! It has two stages: settings as typed, from the default file, a file of the user's, the
+//! environment and flags, each laid over the one before; and [`Config`], checked and ready. The
+//! default file decides what keys there are and what they are by default. Every problem is reported
+//! at once, with the place it was said.
+
+mod auth;
+mod check;
+mod problem;
+mod raw;
+mod read;
+mod show;
+#[cfg(test)]
+mod tests;
+mod tree;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tollgate_engine::Enforcement;
+
+pub use check::parse_address;
+pub use problem::{ConfigProblem, ConfigProblems, Origin};
+
+/// The commented default file, which is the defaults.
+pub const DEFAULT_FILE: &str = include_str!("tollgate.default.yaml");
+
+/// How problems name the default file.
+const DEFAULT_FILE_NAME: &str = "tollgate.default.yaml";
+
+/// The largest file that is read as a configuration or a list of tokens.
+pub const MAX_FILE_BYTES: u64 = 1 << 20;
+
+/// The configuration, checked and ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Where HTTP is served.
+    pub http: SocketAddr,
+    /// Where counters are kept across restarts; nowhere if absent.
+    pub data_dir: Option<PathBuf>,
+    /// The rule file; the built-in default rule alone if absent.
+    pub rules: Option<PathBuf>,
+    /// Whether refusals are enforced.
+    pub enforcement: Enforcement,
+    /// How many counters are kept in memory.
+    pub max_counters: usize,
+    /// How often changes of counters are written to disk.
+    pub journal_interval: Duration,
+    /// Who may ask for decisions.
+    pub data_auth: DataAuth,
+    /// The origins whose pages may call the server; `*` is every one.
+    pub cors_origins: Vec<String>,
+    /// Which families of headers a decision carries.
+    pub headers: HeaderFamilies,
+    /// Bounds of what a client can take up.
+    pub limits: Limits,
+    /// Threads that serve requests; 0 is one for each core.
+    pub threads: usize,
+    /// What is logged, and how.
+    pub log: LogConfig,
+}
+
+/// Who may ask for decisions.
+#[derive(Clone, PartialEq, Eq)]
+pub enum DataAuth {
+    /// Anyone who reaches the listener.
+    None,
+    /// Bearers of a token with one of these SHA-256 digests.
+    Token(Vec<[u8; 32]>),
+}
+
+impl std::fmt::Debug for DataAuth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Token(digests) => write!(f, "Token({} hidden)", digests.len()),
+        }
+    }
+}
+
+/// Which families of headers a decision carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeaderFamilies {
+    /// `X-RateLimit-Limit` and its siblings.
+    pub x_ratelimit: bool,
+    /// `RateLimit` and `RateLimit-Policy`.
+    pub ratelimit: bool,
+    /// `Retry-After`.
+    pub retry_after: bool,
+}
+
+/// Bounds of what a client can take up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest request body.
+    pub max_body_bytes: usize,
+    /// The most that a request's line and headers take together.
+    pub max_header_bytes: usize,
+    /// Connections at the same time.
+    pub max_connections: usize,
+    /// How long a client may take to send its headers.
+    pub header_timeout: Duration,
+    /// How long a client may take to send its body.
+    pub body_timeout: Duration,
+    /// How long a client may take to begin its next request.
+    pub idle_timeout: Duration,
+    /// How long requests under way have to finish at shutdown.
+    pub drain_timeout: Duration,
+}
+
+/// What is logged, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogConfig {
+    /// The least important level that is logged.
+    pub level: LogLevel,
+    /// The form.
+    pub format: LogFormat,
+}
+
+/// The least important level that is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogLevel {
+    /// Nothing is logged.
+    Off,
+    /// What failed.
+    Error,
+    /// What someone should look at.
+    Warn,
+    /// What happens to the server.
+    #[default]
+    Info,
+    /// What happens to requests.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+/// The form of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// Text on a terminal, else JSON.
+    #[default]
+    Auto,
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// What flags say; each comes before the environment and the file. Paths are text, since `null` is
+/// one of their values.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// `--http`
+    pub http: Option<SocketAddr>,
+    /// `--data-dir`; `null` keeps nothing on disk.
+    pub data_dir: Option<String>,
+    /// `--rules`
+    pub rules: Option<String>,
+    /// `--enforcement`
+    pub enforcement: Option<Enforcement>,
+    /// `--data-auth`
+    pub data_auth: Option<String>,
+    /// `--max-counters`
+    pub max_counters: Option<u64>,
+    /// `--threads`
+    pub threads: Option<u64>,
+    /// `--log-level`
+    pub log_level: Option<LogLevel>,
+    /// `--log-format`
+    pub log_format: Option<LogFormat>,
+}
+
+impl Config {
+    /// The configuration that a file, the environment and flags say together.
+    pub fn load(
+        file: Option<&Path>,
+        env: impl Iterator<Item = (String, String)>,
+        overrides: &Overrides,
+    ) -> Result<Self, ConfigProblems> {
+        let mut problems = ConfigProblems::default();
+        let mut raw = raw::Raw::defaults(&mut problems);
+        if let Some(path) = file {
+            let name = path.display().to_string();
+            match read_file(path) {
+                Ok(text) => raw.lay_file(&text, &name, &mut problems),
+                Err(error) => {
+                    let origin = Origin::File { name, line: 0, column: 0 };
+                    problems.add(&origin, None, format!("cannot be read: {error}"));
+                }
+            }
+        }
+        raw.lay_variables(env);
+        overrides.lay(&mut raw);
+        check::check(read::Reader::new(raw, problems))
+    }
+}
+
+impl Overrides {
+    fn lay(&self, raw: &mut raw::Raw) {
+        let said: [(&str, &'static str, Option<String>); 9] = [
+            ("http", "--http", self.http.map(|address| address.to_string())),
+            ("data_dir", "--data-dir", self.data_dir.clone()),
+            ("rules", "--rules", self.rules.clone()),
+            ("enforcement", "--enforcement", self.enforcement.map(|mode| mode.name().into())),
+            ("data_auth", "--data-auth", self.data_auth.clone()),
+            ("max_counters", "--max-counters", self.max_counters.map(|count| count.to_string())),
+            ("threads", "--threads", self.threads.map(|count| count.to_string())),
+            ("log.level", "--log-level", self.log_level.map(|level| level.name().into())),
+            ("log.format", "--log-format", self.log_format.map(|format| format.name().into())),
+        ];
+        for (key, flag, value) in said {
+            if let Some(text) = value {
+                raw.lay_text(key, text, Origin::Flag(flag));
+            }
+        }
+    }
+}
+
+/// The environment variable of every key, in the order of the keys.
+pub fn variables() -> Vec<(String, String)> {
+    let raw = raw::Raw::defaults(&mut ConfigProblems::default());
+    raw.settings.keys().map(|key| (raw::variable_of(key), key.clone())).collect()
+}
+
+/// The variables that look like settings and are none: most likely a slip, worth a warning.
+pub fn unknown_variables(names: impl Iterator<Item = String>) -> Vec<String> {
+    let known = raw::Raw::defaults(&mut ConfigProblems::default()).variables();
+    names.filter(|name| raw::is_unknown_variable(name, &known)).collect()
+}
+
+/// Reads a file of at most [`MAX_FILE_BYTES`].
+fn read_file(path: &Path) -> std::io::Result<String> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE_BYTES {
+        return Err(std::io::Error::other(format!("it is larger than {MAX_FILE_BYTES} bytes")));
+    }
+    Ok(text)
+}

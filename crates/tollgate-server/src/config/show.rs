@@ -1,0 +1,99 @@
+//! The configuration in force, for people and machines; secrets are not shown.
+
+use serde::Serialize;
+
+use super::{Config, DataAuth};
+
+/// Stands where a secret would.
+const HIDDEN: &str = "(hidden)";
+
+#[derive(Serialize)]
+struct Shown<'c> {
+    http: String,
+    data_dir: Option<String>,
+    rules: Option<String>,
+    enforcement: &'static str,
+    max_counters: usize,
+    journal_interval_ms: u64,
+    data_auth: &'static str,
+    data_tokens: Vec<&'static str>,
+    cors_origins: &'c [String],
+    headers: Headers,
+    limits: Limits,
+    threads: usize,
+    log: Log,
+}
+
+#[derive(Serialize)]
+struct Headers {
+    x_ratelimit: bool,
+    ratelimit: bool,
+    retry_after: bool,
+}
+
+#[derive(Serialize)]
+struct Limits {
+    max_body_bytes: usize,
+    max_header_bytes: usize,
+    max_connections: usize,
+    header_timeout_ms: u64,
+    body_timeout_ms: u64,
+    idle_timeout_ms: u64,
+    drain_timeout_ms: u64,
+}
+
+#[derive(Serialize)]
+struct Log {
+    level: &'static str,
+    format: &'static str,
+}
+
+impl Config {
+    /// The configuration as YAML. Tokens are hidden, those of `data_token_file` among the others.
+    pub fn to_yaml(&self) -> String {
+        // A struct of plain values always serialises.
+        serde_saphyr::to_string(&self.shown()).unwrap_or_default()
+    }
+
+    /// The configuration as JSON, like [`Config::to_yaml`].
+    pub fn to_json(&self) -> serde_json::Value {
+        serde_json::to_value(self.shown()).unwrap_or_default()
+    }
+
+    fn shown(&self) -> Shown<'_> {
+        let path = |path: &std::path::PathBuf| path.display().to_string();
+        let millis =
+            |wait: std::time::Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let (data_auth, tokens) = match &self.data_auth {
+            DataAuth::None => ("none", 0),
+            DataAuth::Token(digests) => ("token", digests.len()),
+        };
+        Shown {
+            http: self.http.to_string(),
+            data_dir: self.data_dir.as_ref().map(path),
+            rules: self.rules.as_ref().map(path),
+            enforcement: self.enforcement.name(),
+            max_counters: self.max_counters,
+            journal_interval_ms: millis(self.journal_interval),
+            data_auth,
+            data_tokens: vec![HIDDEN; tokens],
+            cors_origins: &self.cors_origins,
+            headers: Headers {
+                x_ratelimit: self.headers.x_ratelimit,
+                ratelimit: self.headers.ratelimit,
+                retry_after: self.headers.retry_after,
+            },
+            limits: Limits {
+                max_body_bytes: self.limits.max_body_bytes,
+                max_header_bytes: self.limits.max_header_bytes,
+                max_connections: self.limits.max_connections,
+                header_timeout_ms: millis(self.limits.header_timeout),
+                body_timeout_ms: millis(self.limits.body_timeout),
+                idle_timeout_ms: millis(self.limits.idle_timeout),
+                drain_timeout_ms: millis(self.limits.drain_timeout),
+            },
+            threads: self.threads,
+            log: Log { level: self.log.level.name(), format: self.log.format.name() },
+        }
+    }
+}
