@@ -79,10 +79,11 @@ pub fn run(config: Config) -> Result<(), ServeError> {
     api.stop_being_ready();
     let _ = stop.send(true);
     for worker in workers {
-        match worker.join() {
-            Ok(served) => served?,
-            Err(_) => tracing::error!("a worker had panicked"),
-        }
+        let Ok(served) = worker.join() else {
+            tracing::error!("a worker had panicked");
+            continue;
+        };
+        served?;
     }
     if let Some(watch) = watch_rules {
         watch.stop();

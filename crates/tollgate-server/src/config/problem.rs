@@ -23,9 +23,9 @@ pub enum Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File { name, line: 0, .. } => f.write_str(name),
-            Self::File { name, line, column } => write!(f, "{name}:{line}:{column}"),
-            Self::Variable(name) => f.write_str(name),
+            Self::File { name, line, column } if *line > 0 => {
+                write!(f, "{name}:{line}:{column}"),
+            Self::File { name, .. } | Self::Variable(name) => f.write_str(name),
             Self::Flag(name) => f.write_str(name),
         }
     }

@@ -1,0 +1,40 @@
+# Two commands matter: `make run` and `make test`. The rest is for people who work on Tollgate.
+SHELL := /usr/bin/env bash
+CARGO ?= cargo
+
+.PHONY: help run build test check fmt bench deny clean
+
+help:  ## What there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+run:  ## Start Tollgate on loopback, embedded, with the built-in rules
+	$(CARGO) run --release --bin tollgate -- serve
+
+build:  ## The release binary
+	$(CARGO) build --release --bin tollgate
+
+test: check  ## Everything that must hold: style, lints, unit, property and end-to-end tests
+	$(CARGO) build --locked --workspace --all-targets
+	@if $(CARGO) nextest --version >/dev/null 2>&1; \
+	then $(CARGO) nextest run --locked --workspace; \
+	else $(CARGO) test --locked --workspace; fi
+
+check:  ## Style and lints
+	$(CARGO) fmt --all -- --check
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
+	@scripts/check-house.sh
+
+fmt:  ## Put the code in its style
+	$(CARGO) fmt --all
+
+deny:  ## Licences, bans and sources of all dependencies (installs cargo-deny if missing)
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny@0.20.2
+	$(CARGO) deny --all-features check bans licenses sources
+
+bench:  ## All benchmarks, side by side with peers; rewrites the table in docs/benchmarks.md
+	bench/run.sh
+
+clean:  ## Remove what was built
+	$(CARGO) clean
+	rm -rf bench/target tollgate-data

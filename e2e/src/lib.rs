@@ -1,0 +1,21 @@
+//! Starts the real `tollgate` binary and talks to it as a client would.
+
+pub mod http;
+pub mod server;
+
+pub use http::{Client, Response};
+pub use server::{Server, ServerBuilder};
+
+use std::time::{Duration, Instant};
+
+/// How long an event may take before a test gives up on it.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until `condition` holds.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "did not happen within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

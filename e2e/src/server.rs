@@ -1,0 +1,208 @@
+//! A `tollgate serve` process on a free port, in a directory of its own.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+
+use tempfile::TempDir;
+
+use crate::{Client, PATIENCE};
+
+/// The binary under test, built beside this test.
+pub fn binary() -> PathBuf {
+    let mut path = std::env::current_exe().expect("the test knows its own path");
+    path.pop();
+    if path.ends_with("deps") {
+        path.pop();
+    }
+    path.push("tollgate");
+    assert!(
+        path.exists(),
+        "{} is not built: run `cargo build -p tollgate-cli` first, as `make test` does",
+        path.display()
+    );
+    path
+}
+
+/// How a server is to be started.
+pub struct ServerBuilder {
+    dir: TempDir,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+}
+
+impl Default for ServerBuilder {
+    fn default() -> Self {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        Self { dir, args: Vec::new(), env: Vec::new() }
+    }
+}
+
+impl ServerBuilder {
+    /// With these rules.
+    pub fn rules(self, yaml: &str) -> Self {
+        let path = self.dir.path().join("rules.yaml");
+        fs::write(&path, yaml).expect("the rule file is written");
+        self.arg("--rules").arg(&path.display().to_string())
+    }
+
+    /// With a further argument.
+    pub fn arg(mut self, arg: &str) -> Self {
+        self.args.push(arg.to_owned());
+        self
+    }
+
+    /// With an environment variable.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts it and waits until it listens.
+    pub fn start(self) -> Server {
+        let mut server = Server {
+            builder: self,
+            child: None,
+            addr: "127.0.0.1:0".parse().expect("an address"),
+        };
+        server.spawn();
+        server
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(binary());
+        command.args(["serve", "--http", "127.0.0.1:0", "--data-dir"]);
+        command.arg(self.dir.path().join("data"));
+        command.args(&self.args);
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
+    }
+}
+
+/// A running server; killed when dropped.
+pub struct Server {
+    builder: ServerBuilder,
+    child: Option<Child>,
+    addr: SocketAddr,
+}
+
+impl Server {
+    /// One with the built-in rules.
+    pub fn start() -> Self {
+        ServerBuilder::default().start()
+    }
+
+    /// One with these rules.
+    pub fn with_rules(yaml: &str) -> Self {
+        ServerBuilder::default().rules(yaml).start()
+    }
+
+    fn spawn(&mut self) {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path())
+            .expect("the log file is opened");
+        let mut child = self
+            .builder
+            .command()
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("tollgate starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("standard output is piped");
+        BufReader::new(stdout).read_line(&mut line).expect("the first line");
+        self.child = Some(child);
+        let addr = line.trim().strip_prefix("listening http=").and_then(|addr| addr.parse().ok());
+        self.addr = addr.unwrap_or_else(|| panic!("first line {line:?}; log:\n{}", self.log()));
+    }
+
+    /// Its folder.
+    pub fn dir(&self) -> &Path {
+        self.builder.dir.path()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir().join("log")
+    }
+
+    /// What it logged so far.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// A new connection.
+    pub fn client(&self) -> Client {
+        Client::connect(self.addr).expect("a connection")
+    }
+
+    /// Replaces the rule file, as an editor does.
+    pub fn write_rules(&self, yaml: &str) {
+        let aside = self.dir().join("rules.yaml.new");
+        fs::write(&aside, yaml).expect("the rule file is written");
+        fs::rename(aside, self.dir().join("rules.yaml")).expect("the rule file is replaced");
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        let command = format!("kill -{name} {}", self.pid());
+        let status = Command::new("sh").args(["-c", &command]).status();
+        assert!(status.is_ok_and(|status| status.success()), "kill -{name}");
+    }
+
+    /// Waits for it to end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("a running server");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = child.try_wait().expect("the child can be waited for") {
+                return status;
+            }
+            if Instant::now() > deadline {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!("it did not end within {PATIENCE:?}; log:\n{}", self.log());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// Kills it without warning and starts it again on the same data.
+    pub fn crash_and_restart(&mut self) {
+        self.signal("KILL");
+        self.wait();
+        self.spawn();
+    }
+
+    /// Stops it gently and starts it again on the same data.
+    pub fn restart(&mut self) {
+        self.signal("TERM");
+        let status = self.wait();
+        assert_eq!(status.code(), Some(0), "log:\n{}", self.log());
+        self.spawn();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
