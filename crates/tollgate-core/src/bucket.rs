@@ -12,7 +12,7 @@
 //! never returns more than the charge still occupies. When all nominal time has passed, no receipt
 //! can claim anything, and the bucket is fresh.
 
-use crate::limit::Pace;
+use crate::pace::Pace;
 use crate::state::{Ask, Examination, Outcome, Receipt, Status};
 use crate::{Algorithm, Limit, Nanos, Span};
 

@@ -12,6 +12,7 @@ mod bucket;
 mod calendar;
 mod fixed_window;
 mod limit;
+mod pace;
 mod sliding_counter;
 mod sliding_log;
 mod slots;

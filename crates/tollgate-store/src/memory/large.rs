@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use tollgate_core::{Nanos, Slots, Small, State};
 
 use super::fingerprint::Fingerprint;
-use super::table::Level;
+use super::group::Level;
 
 /// What an entry costs beside its contents, in packed counters.
 const BASE_WEIGHT: usize = 4;

@@ -4,6 +4,7 @@
 //! charges all or none; no other decision can see it half done, and no two can deadlock.
 
 mod fingerprint;
+mod group;
 mod large;
 mod pack;
 mod persist;

@@ -5,9 +5,10 @@ use tollgate_core::{
 };
 
 use super::fingerprint::Fingerprint;
+use super::group::{FULL, Level};
 use super::large::{Large, LargeCounters, Unsaved, as_slots, as_small};
 use super::pack::{pack, unpack};
-use super::table::{FULL, Inserted, Level, Place, Table};
+use super::table::{Inserted, Place, Table};
 
 /// Counters behind one lock.
 pub(crate) struct Shard {

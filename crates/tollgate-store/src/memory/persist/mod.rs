@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use tollgate_core::{Nanos, SECOND, SlidingLog, State};
 
 use super::fingerprint::{Fingerprint, SECRET_BYTES};
+use super::group::Level;
 use super::large::{Large, Unsaved};
 use super::shard::Shard;
-use super::table::Level;
 use super::{MemoryStore, random_secret};
 use file::{CLOSING, FileError, FrameReader, FrameWriter, Kind};
 use record::{Record, Records};

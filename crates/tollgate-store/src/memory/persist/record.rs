@@ -6,9 +6,9 @@ use tollgate_core::{
 };
 
 use crate::memory::fingerprint::Fingerprint;
+use crate::memory::group::Level;
 use crate::memory::large::{Large, Unsaved};
 use crate::memory::pack::Packed;
-use crate::memory::table::Level;
 
 const PACKED: u8 = 0;
 const REMOVED: u8 = 1;
