@@ -24,7 +24,8 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File { name, line, column } if *line > 0 => {
-                write!(f, "{name}:{line}:{column}"),
+                write!(f, "{name}:{line}:{column}")
+            }
             Self::File { name, .. } | Self::Variable(name) => f.write_str(name),
             Self::Flag(name) => f.write_str(name),
         }

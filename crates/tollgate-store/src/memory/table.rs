@@ -264,6 +264,7 @@ impl Table {
         };
         let mut groups = groups;
         loop {
+            groups = filling_blocks(groups).min(self.most_groups);
             self.heads = exactly(groups, Head::NEW);
             self.entries = exactly(groups, [Entry::EMPTY; GROUP_SLOTS]);
             self.occupied = 0;
@@ -316,6 +317,13 @@ impl Table {
             }
         }
     }
+}
+
+/// Rounds a large table up to whole blocks of the allocator, which would be taken from it anyway.
+fn filling_blocks(groups: usize) -> usize {
+    const BLOCK: usize = 64 << 10;
+    let bytes = groups * size_of::<Entries>();
+    if bytes < BLOCK { groups } else { bytes.next_multiple_of(BLOCK) / size_of::<Entries>() }
 }
 
 fn exactly<T: Clone>(length: usize, value: T) -> Vec<T> {

@@ -1,0 +1,256 @@
+//! Flags as typed.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Parser, Subcommand};
+use tollgate_engine::Enforcement;
+use tollgate_server::config::{LogFormat, LogLevel, parse_address};
+
+/// A rate limiter: every request pays a toll out of one or more budgets, or is refused.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tollgate",
+    version,
+    propagate_version = true,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = "Exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Serve(ServeArgs),
+    Check(CheckArgs),
+    /// Look at rule files.
+    #[command(subcommand)]
+    Rules(RulesCommand),
+    /// Look at the configuration.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print a completion script for a shell.
+    #[command(after_help = "Example: tollgate completions bash > /etc/bash_completion.d/tollgate")]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Print the reference of all commands as Markdown.
+    #[command(hide = true)]
+    HelpMarkdown,
+    /// Print the reference of the configuration as Markdown.
+    #[command(hide = true)]
+    ConfigMarkdown,
+}
+
+/// Serve decisions over HTTP.
+///
+/// Without any configuration it serves on loopback, port 8080, by the built-in default rule, and
+/// keeps its counters in ./tollgate-data. The first line on standard output says where it listens;
+/// the log goes to standard error. SIGTERM and SIGINT drain and end it with exit code 0.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tollgate serve
+  tollgate serve --rules rules.yaml
+  tollgate serve --config tollgate.yaml --http 127.0.0.1:0
+  TOLLGATE_DATA_AUTH=none tollgate serve --http 0.0.0.0:8080")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+}
+
+/// Where the configuration comes from. Flags come before TOLLGATE_ variables, those before the file.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct ConfigArgs {
+    /// The configuration file; `tollgate config default` prints one to begin with.
+    #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG", hide_env_values = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Where HTTP is served; port 0 picks a free one.
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    pub(crate) http: Option<SocketAddr>,
+    /// Where counters are kept across restarts; null keeps nothing on disk.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<String>,
+    /// The rule file; changes of it take effect at once.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Option<String>,
+    /// Whether refusals are enforced.
+    #[arg(long, value_name = "MODE", value_parser = enforcement())]
+    pub(crate) enforcement: Option<Enforcement>,
+    /// Who may ask for decisions.
+    #[arg(long, value_name = "WHO", value_parser = ["none", "token", "null"])]
+    pub(crate) data_auth: Option<String>,
+    /// How many counters are kept in memory.
+    #[arg(long, value_name = "N")]
+    pub(crate) max_counters: Option<u64>,
+    /// Threads that serve requests; 0 is one for each core.
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<u64>,
+    /// The least important level that is logged.
+    #[arg(long, value_name = "LEVEL", value_parser = named(LogLevel::ALL))]
+    pub(crate) log_level: Option<LogLevel>,
+    /// The form of the log.
+    #[arg(long, value_name = "FORMAT", value_parser = named(LogFormat::ALL))]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+/// Ask for a decision: of a running server, or of a rule file.
+///
+/// Asking a server charges the request unless --peek is given. With --rules the file is evaluated
+/// here, with all counters fresh, and no server is needed. Prints ALLOWED (exit code 0) or BLOCKED
+/// (exit code 1), why, and every limit.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(after_help = "Examples:
+  tollgate check --user ann --model gpt4
+  tollgate check --rules rules.yaml --api-key k1 --endpoint /api/search --method GET
+  tollgate check --url http://10.0.0.5:8080 --tenant acme --tokens 1200 --peek --json")]
+pub(crate) struct CheckArgs {
+    /// The server to ask [default: $TOLLGATE_URL, else http://127.0.0.1:8080].
+    #[arg(long, value_name = "URL", conflicts_with = "rules")]
+    pub(crate) url: Option<String>,
+    /// The bearer token, where the server asks for one.
+    #[arg(long, value_name = "TOKEN", env = "TOLLGATE_TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+    /// Evaluate this rule file instead of asking a server.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rules: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) request: RequestArgs,
+    /// Charge nothing.
+    #[arg(long)]
+    pub(crate) peek: bool,
+    /// Print the decision as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What is known of the request, and what it costs.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "The request")]
+pub(crate) struct RequestArgs {
+    /// The user.
+    #[arg(long, value_name = "ID")]
+    pub(crate) user: Option<String>,
+    /// The model asked for.
+    #[arg(long, value_name = "ID")]
+    pub(crate) model: Option<String>,
+    /// The API key.
+    #[arg(long, value_name = "KEY")]
+    pub(crate) api_key: Option<String>,
+    /// The tenant.
+    #[arg(long, value_name = "ID")]
+    pub(crate) tenant: Option<String>,
+    /// The client's address.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) ip: Option<IpAddr>,
+    /// The caller's plan.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tier: Option<String>,
+    /// The class of the model.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model_tier: Option<String>,
+    /// The path that is asked for.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) endpoint: Option<String>,
+    /// The HTTP method.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) method: Option<String>,
+    /// INTERNAL, PARTNER, EXTERNAL or the like.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) client_type: Option<String>,
+    /// The domain, or host, of the request.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) domain: Option<String>,
+    /// Any further attribute; may be repeated.
+    #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
+    pub(crate) attribute: Vec<(String, String)>,
+    /// What it costs on rules of unit requests or cost.
+    #[arg(long, value_name = "N")]
+    pub(crate) cost: Option<u64>,
+    /// What it costs on rules of unit tokens.
+    #[arg(long, value_name = "N")]
+    pub(crate) tokens: Option<u64>,
+}
+
+/// What to do with rule files.
+#[derive(Debug, Subcommand)]
+pub(crate) enum RulesCommand {
+    /// Check rule files and print everything that is wrong with them.
+    #[command(after_help = "Examples:
+  tollgate rules validate rules.yaml
+  generate-rules | tollgate rules validate --json -")]
+    Validate {
+        /// The files; - is standard input.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Print the findings as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the JSON Schema of a rule file, for editors.
+    Schema,
+}
+
+/// What to do with the configuration.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Check the configuration and print everything that is wrong with it.
+    #[command(after_help = "Example: tollgate config check --config tollgate.yaml")]
+    Check {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Print the findings as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the configuration in force: defaults, file, variables and flags together.
+    ///
+    /// Tokens are not shown.
+    Show {
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// Print it as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the commented default file.
+    #[command(after_help = "Example: tollgate config default > tollgate.yaml")]
+    Default,
+}
+
+fn enforcement() -> impl TypedValueParser<Value = Enforcement> {
+    let modes = [Enforcement::On, Enforcement::Shadow, Enforcement::Off];
+    PossibleValuesParser::new(modes.map(Enforcement::name))
+        .map(|name| Enforcement::from_name(&name).unwrap_or_default())
+}
+
+/// One of some named values.
+fn named<T: Copy + Default + Send + Sync + 'static>(
+    all: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(all.iter().map(|(name, _)| *name)).map(|given| {
+        all.iter().find(|(name, _)| *name == given).map(|(_, value)| *value).unwrap_or_default()
+    })
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("must be a name and a value such as region=eu".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn flags_do_not_contradict_each_other() {
+        super::Args::command().debug_assert();
+    }
+}

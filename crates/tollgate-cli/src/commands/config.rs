@@ -1,0 +1,72 @@
+//! `tollgate config`
+
+use serde_json::{Value, json};
+use tollgate_server::config::{ConfigProblem, ConfigProblems, DEFAULT_FILE, Origin};
+
+use crate::args::{ConfigArgs, ConfigCommand};
+use crate::failure::{Ended, Outcome};
+use crate::output;
+use crate::ready::{Ready, warnings};
+
+pub(super) fn run(command: ConfigCommand) -> Ended {
+    match command {
+        ConfigCommand::Check { config, json } => check(&config, json),
+        ConfigCommand::Show { config, json } => show(&config, json),
+        ConfigCommand::Default => {
+            output::print(DEFAULT_FILE)?;
+            Ok(Outcome::Done)
+        }
+    }
+}
+
+fn check(args: &ConfigArgs, json: bool) -> Ended {
+    let problems = Ready::load(args).err().unwrap_or_default();
+    let warnings = warnings();
+    let is_fine = problems.0.is_empty();
+    if json {
+        let problems: Vec<Value> = problems.0.iter().map(problem_json).collect();
+        let found = json!({ "ok": is_fine, "problems": problems, "warnings": warnings });
+        output::print_json(&found)?;
+    } else {
+        say(&problems, &warnings)?;
+    }
+    Ok(if is_fine { Outcome::Done } else { Outcome::Wrong })
+}
+
+fn say(problems: &ConfigProblems, warnings: &[String]) -> std::io::Result<()> {
+    for warning in warnings {
+        output::warn(warning)?;
+    }
+    if problems.0.is_empty() {
+        output::print("ok\n")
+    } else {
+        output::print(&format!("{problems}\n"))
+    }
+}
+
+fn show(args: &ConfigArgs, json: bool) -> Ended {
+    let Ready { config, warnings } = Ready::require(args)?;
+    for warning in warnings {
+        output::warn(&warning)?;
+    }
+    if json {
+        output::print_json(&config.to_json())?;
+    } else {
+        output::print(&config.to_yaml())?;
+    }
+    Ok(Outcome::Done)
+}
+
+fn problem_json(problem: &ConfigProblem) -> Value {
+    let place = match &problem.origin {
+        Origin::File { line, column, .. } if *line > 0 => Some((line, column)),
+        _ => None,
+    };
+    json!({
+        "origin": problem.origin.to_string(),
+        "line": place.map(|(line, _)| line),
+        "column": place.map(|(_, column)| column),
+        "key": problem.key,
+        "message": problem.message,
+    })
+}

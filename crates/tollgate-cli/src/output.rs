@@ -1,0 +1,82 @@
+//! What is printed: text, tables, JSON; colour only on a terminal.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal, Write};
+
+/// The colours that are used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Colour {
+    Green,
+    Red,
+    Yellow,
+}
+
+/// The text in colour, if the stream is a terminal and `NO_COLOR` does not forbid it.
+pub(crate) fn coloured(text: &str, colour: Colour, stream: &impl IsTerminal) -> String {
+    let forbidden = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if forbidden || !stream.is_terminal() {
+        return text.to_owned();
+    }
+    let code = match colour {
+        Colour::Green => 32,
+        Colour::Red => 31,
+        Colour::Yellow => 33,
+    };
+    format!("\x1b[1;{code}m{text}\x1b[0m")
+}
+
+/// Writes to standard output. A closed pipe is an error like any other, not a panic.
+pub(crate) fn print(text: &str) -> io::Result<()> {
+    print_to(&mut io::stdout().lock(), text)
+}
+
+/// Writes all of it.
+pub(crate) fn print_to(stream: &mut impl Write, text: &str) -> io::Result<()> {
+    stream.write_all(text.as_bytes())?;
+    stream.flush()
+}
+
+/// Writes JSON to standard output, indented, since people look at it too.
+pub(crate) fn print_json(value: &serde_json::Value) -> io::Result<()> {
+    print(&format!("{value:#}\n"))
+}
+
+/// Says on standard error what someone should look at.
+pub(crate) fn warn(text: &str) -> io::Result<()> {
+    let label = coloured("warning:", Colour::Yellow, &io::stderr());
+    print_to(&mut io::stderr(), &format!("{label} {text}\n"))
+}
+
+/// A table with aligned columns.
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+    let mut widths = head.map(str::len);
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    let mut add = |cells: [&str; N]| {
+        let mut line = String::new();
+        for (cell, width) in cells.into_iter().zip(widths) {
+            let _ = write!(line, "{cell:width$}  ");
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    };
+    add(head);
+    for row in rows {
+        add(row.each_ref().map(String::as_str));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [["a".to_owned(), "1".to_owned()], ["longer".to_owned(), "2".to_owned()]];
+        assert_eq!(table(["NAME", "N"], &rows), "NAME    N\na       1\nlonger  2\n");
+    }
+}

@@ -1,0 +1,58 @@
+//! From flags as typed to what a command needs.
+
+use tollgate_server::config::{Config, ConfigProblems, Overrides, unknown_variables};
+
+use crate::args::ConfigArgs;
+use crate::failure::Failure;
+
+/// The configuration in force, and what is odd about it.
+pub(crate) struct Ready {
+    pub(crate) config: Config,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Ready {
+    /// Loads the configuration that flags, environment and file say together.
+    pub(crate) fn load(args: &ConfigArgs) -> Result<Self, ConfigProblems> {
+        let config = Config::load(args.config.as_deref(), environment(), &overrides(args))?;
+        Ok(Self { config, warnings: warnings() })
+    }
+
+    /// Like [`Ready::load`], for commands that cannot go on without.
+    pub(crate) fn require(args: &ConfigArgs) -> Result<Self, Failure> {
+        Self::load(args).map_err(|problems| {
+            let count = problems.0.len();
+            let things = if count == 1 { "is a problem" } else { "are problems" };
+            Failure::Usage(anyhow::anyhow!("there {things} in the configuration\n{problems}"))
+        })
+    }
+}
+
+/// The variables that look like settings and are none.
+pub(crate) fn warnings() -> Vec<String> {
+    let unknown = unknown_variables(environment().map(|(name, _)| name));
+    unknown
+        .into_iter()
+        .map(|name| format!("{name} is set, but there is no such setting; see `tollgate config default`"))
+        .collect()
+}
+
+fn overrides(args: &ConfigArgs) -> Overrides {
+    Overrides {
+        http: args.http,
+        data_dir: args.data_dir.clone(),
+        rules: args.rules.clone(),
+        enforcement: args.enforcement,
+        data_auth: args.data_auth.clone(),
+        max_counters: args.max_counters,
+        threads: args.threads,
+        log_level: args.log_level,
+        log_format: args.log_format,
+    }
+}
+
+/// The environment. A variable that is not Unicode cannot be one of ours.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
