@@ -66,6 +66,11 @@ impl Hasher {
         Self { secret }
     }
 
+    /// For the one file that keeps it.
+    pub(crate) const fn secret(&self) -> &[u8; SECRET_BYTES] {
+        &self.secret
+    }
+
     /// The hash of the key values alone. Limits that share them share it.
     #[inline]
     pub(crate) fn key_hash(&self, key: &[&str]) -> u128 {
@@ -75,14 +80,15 @@ impl Hasher {
         }
     }
 
-    /// Each part with its length before it, so that ("ab", "c") and ("a", "bc") differ.
+    /// Each part with its length before it, so that ("ab", "c") and ("a", "bc") differ; turned, so
+    /// that no single value can imitate several.
     fn parts_hash(&self, key: &[&str]) -> u128 {
         let mut bytes = smallvec::SmallVec::<[u8; INLINE_KEY_BYTES]>::new();
         for part in key {
             bytes.extend_from_slice(&(part.len() as u32).to_le_bytes());
             bytes.extend_from_slice(part.as_bytes());
         }
-        xxh3_128_with_secret(&bytes, &self.secret)
+        xxh3_128_with_secret(&bytes, &self.secret).rotate_left(u64::BITS)
     }
 
     /// The fingerprint of a limit's counter. The salt is public, the key hash is not; their

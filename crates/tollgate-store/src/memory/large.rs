@@ -4,6 +4,8 @@
 //! budget is spent. The budget is in the same unit as a packed counter (about 40 bytes).
 
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 use tollgate_core::{Nanos, Slots, Small, State};
@@ -32,6 +34,8 @@ pub(crate) struct Large {
 pub(crate) enum Unsaved {
     /// Nothing.
     Nothing,
+    /// Nothing, but it was saved to another file than the present journal.
+    Elsewhere,
     /// The last entries of a log, this many.
     Tail(u32),
     /// Everything.
@@ -45,8 +49,12 @@ impl Unsaved {
             Self::Nothing => Self::Tail(1),
             // One too many where the last entry grew: harmless, entries are saved as absolutes.
             Self::Tail(entries) => Self::Tail(entries.saturating_add(1)),
-            Self::All => Self::All,
+            Self::Elsewhere | Self::All => Self::All,
         }
+    }
+
+    const fn is_something(self) -> bool {
+        matches!(self, Self::Tail(_) | Self::All)
     }
 }
 
@@ -81,12 +89,39 @@ impl Hasher for Identity {
     }
 }
 
+/// What the large counters of all shards weigh together. One long log may outweigh its shard's share
+/// many times; as long as there is room elsewhere, its neighbours need not go for it.
+pub(crate) struct Budget {
+    weight: AtomicUsize,
+    most_weight: usize,
+}
+
+impl Budget {
+    pub(crate) const fn new(most_weight: usize) -> Self {
+        Self { weight: AtomicUsize::new(0), most_weight }
+    }
+
+    fn is_exceeded(&self) -> bool {
+        self.weight.load(Ordering::Relaxed) > self.most_weight
+    }
+
+    fn change(&self, from: usize, to: usize) {
+        if to > from {
+            self.weight.fetch_add(to - from, Ordering::Relaxed);
+        } else if to < from {
+            self.weight.fetch_sub(from - to, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The large counters of one shard.
 pub(crate) struct LargeCounters {
     slab: Vec<Large>,
     index: HashMap<Fingerprint, u32, BuildHasherDefault<Identity>>,
     weight: usize,
-    most_weight: usize,
+    /// The shard's share of the budget.
+    share: usize,
+    budget: Arc<Budget>,
     /// Counters that the journal must be told of.
     dirty: Vec<Fingerprint>,
     /// Whether there is a journal to tell.
@@ -95,12 +130,13 @@ pub(crate) struct LargeCounters {
 }
 
 impl LargeCounters {
-    pub(crate) fn new(most_weight: usize, journals: bool) -> Self {
+    pub(crate) fn new(share: usize, budget: Arc<Budget>, journals: bool) -> Self {
         Self {
             slab: Vec::new(),
             index: HashMap::default(),
             weight: 0,
-            most_weight: most_weight.max(BASE_WEIGHT),
+            share: share.max(BASE_WEIGHT),
+            budget,
             dirty: Vec::new(),
             journals,
             draw: 0x9E37_79B9_7F4A_7C15,
@@ -140,20 +176,23 @@ impl LargeCounters {
         let result = change(large);
         if !self.journals {
             large.unsaved = Unsaved::Nothing;
-        } else if was == Unsaved::Nothing && large.unsaved != Unsaved::Nothing {
+        } else if !was.is_something() && large.unsaved.is_something() {
             self.dirty.push(fingerprint);
         }
-        self.weight = self.weight + large.weight() - weight;
+        let changed = large.weight();
+        self.weight = self.weight + changed - weight;
+        self.budget.change(weight, changed);
         Some(result)
     }
 
     /// Adds a counter that is not there yet, and returns how many in use had to go for it.
     pub(crate) fn insert(&mut self, large: Large, now: Nanos) -> u64 {
         let fingerprint = large.fingerprint;
-        if self.journals && large.unsaved != Unsaved::Nothing {
+        if self.journals && large.unsaved.is_something() {
             self.dirty.push(fingerprint);
         }
         self.weight += large.weight();
+        self.budget.change(0, large.weight());
         self.index.insert(fingerprint, self.slab.len() as u32);
         self.slab.push(large);
         self.make_room(fingerprint, now)
@@ -162,7 +201,7 @@ impl LargeCounters {
     /// Brings the weight under the budget without touching `spared`.
     pub(crate) fn make_room(&mut self, spared: Fingerprint, now: Nanos) -> u64 {
         let mut evicted = 0;
-        while self.weight > self.most_weight && self.slab.len() > 1 {
+        while self.weight > self.share && self.budget.is_exceeded() && self.slab.len() > 1 {
             let Some(victim) = self.draw_victim(spared, now) else { break };
             evicted += u64::from(victim.fresh_at > now);
             self.remove(victim.fingerprint);
@@ -204,6 +243,7 @@ impl LargeCounters {
         }
         let removed = self.slab.swap_remove(position);
         self.weight -= removed.weight();
+        self.budget.change(removed.weight(), 0);
         if let Some(moved) = self.slab.get(position) {
             self.index.insert(moved.fingerprint, position as u32);
         }
@@ -231,6 +271,22 @@ impl LargeCounters {
         self.slab.iter()
     }
 
+    /// From here on a log is first told as a whole again.
+    pub(crate) fn expect_new_journal(&mut self) {
+        for large in &mut self.slab {
+            large.unsaved =
+                if large.unsaved.is_something() { Unsaved::All } else { Unsaved::Elsewhere };
+        }
+    }
+
+    /// Lets go of what the journal was to be told: it was told otherwise, or never will be.
+    pub(crate) fn forget_changes(&mut self) {
+        self.dirty = Vec::new();
+        for large in &mut self.slab {
+            large.unsaved = Unsaved::Elsewhere;
+        }
+    }
+
     /// Every counter changed since the last call, with what of it is unsaved.
     pub(crate) fn drain_dirty(&mut self, mut each: impl FnMut(&Large)) {
         for fingerprint in std::mem::take(&mut self.dirty) {
@@ -240,6 +296,12 @@ impl LargeCounters {
                 large.unsaved = Unsaved::Nothing;
             }
         }
+    }
+}
+
+impl Drop for LargeCounters {
+    fn drop(&mut self) {
+        self.budget.change(self.weight, 0);
     }
 }
 

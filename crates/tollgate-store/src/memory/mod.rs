@@ -8,18 +8,23 @@ mod group;
 mod large;
 mod pack;
 mod persist;
+mod repeat;
 mod shard;
 mod table;
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SlotId};
+use tollgate_core::{Limit, Nanos, Outcome, Receipt, SlotId};
 
 use crate::{Charge, Counter, GiveBack, Mode, Outcomes, Request, Store, StoreError};
 use fingerprint::{Fingerprint, Hasher, SECRET_BYTES};
+use large::Budget;
 use persist::Persister;
+use repeat::examine_repeat;
 use shard::{Found, Shard, is_large};
 
 /// The most shards there are. A power of two.
@@ -62,6 +67,8 @@ pub struct MemoryStore {
     hasher: Hasher,
     shards: Box<[Mutex<Shard>]>,
     per_shard: usize,
+    /// What logs and slots may take, over all shards.
+    budget: Arc<Budget>,
     journals: bool,
     persister: Mutex<Option<Persister>>,
 }
@@ -72,8 +79,8 @@ struct Step {
     /// Where its shard's guard is among the held ones.
     guard: usize,
     found: Found,
-    /// The cost, and that of earlier charges of the request to the same counter.
-    ask: Ask,
+    /// An earlier charge of the request goes to the same counter.
+    is_repeat: bool,
 }
 
 type Steps = SmallVec<[Step; 8]>;
@@ -88,28 +95,40 @@ impl MemoryStore {
     /// A store as the options say. What is on disk is restored; a file that cannot be is refused
     /// with a warning in the log, and never stops the start.
     pub fn open(options: &MemoryOptions, now: Nanos) -> Self {
+        Self::open_folding(options, persist::LEAST_JOURNAL_BYTES, now)
+    }
+
+    /// [`MemoryStore::open`] with another size from which on journals are folded into a base, so that
+    /// tests reach it.
+    #[doc(hidden)]
+    pub fn open_folding(options: &MemoryOptions, journal_bytes: u64, now: Nanos) -> Self {
         let Some(dir) = &options.data_dir else { return Self::new(options.max_counters) };
-        let secret = match persist::load_or_create_secret(dir) {
-            Ok(secret) => secret,
-            Err(error) => {
-                tracing::warn!(dir = %dir.display(), %error,
-                    "counters are not persisted: the data directory cannot be used");
-                return Self::new(options.max_counters);
-            }
-        };
-        let store = Self::with_secret(options.max_counters, secret, true);
-        *store.persister.lock() = Persister::open(dir, &store, now);
-        store
+        Self::open_in(dir, options.max_counters, journal_bytes, now).unwrap_or_else(|error| {
+            tracing::warn!(dir = %dir.display(), %error,
+                "counters are not persisted: the data directory cannot be used");
+            Self::new(options.max_counters)
+        })
+    }
+
+    fn open_in(dir: &Path, counters: usize, journal_bytes: u64, now: Nanos) -> io::Result<Self> {
+        let lock = persist::lock(dir)?;
+        let store = Self::with_secret(counters, persist::load_or_create_secret(dir)?, true);
+        let persister = Persister::open(dir, lock, &store, journal_bytes, now)?;
+        *store.persister.lock() = Some(persister);
+        Ok(store)
     }
 
     fn with_secret(max_counters: usize, secret: [u8; SECRET_BYTES], journals: bool) -> Self {
         let wanted = (max_counters / LEAST_COUNTERS_PER_SHARD).max(1).next_power_of_two();
         let shards = wanted.min(MOST_SHARDS);
         let per_shard = (max_counters / shards).max(1);
+        let budget = Arc::new(Budget::new(max_counters));
+        let shard = |_| Mutex::new(Shard::new(per_shard, Arc::clone(&budget), journals));
         Self {
             hasher: Hasher::new(secret),
-            shards: (0..shards).map(|_| Mutex::new(Shard::new(per_shard, journals))).collect(),
+            shards: (0..shards).map(shard).collect(),
             per_shard,
+            budget,
             journals,
             persister: Mutex::new(None),
         }
@@ -148,7 +167,8 @@ impl MemoryStore {
 
     fn forget_everything(&self) {
         for shard in &self.shards {
-            *shard.lock() = Shard::new(self.per_shard, self.journals);
+            let budget = Arc::clone(&self.budget);
+            *shard.lock() = Shard::new(self.per_shard, budget, self.journals);
         }
     }
 
@@ -204,11 +224,18 @@ impl MemoryStore {
     fn decide_several(&self, request: &Request<'_>, now: Nanos, outcomes: &mut Outcomes) {
         let (mut steps, mut guards) = self.lock(request.charges);
         let first = outcomes.len();
-        for (step, charge) in steps.iter_mut().zip(request.charges) {
+        for (index, charge) in request.charges.iter().enumerate() {
+            let (earlier, rest) = steps.split_at_mut(index);
+            let Some(step) = rest.first_mut() else { continue };
             let Some(shard) = guards.get(step.guard) else { continue };
             step.found = shard.find(step.fingerprint, charge.limit);
             let limit = charge.limit;
-            let examination = shard.examine(&step.found, step.fingerprint, limit, &step.ask, now);
+            let examination = if step.is_repeat {
+                let decided = outcomes.get(first..).unwrap_or_default();
+                examine_repeat(shard, step, earlier, decided, request, now)
+            } else {
+                shard.examine(&step.found, step.fingerprint, limit, &charge.ask, now)
+            };
             outcomes.push(Outcome {
                 examination,
                 status: shard.status(&step.found, step.fingerprint, limit, now),
@@ -235,7 +262,7 @@ impl MemoryStore {
                     continue;
                 }
                 let Some(shard) = guards.get_mut(step.guard) else { continue };
-                if insertions || step.is_repeat(charge) {
+                if insertions || step.is_repeat {
                     step.found = shard.find(step.fingerprint, charge.limit);
                 }
                 let (found, fingerprint) = (&step.found, step.fingerprint);
@@ -257,14 +284,9 @@ impl MemoryStore {
             };
             key_hash = Some((counter.key, hash));
             let fingerprint = Hasher::fingerprint(hash, counter.salt);
-            let mut ask = charge.ask;
-            for (earlier, charge) in steps.iter().zip(charges) {
-                if earlier.fingerprint == fingerprint {
-                    ask.cost = ask.cost.saturating_add(charge.ask.cost);
-                }
-            }
+            let is_repeat = steps.iter().any(|earlier| earlier.fingerprint == fingerprint);
             let guard = self.shard_index(fingerprint);
-            steps.push(Step { fingerprint, guard, found: Found::Absent, ask });
+            steps.push(Step { fingerprint, guard, found: Found::Absent, is_repeat });
         }
         let mut wanted: SmallVec<[usize; 8]> = steps.iter().map(|step| step.guard).collect();
         wanted.sort_unstable();
@@ -282,13 +304,6 @@ impl MemoryStore {
         if let Some(shard) = self.shard_of(fingerprint) {
             shard.lock().give_back(fingerprint, give_back.limit, &give_back.receipt, now);
         }
-    }
-}
-
-impl Step {
-    /// An earlier charge of the same request went to the same counter.
-    fn is_repeat(&self, charge: &Charge<'_>) -> bool {
-        self.ask.cost != charge.ask.cost
     }
 }
 

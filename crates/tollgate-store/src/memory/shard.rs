@@ -1,12 +1,14 @@
 //! One shard: the counters behind one lock.
 
+use std::sync::Arc;
+
 use tollgate_core::{
     Algorithm, Ask, Examination, Limit, Nanos, Outcome, Receipt, SlotId, Small, State, Status,
 };
 
 use super::fingerprint::Fingerprint;
 use super::group::{FULL, Level};
-use super::large::{Large, LargeCounters, Unsaved, as_slots, as_small};
+use super::large::{Budget, Large, LargeCounters, Unsaved, as_slots, as_small};
 use super::pack::{pack, unpack};
 use super::table::{Inserted, Place, Table};
 
@@ -51,19 +53,21 @@ pub(crate) const fn is_large(limit: &Limit) -> bool {
     matches!(limit.algorithm(), Algorithm::SlidingWindowLog | Algorithm::Concurrency)
 }
 
-/// How much of the limit is used, in sixteenths, by shifts alone.
+/// How much of the limit is used, by shifts alone: a full counter is at 8 to 15, whatever its
+/// capacity.
 #[inline]
 fn level(limit: &Limit, used: u64) -> Level {
-    let capacity = limit.capacity().max(1);
-    let shift = 60 - capacity.leading_zeros().min(60);
-    ((used >> shift) as u8).min(FULL)
+    let zeros = limit.capacity().max(1).leading_zeros();
+    let scaled =
+        if zeros > 60 { used.min(FULL.into()) << (zeros - 60) } else { used >> (60 - zeros) };
+    scaled.min(FULL.into()) as Level
 }
 
 impl Shard {
-    pub(crate) fn new(most_counters: usize, journals: bool) -> Self {
+    pub(crate) fn new(most_counters: usize, budget: Arc<Budget>, journals: bool) -> Self {
         Self {
             table: Table::new(most_counters),
-            large: Box::new(LargeCounters::new(most_counters, journals)),
+            large: Box::new(LargeCounters::new(most_counters, budget, journals)),
             journals,
             removed: Vec::new(),
             is_dirty: false,
@@ -235,12 +239,13 @@ impl Shard {
         }
         let fresh_at = small.fresh_at(limit.window_nanos());
         let state = State::Small(*small);
-        if matches!(found, Found::Oversized(_)) {
-            self.large.change(fingerprint, |large| {
-                (large.state, large.fresh_at, large.level) = (state, fresh_at, level);
-                large.unsaved = Unsaved::All;
-            });
-        } else {
+        // Not where it was found: another charge of the same request may have moved it or evicted
+        // it since.
+        let known = self.large.change(fingerprint, |large| {
+            (large.state, large.fresh_at, large.level) = (state.clone(), fresh_at, level);
+            large.unsaved = Unsaved::All;
+        });
+        if known.is_none() {
             let unsaved = Unsaved::All;
             let large = Large { fingerprint, state, fresh_at, level, unsaved };
             self.evicted += self.large.insert(large, now);
@@ -314,6 +319,14 @@ impl Shard {
             }
         }
         self.is_dirty = true;
+    }
+
+    /// Lets go of what the journal was to be told.
+    pub(crate) fn forget_changes(&mut self) {
+        self.removed = Vec::new();
+        self.table.drain_dirty(|_, _, _| {});
+        self.large.forget_changes();
+        self.is_dirty = false;
     }
 
     /// Drops a counter without telling the journal.

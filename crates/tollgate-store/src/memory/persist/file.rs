@@ -13,8 +13,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const MAGIC: &[u8; 8] = b"TOLLGAT1";
 const HEADER_BYTES: usize = 40;
 
-/// The longest frame that is read back.
-pub(super) const LONGEST_FRAME: usize = 64 << 20;
+/// The longest frame. One record is one frame at least, and a log may be long.
+const LONGEST_FRAME: usize = 1 << 30;
 
 /// The payload of the frame that closes a base: without it the base is torn.
 pub(super) const CLOSING: &[u8] = b"closed";
@@ -37,6 +37,8 @@ pub(super) enum FileError {
     Foreign,
     #[error("it was written under another fingerprint secret")]
     ForeignSecret,
+    #[error("it is of generation {0:x}, not of the one in its name")]
+    Misnamed(u64),
     #[error("it is torn or damaged after {0} good frames")]
     Torn(u64),
 }
@@ -80,6 +82,9 @@ impl FrameWriter {
     }
 
     pub(super) fn write(&mut self, payload: &[u8]) -> io::Result<()> {
+        if payload.len() > LONGEST_FRAME {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "a frame is too long"));
+        }
         let seed = seed(self.identity, self.generation, self.frames);
         let mut head = [0; 12];
         let (length, checksum) = head.split_at_mut(4);
@@ -95,19 +100,40 @@ impl FrameWriter {
     pub(super) fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
+
+    /// Whether this file is the one at `path`.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        let (Ok(written), Ok(found)) = (self.file.metadata(), std::fs::metadata(path)) else {
+            return false;
+        };
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::MetadataExt;
+            written.dev() == found.dev() && written.ino() == found.ino()
+        }
+        #[cfg(not(unix))]
+        {
+            written.len() == found.len()
+        }
+    }
 }
 
 /// Reads frames back until the first that is not whole.
 pub(super) struct FrameReader {
     file: BufReader<File>,
     identity: u64,
-    pub(super) generation: u64,
+    generation: u64,
     pub(super) frames: u64,
     pub(super) bytes: u64,
 }
 
 impl FrameReader {
-    pub(super) fn open(path: &Path, kind: Kind, identity: u64) -> Result<Self, FileError> {
+    /// Opens a file that must be of this origin: the secret's identity and the generation.
+    pub(super) fn open(
+        path: &Path,
+        kind: Kind,
+        (identity, expected): (u64, u64),
+    ) -> Result<Self, FileError> {
         let mut file = BufReader::with_capacity(1 << 20, File::open(path)?);
         let mut bytes = [0; HEADER_BYTES];
         file.read_exact(&mut bytes).map_err(|_| FileError::Foreign)?;
@@ -124,6 +150,9 @@ impl FrameReader {
         }
         if found_identity != identity {
             return Err(FileError::ForeignSecret);
+        }
+        if generation != expected {
+            return Err(FileError::Misnamed(generation));
         }
         Ok(Self { file, identity, generation, frames: 0, bytes: HEADER_BYTES as u64 })
     }
@@ -142,8 +171,9 @@ impl FrameReader {
         if length > LONGEST_FRAME {
             return Err(FileError::Torn(self.frames));
         }
-        payload.resize(length, 0);
-        if read_up_to(&mut self.file, payload)? != length {
+        // A damaged length must not allocate more than the file holds.
+        payload.clear();
+        if (&mut self.file).take(length as u64).read_to_end(payload)? != length {
             return Err(FileError::Torn(self.frames));
         }
         let seed = seed(self.identity, self.generation, self.frames);

@@ -4,29 +4,35 @@
 //! aside and renamed, and only then are the files of older generations removed. Whatever moment the
 //! process dies at, the newest whole base plus all journals from its generation on, laid over it in
 //! order, are the counters as of the last flush.
+//!
+//! Records are absolute, but for the tail of a log. A journal therefore tells a log as a whole before
+//! it tells its tails, so that no tail is ever laid over what another, perhaps damaged, file said.
 
 mod file;
 mod record;
+mod restore;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use tollgate_core::{Nanos, SECOND, SlidingLog, State};
+use tollgate_core::{Nanos, SECOND};
 
-use super::fingerprint::{Fingerprint, SECRET_BYTES};
-use super::group::Level;
-use super::large::{Large, Unsaved};
+use super::fingerprint::SECRET_BYTES;
+use super::large::Unsaved;
 use super::shard::Shard;
 use super::{MemoryStore, random_secret};
-use file::{CLOSING, FileError, FrameReader, FrameWriter, Kind};
-use record::{Record, Records};
+use file::{CLOSING, FrameWriter, Kind};
+use restore::restore;
 
 const SECRET_FILE: &str = "counters.secret";
 const LOCK_FILE: &str = "counters.lock";
 
-/// A journal is folded into a new base when it outgrows this and twice the base.
-const LEAST_JOURNAL_BYTES: u64 = 16 << 20;
+/// Journals are folded into a new base when they outgrow this and twice the base.
+pub(super) const LEAST_JOURNAL_BYTES: u64 = 16 << 20;
+
+/// Every start leaves a journal behind; so many of them are folded too, however small.
+const MOST_JOURNALS: usize = 16;
 
 /// Frames are closed when they outgrow this.
 const FRAME_BYTES: usize = 1 << 20;
@@ -40,7 +46,6 @@ const TIME_BETWEEN_WARNINGS: Nanos = 60 * SECOND;
 
 /// Reads the fingerprint secret of a data directory, or makes one.
 pub(super) fn load_or_create_secret(dir: &Path) -> io::Result<[u8; SECRET_BYTES]> {
-    fs::create_dir_all(dir)?;
     let path = dir.join(SECRET_FILE);
     match fs::read(&path) {
         Ok(bytes) => {
@@ -54,94 +59,140 @@ pub(super) fn load_or_create_secret(dir: &Path) -> io::Result<[u8; SECRET_BYTES]
         Err(error) => return Err(error),
     }
     let secret = random_secret();
+    write_secret(dir, &secret)?;
+    Ok(secret)
+}
+
+fn write_secret(dir: &Path, secret: &[u8; SECRET_BYTES]) -> io::Result<()> {
     let aside = dir.join(format!("{SECRET_FILE}.new"));
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let mut file = options.open(&aside)?;
-    file.write_all(&secret)?;
+    file.write_all(secret)?;
     file.sync_all()?;
-    fs::rename(&aside, &path)?;
-    Ok(secret)
+    fs::rename(&aside, dir.join(SECRET_FILE))?;
+    sync_dir(dir)
+}
+
+/// A new or renamed file survives a power cut only once its directory is on disk.
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
 }
 
 /// Keeps a store's counters on disk.
 pub(super) struct Persister {
     dir: PathBuf,
     /// Held for as long as the store lives: two processes must not write one directory.
-    _lock: File,
+    lock: File,
     identity: u64,
     generation: u64,
     journal: Option<FrameWriter>,
+    /// What was there at the start and no base has taken in yet.
+    older: OlderJournals,
     base_bytes: u64,
+    least_journal_bytes: u64,
     warned_at: Option<Nanos>,
 }
 
+/// Journals of earlier runs.
+#[derive(Debug, Default, Clone, Copy)]
+struct OlderJournals {
+    files: usize,
+    bytes: u64,
+}
+
 impl Persister {
-    /// Restores what the directory holds into `store` and opens a journal. `None`, with a warning,
-    /// if the directory cannot be used.
-    pub(super) fn open(dir: &Path, store: &MemoryStore, now: Nanos) -> Option<Self> {
-        let lock = match lock(dir) {
-            Ok(lock) => lock,
-            Err(error) => {
-                tracing::warn!(dir = %dir.display(), %error,
-                    "counters are not persisted: is another tollgate using this directory?");
-                return None;
-            }
-        };
+    /// Restores what the directory holds into `store` and opens a journal. An error if the
+    /// directory is in use or cannot be read; one that cannot be written is tried again later.
+    pub(super) fn open(
+        dir: &Path,
+        lock: File,
+        store: &MemoryStore,
+        least_journal_bytes: u64,
+        now: Nanos,
+    ) -> io::Result<Self> {
         let identity = store.hasher.identity();
-        let (newest, base_bytes) = restore(dir, store, identity, now);
+        let restored = restore(dir, store, identity, now)?;
         let mut persister = Self {
             dir: dir.to_owned(),
-            _lock: lock,
+            lock,
             identity,
-            generation: newest + 1,
+            generation: restored.newest.saturating_add(1),
             journal: None,
-            base_bytes,
+            older: restored.journals,
+            base_bytes: restored.base_bytes,
+            least_journal_bytes,
             warned_at: None,
         };
         match persister.create_journal(persister.generation) {
             Ok(journal) => persister.journal = Some(journal),
             Err(error) => persister.warn(&error, now),
         }
-        Some(persister)
+        Ok(persister)
     }
 
     fn create_journal(&self, generation: u64) -> io::Result<FrameWriter> {
         let path = path_of(&self.dir, Kind::Journal, generation);
-        FrameWriter::create(&path, Kind::Journal, self.identity, generation)
+        let journal = FrameWriter::create(&path, Kind::Journal, self.identity, generation)?;
+        sync_dir(&self.dir)?;
+        Ok(journal)
     }
 
     /// Writes what changed. If the disk refuses, the next call tries to write everything anew.
     pub(super) fn flush(&mut self, store: &MemoryStore, now: Nanos) {
-        let flushed = match &mut self.journal {
-            Some(journal) => {
-                append_changes(journal, store).map(|()| journal.bytes).and_then(|bytes| {
-                    let most = LEAST_JOURNAL_BYTES.max(self.base_bytes * 2);
-                    if bytes > most { self.start_generation(store, now) } else { Ok(()) }
-                })
-            }
-            None => self.start_generation(store, now),
-        };
+        let path = path_of(&self.dir, Kind::Journal, self.generation);
+        // A journal whose directory was removed can still be written, but never be read back.
+        if self.journal.take_if(|journal| !journal.is_at(&path)).is_some() {
+            tracing::warn!(file = %path.display(), "the counter journal has vanished");
+        }
+        let flushed = self.append_or_start(store, now);
         if let Err(error) = flushed {
-            // What was drained for the failed write is in no journal: only a new base has it.
+            // What was drained for the failed write is in no journal: only a new base has it. Until
+            // then, keeping count of changes would only fill the memory.
             self.journal = None;
+            for shard in &store.shards {
+                shard.lock().forget_changes();
+            }
             self.warn(&error, now);
         } else {
             self.warned_at = None;
         }
     }
 
+    fn append_or_start(&mut self, store: &MemoryStore, now: Nanos) -> io::Result<()> {
+        let Some(journal) = &mut self.journal else { return self.start_generation(store, now) };
+        append_changes(journal, store)?;
+        let most = self.least_journal_bytes.max(self.base_bytes.saturating_mul(2));
+        let bytes = journal.bytes.saturating_add(self.older.bytes);
+        if bytes > most || self.older.files >= MOST_JOURNALS {
+            return self.start_generation(store, now);
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the directory is still ours: it may have been emptied or mounted anew.
+    fn reclaim(&mut self, store: &MemoryStore) -> io::Result<()> {
+        if !self.dir.join(LOCK_FILE).try_exists()? {
+            self.lock = relock(&self.dir)?;
+        }
+        if !self.dir.join(SECRET_FILE).try_exists()? {
+            write_secret(&self.dir, store.hasher.secret())?;
+        }
+        Ok(())
+    }
+
     fn start_generation(&mut self, store: &MemoryStore, now: Nanos) -> io::Result<()> {
-        let generation = self.generation + 1;
+        self.reclaim(store)?;
+        let generation = self.generation.saturating_add(1);
         let mut journal = self.create_journal(generation)?;
         let aside = self.dir.join("base.new");
         let mut base = FrameWriter::create(&aside, Kind::Base, self.identity, generation)?;
         let mut flushed_at = 0;
         let mut buffer = Vec::with_capacity(FRAME_BYTES * 2);
         for shard in &store.shards {
-            write_all(&shard.lock(), &mut buffer, now);
+            write_all(&mut shard.lock(), &mut buffer, now);
             if buffer.len() >= FRAME_BYTES {
                 write_frames(&mut base, &mut buffer)?;
             }
@@ -154,13 +205,15 @@ impl Persister {
         base.write(CLOSING)?;
         base.sync()?;
         fs::rename(&aside, path_of(&self.dir, Kind::Base, generation))?;
-        File::open(&self.dir)?.sync_all()?;
-        for (path, _, older) in files(&self.dir) {
+        sync_dir(&self.dir)?;
+        (self.generation, self.base_bytes, self.journal) = (generation, base.bytes, Some(journal));
+        self.older = OlderJournals::default();
+        for (path, _, older) in files(&self.dir)? {
             if older < generation {
-                fs::remove_file(path)?;
+                // One that stays is older than the base and will not be read.
+                let _ = fs::remove_file(path);
             }
         }
-        (self.generation, self.base_bytes, self.journal) = (generation, base.bytes, Some(journal));
         Ok(())
     }
 
@@ -173,10 +226,21 @@ impl Persister {
     }
 }
 
-fn lock(dir: &Path) -> io::Result<File> {
+/// Takes a directory for this process, making it if need be.
+pub(super) fn lock(dir: &Path) -> io::Result<File> {
+    fs::create_dir_all(dir)?;
+    relock(dir)
+}
+
+fn relock(dir: &Path) -> io::Result<File> {
     let path = dir.join(LOCK_FILE);
     let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
-    file.try_lock()?;
+    file.try_lock().map_err(|error| match error {
+        fs::TryLockError::WouldBlock => {
+            io::Error::new(io::ErrorKind::ResourceBusy, "another tollgate is using it")
+        }
+        fs::TryLockError::Error(error) => error,
+    })?;
     Ok(file)
 }
 
@@ -189,24 +253,29 @@ fn path_of(dir: &Path, kind: Kind, generation: u64) -> PathBuf {
 }
 
 /// The counter files of a directory, oldest generation first.
-fn files(dir: &Path) -> Vec<(PathBuf, Kind, u64)> {
+fn files(dir: &Path) -> io::Result<Vec<(PathBuf, Kind, u64)>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let Some(stem) = name.to_str().and_then(|name| name.strip_suffix(".counters")) else {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let Some((kind, digits)) =
+            name.strip_suffix(".counters").and_then(|stem| stem.split_once('-'))
+        else {
             continue;
         };
-        let (kind, digits) = match stem.split_once('-') {
-            Some(("base", digits)) => (Kind::Base, digits),
-            Some(("journal", digits)) => (Kind::Journal, digits),
+        let kind = match kind {
+            "base" => Kind::Base,
+            "journal" => Kind::Journal,
             _ => continue,
         };
-        if let Ok(generation) = u64::from_str_radix(digits, 16) {
-            found.push((entry.path(), kind, generation));
+        let Ok(generation) = u64::from_str_radix(digits, 16) else { continue };
+        // Only the one spelling: a generation must not be read twice.
+        if path == path_of(dir, kind, generation) {
+            found.push((path, kind, generation));
         }
     }
     found.sort_by_key(|(_, _, generation)| *generation);
-    found
+    Ok(found)
 }
 
 fn write_frames(file: &mut FrameWriter, buffer: &mut Vec<u8>) -> io::Result<()> {
@@ -217,13 +286,14 @@ fn write_frames(file: &mut FrameWriter, buffer: &mut Vec<u8>) -> io::Result<()> 
     Ok(())
 }
 
-fn write_all(shard: &Shard, buffer: &mut Vec<u8>, now: Nanos) {
+fn write_all(shard: &mut Shard, buffer: &mut Vec<u8>, now: Nanos) {
     shard.table.for_each(now, |fingerprint, packed, level| {
         record::write_packed(buffer, fingerprint, packed, level);
     });
     for large in shard.large.iter().filter(|large| large.fresh_at > now) {
         record::write_large(buffer, large, Unsaved::All);
     }
+    shard.large.expect_new_journal();
 }
 
 fn append_changes(journal: &mut FrameWriter, store: &MemoryStore) -> io::Result<()> {
@@ -249,141 +319,4 @@ fn append_changes(journal: &mut FrameWriter, store: &MemoryStore) -> io::Result<
     let wrote = !buffer.is_empty();
     write_frames(journal, &mut buffer)?;
     if wrote { journal.sync() } else { Ok(()) }
-}
-
-/// Restores the newest whole base and the journals from its generation on. Returns the newest
-/// generation seen and the size of the base.
-fn restore(dir: &Path, store: &MemoryStore, identity: u64, now: Nanos) -> (u64, u64) {
-    let files = files(dir);
-    let newest = files.last().map_or(0, |(_, _, generation)| *generation);
-    let mut from = 0;
-    let mut base_bytes = 0;
-    for (path, _, generation) in files.iter().rev().filter(|(_, kind, _)| *kind == Kind::Base) {
-        match read_base(path, store, identity, now) {
-            Ok(bytes) => {
-                (from, base_bytes) = (*generation, bytes);
-                break;
-            }
-            Err(error) => {
-                refuse(path, &error);
-                store.forget_everything();
-            }
-        }
-    }
-    for (path, _, generation) in files.iter().filter(|(_, kind, _)| *kind == Kind::Journal) {
-        if *generation < from {
-            continue;
-        }
-        if let Err(error) = read_journal(path, store, identity, now) {
-            match error {
-                // The tail of a journal is torn whenever a process dies while writing it.
-                FileError::Torn(frames) if frames > 0 => tracing::warn!(
-                    file = %path.display(), frames,
-                    "the end of a counter journal is torn and was left out"),
-                error => refuse(path, &error),
-            }
-        }
-    }
-    (newest, base_bytes)
-}
-
-/// Sets a file aside that cannot be used, so that it is looked at by people and not by us.
-fn refuse(path: &Path, error: &FileError) {
-    tracing::warn!(file = %path.display(), %error, "a counter file was refused and set aside");
-    let mut aside = path.as_os_str().to_owned();
-    aside.push(".refused");
-    if let Err(error) = fs::rename(path, aside) {
-        tracing::warn!(file = %path.display(), %error, "it could not be set aside");
-    }
-}
-
-fn read_base(
-    path: &Path,
-    store: &MemoryStore,
-    identity: u64,
-    now: Nanos,
-) -> Result<u64, FileError> {
-    let mut file = FrameReader::open(path, Kind::Base, identity)?;
-    let mut payload = Vec::new();
-    while file.read(&mut payload)? {
-        if payload == CLOSING {
-            return if file.read(&mut payload)? {
-                Err(FileError::Torn(file.frames))
-            } else {
-                Ok(file.bytes)
-            };
-        }
-        apply_frame(&payload, store, now).map_err(|_| FileError::Torn(file.frames))?;
-    }
-    Err(FileError::Torn(file.frames))
-}
-
-fn read_journal(
-    path: &Path,
-    store: &MemoryStore,
-    identity: u64,
-    now: Nanos,
-) -> Result<(), FileError> {
-    let mut file = FrameReader::open(path, Kind::Journal, identity)?;
-    let mut payload = Vec::new();
-    while file.read(&mut payload)? {
-        apply_frame(&payload, store, now).map_err(|_| FileError::Torn(file.frames))?;
-    }
-    Ok(())
-}
-
-fn apply_frame(payload: &[u8], store: &MemoryStore, now: Nanos) -> Result<(), record::Garbled> {
-    let mut records = Records(payload);
-    while let Some((fingerprint, level, record)) = records.next()? {
-        if let Some(shard) = store.shard_of(fingerprint) {
-            apply(&mut shard.lock(), fingerprint, level, record, now);
-        }
-    }
-    Ok(())
-}
-
-fn apply(shard: &mut Shard, fingerprint: Fingerprint, level: Level, record: Record, now: Nanos) {
-    let known = shard.table.find(fingerprint);
-    match record {
-        Record::Packed(packed) => {
-            shard.large.remove(fingerprint);
-            match known {
-                Some((place, _)) => shard.table.update(place, fingerprint, packed, level),
-                None if packed.fresh_at > now => {
-                    shard.table.insert(fingerprint, packed, level, now);
-                }
-                None => {}
-            }
-        }
-        Record::Removed => shard.forget(fingerprint),
-        Record::Whole(state, fresh_at) => {
-            shard.forget(fingerprint);
-            put_large(shard, fingerprint, level, state, fresh_at, now);
-        }
-        Record::Tail(entries, fresh_at) => {
-            let known = match shard.large.get(fingerprint).map(|large| &large.state) {
-                Some(State::Log(log)) => log.clone(),
-                _ => SlidingLog::default(),
-            };
-            let first = entries.first().map_or(0, |entry| entry.at);
-            let kept = known.entries().copied().take_while(|entry| entry.at < first);
-            let log = SlidingLog::from_entries(kept.chain(entries.iter().copied()));
-            shard.forget(fingerprint);
-            put_large(shard, fingerprint, level, State::Log(log), fresh_at, now);
-        }
-    }
-}
-
-fn put_large(
-    shard: &mut Shard,
-    fingerprint: Fingerprint,
-    level: Level,
-    state: State,
-    fresh_at: Nanos,
-    now: Nanos,
-) {
-    if fresh_at > now {
-        let unsaved = Unsaved::Nothing;
-        shard.large.insert(Large { fingerprint, state, fresh_at, level, unsaved }, now);
-    }
 }
