@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 
-use failure::{Failure, Outcome};
+use failure::Outcome;
 
 /// Small allocations from many threads are most of what a decision costs beside the decision.
 #[global_allocator]

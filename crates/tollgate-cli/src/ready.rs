@@ -33,7 +33,9 @@ pub(crate) fn warnings() -> Vec<String> {
     let unknown = unknown_variables(environment().map(|(name, _)| name));
     unknown
         .into_iter()
-        .map(|name| format!("{name} is set, but there is no such setting; see `tollgate config default`"))
+        .map(|name| {
+            format!("{name} is set, but there is no such setting; see `tollgate config default`")
+        })
         .collect()
 }
 

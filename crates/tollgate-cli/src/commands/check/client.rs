@@ -130,7 +130,8 @@ fn join_chunks(mut rest: &[u8]) -> anyhow::Result<Vec<u8>> {
         if size == 0 {
             return Ok(body);
         }
-        let (chunk, after) = after.get(2..).and_then(|it| it.split_at_checked(size)).ok_or_else(cut)?;
+        let (chunk, after) =
+            after.get(2..).and_then(|it| it.split_at_checked(size)).ok_or_else(cut)?;
         body.extend_from_slice(chunk);
         rest = after.get(2..).ok_or_else(cut)?;
     }
@@ -147,7 +148,8 @@ mod tests {
         assert_eq!(plain, (200, b"ab".to_vec()));
         let open = body("HTTP/1.0 404 Not Found\r\n\r\nabc").unwrap();
         assert_eq!(open, (404, b"abc".to_vec()));
-        let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1;x\r\nc\r\n0\r\n\r\n";
+        let chunks =
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1;x\r\nc\r\n0\r\n\r\n";
         assert_eq!(body(chunks).unwrap(), (200, b"abc".to_vec()));
     }
 
@@ -169,7 +171,10 @@ mod tests {
     #[test]
     fn urls_name_host_port_and_base() {
         let target = Target::parse("http://[::1]:81/limits/").unwrap();
-        assert_eq!((target.host.as_str(), target.port, target.base.as_str()), ("::1", 81, "/limits"));
+        assert_eq!(
+            (target.host.as_str(), target.port, target.base.as_str()),
+            ("::1", 81, "/limits")
+        );
         assert_eq!(Target::parse("http://a.example").unwrap().port, 80);
         assert!(Target::parse("https://a.example").is_err());
         assert!(Target::parse("a.example:80").is_err());

@@ -19,9 +19,8 @@ const MAX_COUNTERS: usize = 1_024;
 
 pub(super) fn ask(file: &Path, call: &Call) -> Result<Answer, Failure> {
     let (_, set) = rules::read(file)?;
-    let set = set.map_err(|problems| {
-        Failure::Usage(anyhow::anyhow!("the rules are wrong\n{problems}"))
-    })?;
+    let set =
+        set.map_err(|problems| Failure::Usage(anyhow::anyhow!("the rules are wrong\n{problems}")))?;
     // The defaults and nothing of the environment: no token is asked for, all is enforced.
     let config = Config::load(None, std::iter::empty(), &Overrides::default())
         .context("the default configuration")?;

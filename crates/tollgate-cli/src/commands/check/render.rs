@@ -36,8 +36,8 @@ pub(super) fn render(decision: &Value, is_allowed: bool) -> String {
 
 /// The server explains refusals; of what is allowed it is enough to say which limit is nearest.
 fn explanation(decision: &Value) -> String {
-    if let Some(text) = decision.get("explanation").and_then(Value::as_str) {
-        return text.to_owned();
+    if let Some(text) = decision.get("explanation") {
+        return plain(text);
     }
     match decision.get("ruleId").and_then(Value::as_str) {
         Some(rule) => format!("rule {rule:?} decides: {} remaining", shown(decision, "remaining")),
