@@ -25,6 +25,7 @@ pub(crate) struct Args {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, and it is made once")]
 pub(crate) enum Command {
     Serve(ServeArgs),
     Check(CheckArgs),
@@ -67,8 +68,9 @@ pub(crate) struct ServeArgs {
 /// Where the configuration comes from. Flags come before TOLLGATE_ variables, those before the file.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct ConfigArgs {
-    /// The configuration file; `tollgate config default` prints one to begin with.
-    #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG", hide_env_values = true)]
+    /// The configuration file (default: `$TOLLGATE_CONFIG`); `tollgate config default` prints one to
+    /// begin with.
+    #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Where HTTP is served; port 0 picks a free one.
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
@@ -110,23 +112,25 @@ pub(crate) struct ConfigArgs {
   tollgate check --rules rules.yaml --api-key k1 --endpoint /api/search --method GET
   tollgate check --url http://10.0.0.5:8080 --tenant acme --tokens 1200 --peek --json")]
 pub(crate) struct CheckArgs {
-    /// The server to ask [default: $TOLLGATE_URL, else http://127.0.0.1:8080].
+    /// The server to ask (default: `$TOLLGATE_URL`, else `http://127.0.0.1:8080`).
     #[arg(long, value_name = "URL", conflicts_with = "rules")]
     pub(crate) url: Option<String>,
-    /// The bearer token, where the server asks for one.
-    #[arg(long, value_name = "TOKEN", env = "TOLLGATE_TOKEN", hide_env_values = true)]
+    /// The bearer token, where the server asks for one (default: `$TOLLGATE_TOKEN`, which other
+    /// users of this machine cannot see).
+    #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
     /// Evaluate this rule file instead of asking a server.
     #[arg(long, value_name = "FILE")]
     pub(crate) rules: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) request: RequestArgs,
     /// Charge nothing.
     #[arg(long)]
     pub(crate) peek: bool,
     /// Print the decision as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+    // Last, since its heading would hold for what comes after it too.
+    #[command(flatten)]
+    pub(crate) request: RequestArgs,
 }
 
 /// What is known of the request, and what it costs.

@@ -14,7 +14,8 @@ pub(crate) struct Ready {
 impl Ready {
     /// Loads the configuration that flags, environment and file say together.
     pub(crate) fn load(args: &ConfigArgs) -> Result<Self, ConfigProblems> {
-        let config = Config::load(args.config.as_deref(), environment(), &overrides(args))?;
+        let file = args.config.clone().or_else(|| variable("TOLLGATE_CONFIG").map(Into::into));
+        let config = Config::load(file.as_deref(), environment(), &overrides(args))?;
         Ok(Self { config, warnings: warnings() })
     }
 
@@ -51,6 +52,11 @@ fn overrides(args: &ConfigArgs) -> Overrides {
         log_level: args.log_level,
         log_format: args.log_format,
     }
+}
+
+/// A variable, unless it is empty, which is how compose files and shells say that it is not set.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// The environment. A variable that is not Unicode cannot be one of ours.

@@ -1,5 +1,12 @@
 //! What the commands print, and how they exit.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail like tests"
+)]
+
 mod support;
 
 use std::process::Stdio;

@@ -1,5 +1,12 @@
 //! The references under `docs/reference` say what the binary says.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail like tests"
+)]
+
 mod support;
 
 use std::path::PathBuf;

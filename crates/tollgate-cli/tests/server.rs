@@ -1,10 +1,17 @@
 //! `serve` and `check` against each other.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "helpers of tests fail like tests"
+)]
+
 mod support;
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpListener;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use support::{file, run, run_with, tollgate};
 
@@ -68,6 +75,14 @@ fn a_token_is_asked_for_and_taken_from_the_environment() {
     let ran = with("wrong");
     assert_eq!(ran.code, 1);
     assert!(ran.stderr.contains("(status 401)"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_signal_ends_it_well() {
+    let mut server = Server::start(&["--log-format", "json"], &[]);
+    let kill = Command::new("kill").arg(server.child.id().to_string()).status().unwrap();
+    assert!(kill.success());
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use serde_json::{Map, Value};
 use crate::args::{CheckArgs, RequestArgs};
 use crate::failure::{Ended, Failure, Outcome};
 use crate::output;
+use crate::ready::variable;
 
 /// Who is asked unless told otherwise.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
@@ -32,9 +33,12 @@ struct Answer {
 pub(super) fn run(args: &CheckArgs) -> Ended {
     let path = if args.peek { "/rate-limit/peek" } else { "/rate-limit/allow" };
     let call = Call { path, body: body(&args.request).to_string() };
-    let answer = match &args.rules {
-        Some(file) => local::ask(file, &call)?,
-        None => client::ask(&url(args), args.token.as_deref(), &call)?,
+    let answer = if let Some(file) = &args.rules {
+        local::ask(file, &call)?
+    } else {
+        let url = args.url.clone().or_else(|| variable("TOLLGATE_URL"));
+        let token = args.token.clone().or_else(|| variable("TOLLGATE_TOKEN"));
+        client::ask(url.as_deref().unwrap_or(DEFAULT_URL), token.as_deref(), &call)?
     };
     let decision = decision(&answer)?;
     let is_allowed = decision
@@ -47,11 +51,6 @@ pub(super) fn run(args: &CheckArgs) -> Ended {
         output::print(&render::render(&decision, is_allowed))?;
     }
     Ok(if is_allowed { Outcome::Done } else { Outcome::Refused })
-}
-
-fn url(args: &CheckArgs) -> String {
-    let from_environment = || std::env::var("TOLLGATE_URL").ok().filter(|url| !url.is_empty());
-    args.url.clone().or_else(from_environment).unwrap_or_else(|| DEFAULT_URL.to_owned())
 }
 
 /// The body of the call: what was given, and nothing else.
