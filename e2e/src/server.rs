@@ -32,12 +32,13 @@ pub struct ServerBuilder {
     dir: TempDir,
     args: Vec<String>,
     env: Vec<(String, String)>,
+    has_data_dir: bool,
 }
 
 impl Default for ServerBuilder {
     fn default() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        Self { dir, args: Vec::new(), env: Vec::new() }
+        Self { dir, args: Vec::new(), env: Vec::new(), has_data_dir: true }
     }
 }
 
@@ -61,21 +62,26 @@ impl ServerBuilder {
         self
     }
 
+    /// Without `--data-dir`: the environment or the default says where.
+    pub fn no_data_dir(mut self) -> Self {
+        self.has_data_dir = false;
+        self
+    }
+
     /// Starts it and waits until it listens.
     pub fn start(self) -> Server {
-        let mut server = Server {
-            builder: self,
-            child: None,
-            addr: "127.0.0.1:0".parse().expect("an address"),
-        };
+        let mut server =
+            Server { builder: self, child: None, addr: "127.0.0.1:0".parse().expect("an address") };
         server.spawn();
         server
     }
 
     fn command(&self) -> Command {
         let mut command = Command::new(binary());
-        command.args(["serve", "--http", "127.0.0.1:0", "--data-dir"]);
-        command.arg(self.dir.path().join("data"));
+        command.args(["serve", "--http", "127.0.0.1:0"]);
+        if self.has_data_dir {
+            command.arg("--data-dir").arg(self.dir.path().join("data"));
+        }
         command.args(&self.args);
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
@@ -186,6 +192,12 @@ impl Server {
     pub fn crash_and_restart(&mut self) {
         self.signal("KILL");
         self.wait();
+        self.spawn();
+    }
+
+    /// Starts it again on the same data after it has ended.
+    pub fn start_again(&mut self) {
+        assert!(self.child.is_none(), "it is still running");
         self.spawn();
     }
 

@@ -28,9 +28,8 @@ const MAX_STREAMS: u32 = 256;
 const REST: Duration = Duration::from_millis(50);
 
 /// What a connection gets that is one too many.
-const TOO_MANY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
-    content-length: 78\r\nretry-after: 1\r\nconnection: close\r\n\r\n\
-    {\"error\":{\"code\":\"TOO_MANY_CONNECTIONS\",\"message\":\"try again in a moment\"}}\r\n";
+const TOO_MANY: &str =
+    r#"{"error":{"code":"TOO_MANY_CONNECTIONS","message":"try again in a moment"}}"#;
 
 /// One socket per worker on the same port; the kernel spreads connections among them.
 pub(crate) fn bind(addr: SocketAddr, workers: usize) -> io::Result<Vec<std::net::TcpListener>> {
@@ -127,8 +126,13 @@ fn connection_builder(config: &Config) -> auto::Builder<TokioExecutor> {
 }
 
 async fn turn_away(mut stream: TcpStream) {
+    let answer = format!(
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\nretry-after: 1\r\nconnection: close\r\n\r\n{TOO_MANY}",
+        TOO_MANY.len()
+    );
     let answer = async {
-        stream.write_all(TOO_MANY).await?;
+        stream.write_all(answer.as_bytes()).await?;
         stream.shutdown().await
     };
     let _ = tokio::time::timeout(Duration::from_secs(1), answer).await;

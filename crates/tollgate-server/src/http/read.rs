@@ -46,6 +46,11 @@ where
 
 /// Reads a JSON body. If it does not fit, says which field.
 pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiError> {
+    // serde would also take a list of the fields' values in order.
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        let message = "the body must be a JSON object".to_owned();
+        return Err(ApiError::Invalid { message, field: Some("body".to_owned()) });
+    }
     serde_json::from_slice(bytes).map_err(|error| diagnose(bytes, &error))
 }
 

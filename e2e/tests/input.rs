@@ -1,0 +1,128 @@
+//! Bad input: a 4xx that names the field, and nothing charged.
+
+use serde_json::{Value, json};
+use tollgate_e2e::{Client, Server};
+
+fn remaining(client: &mut Client) -> u64 {
+    let body = json!({"userId": "ann", "modelId": "gpt4"});
+    let peeked = client.post("/rate-limit/peek", &body).json();
+    peeked["remaining"].as_u64().expect("a figure")
+}
+
+fn refused(server: &Server, path: &str, body: &[u8], status: u16, field: &str) {
+    // A new connection: an answer to an oversized body closes it.
+    let response = server.client().request("POST", path, &[], body);
+    let shown = String::from_utf8_lossy(body.get(..80.min(body.len())).unwrap_or_default());
+    assert_eq!(response.status, status, "{path} {shown}: {}", response.text());
+    let error = &response.json()["error"];
+    assert_eq!(error["field"], field, "{path} {shown}: {error}");
+    assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()));
+    assert!(error["code"].as_str().is_some_and(|code| !code.is_empty()));
+}
+
+#[test]
+fn wrong_fields_are_named_and_charge_nothing() {
+    let server = Server::start();
+    let mut client = server.client();
+    let many: Value =
+        (0..100).map(|i| (format!("a{i}"), json!("v"))).collect::<serde_json::Map<_, _>>().into();
+    let long = "x".repeat(257);
+    let cases = [
+        (json!({"userId": "ann", "modelId": "gpt4", "cost": -1}), "cost"),
+        (json!({"userId": "ann", "modelId": "gpt4", "cost": 1.5}), "cost"),
+        (json!({"userId": "ann", "modelId": "gpt4", "cost": "1"}), "cost"),
+        (json!({"userId": "ann", "modelId": "gpt4", "cost": 9_007_199_254_740_992_u64}), "cost"),
+        (json!({"userId": "ann", "modelId": "gpt4", "tokens": -5}), "tokens"),
+        (json!({"userId": 7, "modelId": "gpt4"}), "userId"),
+        (json!({"userId": long, "modelId": "gpt4"}), "userId"),
+        (json!({"userId": "ann", "modelId": long}), "modelId"),
+        (json!({"userId": "ann", "modelId": "gpt4", "apiKey": long}), "apiKey"),
+        (json!({"userId": "ann", "modelId": "gpt4", "ip": "999.1.1.1"}), "ip"),
+        (json!({"userId": "ann", "modelId": "gpt4", "endpoint": "/a%zz"}), "endpoint"),
+        (json!({"userId": "ann", "modelId": "gpt4", "attributes": many}), "attributes"),
+        (json!({"userId": "ann", "modelId": "gpt4", "attributes": {"a": 1}}), "attributes"),
+        (json!({"userId": "ann", "modelId": "gpt4", "attributes": {"user_id": "b"}}), "attributes"),
+        (json!({"userId": "ann", "modelId": "gpt4", "requestId": long}), "requestId"),
+        (json!({"user_id": "ann", "modelId": "gpt4"}), "user_id"),
+    ];
+    for path in ["/rate-limit/allow", "/rate-limit/peek"] {
+        for (body, field) in &cases {
+            refused(&server, path, body.to_string().as_bytes(), 400, field);
+        }
+    }
+    refused(&server, "/rate-limit/check", br#"{"userId": "ann"}"#, 400, "modelId");
+    refused(&server, "/rate-limit/check", br#"{"userId": "", "modelId": "m"}"#, 400, "userId");
+    refused(&server, "/rate-limit/allow/batch", b"{}", 400, "requests");
+    let batch = json!({"requests": [{"userId": "ann"}, {"userId": "ann", "cost": -1}]});
+    let path = "/rate-limit/allow/batch";
+    refused(&server, path, batch.to_string().as_bytes(), 400, "requests[1].cost");
+    let batch = json!({"requests": vec![json!({"userId": "ann", "modelId": "gpt4"}); 1001]});
+    refused(&server, path, batch.to_string().as_bytes(), 400, "requests");
+    assert_eq!(remaining(&mut client), 100, "nothing was charged");
+}
+
+#[test]
+fn bodies_that_are_no_json_are_refused() {
+    let server = Server::start();
+    let mut client = server.client();
+    let deep = "[".repeat(100_000);
+    let bodies: [&[u8]; 6] =
+        [b"", b"{", b"[]", b"\xff\xfe{}", br#"{"userId":"\ud800"}"#, deep.as_bytes()];
+    for body in bodies {
+        refused(&server, "/rate-limit/allow", body, 400, "body");
+    }
+    let mut invalid_utf8 = br#"{"userId":"an"#.to_vec();
+    invalid_utf8.extend_from_slice(b"\xc3\x28\"}");
+    refused(&server, "/rate-limit/allow", &invalid_utf8, 400, "body");
+    assert_eq!(remaining(&mut client), 100);
+}
+
+#[test]
+fn a_ten_megabyte_field_is_too_large() {
+    let server = Server::start();
+    let body = json!({"userId": "x".repeat(10 << 20), "modelId": "gpt4"}).to_string();
+    let mut client = server.client();
+    // The server may answer and close before it has read everything.
+    let sent = client.try_request("POST", "/rate-limit/allow", &[], body.as_bytes());
+    if let Ok(response) = sent {
+        assert_eq!(response.status, 413, "{}", response.text());
+        assert_eq!(response.json()["error"]["field"], "body");
+    }
+    let under = json!({"userId": "x".repeat(1 << 19), "modelId": "gpt4"}).to_string();
+    refused(&server, "/rate-limit/allow", under.as_bytes(), 400, "userId");
+    assert_eq!(remaining(&mut server.client()), 100);
+}
+
+#[test]
+fn random_bytes_never_bring_it_down() {
+    let server = Server::start();
+    let mut state = 0x2545_F491_4F6C_DD1D_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let valid = json!({"userId": "ann", "modelId": "gpt4", "cost": 1, "attributes": {"a": "b"},
+        "endpoint": "/a/../b", "ip": "::1", "method": "GET"})
+    .to_string()
+    .into_bytes();
+    for round in 0..2_000 {
+        let mut body = valid.clone();
+        for _ in 0..=random() % 4 {
+            let at = (random() % body.len() as u64) as usize;
+            if let Some(byte) = body.get_mut(at) {
+                *byte = random() as u8;
+            }
+        }
+        let response = server.client().request("POST", "/rate-limit/peek", &[], &body);
+        assert!(
+            matches!(response.status, 200 | 400),
+            "round {round}: {} for {}",
+            response.status,
+            String::from_utf8_lossy(&body)
+        );
+    }
+    assert_eq!(server.client().get("/healthz").status, 200);
+    assert!(!server.log().contains("panicked"), "{}", server.log());
+}

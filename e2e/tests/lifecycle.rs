@@ -1,0 +1,100 @@
+//! Start, drain, stop.
+
+use std::process::Command;
+
+use serde_json::json;
+use tollgate_e2e::server::binary;
+use tollgate_e2e::{Client, Server, ServerBuilder};
+
+#[test]
+fn sigterm_finishes_what_is_under_way_and_exits_0() {
+    let mut server = Server::start();
+    let addr = server.addr();
+    let mut idle = server.client();
+    assert_eq!(idle.get("/healthz").status, 200);
+    let mut busy = server.client();
+    let body = json!({"userId": "ann", "modelId": "gpt4"}).to_string();
+    let head = format!(
+        "POST /rate-limit/allow HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    // Half a request is under way when the signal comes.
+    busy.write(head.as_bytes()).expect("a write");
+    busy.write(&body.as_bytes()[..10]).expect("a write");
+    tollgate_e2e::eventually("the head is read", || {
+        // A second request on another connection has been answered after the head was sent.
+        server.client().get("/healthz").status == 200
+    });
+    server.signal("TERM");
+    assert!(idle.is_closed_by_server(), "idle connections are closed");
+    busy.write(&body.as_bytes()[10..]).expect("the rest can be sent");
+    let response = busy.read_response().expect("the request under way is answered");
+    assert_eq!(response.status, 200);
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+    assert!(Client::connect(addr).is_err(), "nobody listens any more");
+}
+
+#[test]
+fn a_taken_port_and_wrong_rules_stop_the_start_with_reasons() {
+    let server = Server::start();
+    let dir = tempfile::tempdir().expect("a directory");
+    let start = |args: &[&str]| {
+        let output = Command::new(binary())
+            .arg("serve")
+            .args(["--data-dir", &dir.path().display().to_string()])
+            .args(args)
+            .output()
+            .expect("it runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (code, stderr) = start(&["--http", &server.addr().to_string()]);
+    assert_eq!(code, Some(1), "{stderr}");
+    assert!(stderr.contains("cannot listen on"), "{stderr}");
+
+    let rules = dir.path().join("rules.yaml");
+    std::fs::write(
+        &rules,
+        "rules:
+  - {rule_id: a, limit: -1, window: 1m}
+  - {rule_id: b, limit: 1, window: 0s}
+  - {rule_id: c, limit: 1, window: 1m, algorithm: magic}
+  - {rule_id: c, limit: 1, window: 1m, colour: red}
+  - {rule_id: d, limit: 5, window: 1m, costs: [{endpoint: /x, cost: 9}]}
+  - {rule_id: e, limit: 1, window: 1m, applies_to: {endpoints: ['/a/{b']}}
+",
+    )
+    .expect("a file");
+    let rules = rules.display().to_string();
+    let (code, stderr) = start(&["--http", "127.0.0.1:0", "--rules", &rules]);
+    assert_eq!(code, Some(2), "{stderr}");
+    let lines = [
+        ("\"a\"", "limit"),
+        ("\"b\"", "window"),
+        ("\"c\"", "algorithm"),
+        ("\"c\"", "rule_id"),
+        ("\"c\"", "colour"),
+        ("\"d\"", "cost"),
+        ("\"e\"", "endpoints"),
+    ];
+    for (rule, field) in lines {
+        let named = stderr.lines().any(|line| {
+            line.contains(rule) && line.contains(field) && line.contains("rules.yaml:")
+        });
+        assert!(named, "{rule} {field} in:\n{stderr}");
+    }
+}
+
+#[test]
+fn a_second_process_on_the_same_data_serves_and_leaves_it_alone() {
+    let mut first = Server::start();
+    let body = json!({"userId": "ann", "modelId": "gpt4"});
+    first.client().allow(&body);
+    let data = first.dir().join("data").display().to_string();
+    let mut second = ServerBuilder::default().env("TOLLGATE_DATA_DIR", &data).no_data_dir().start();
+    assert_eq!(second.client().allow(&body)["remaining"], 99, "it counts on its own");
+    assert!(second.log().contains("not persisted"), "{}", second.log());
+    second.signal("TERM");
+    second.wait();
+    first.restart();
+    assert_eq!(first.client().allow(&body)["remaining"], 98, "the first one's counters are whole");
+}

@@ -1,0 +1,121 @@
+//! Counters across restarts and crashes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tollgate_e2e::{Client, Server};
+
+const RULES: &str = "
+default: none
+rules:
+  - {rule_id: fixed, scope: A, identifier_type: user_id, limit: 1000000, window: 1d, algorithm: fixed_window}
+  - {rule_id: log, scope: B, identifier_type: user_id, limit: 1000000, window: 1d, algorithm: sliding_window_log}
+  - {rule_id: counter, scope: C, identifier_type: user_id, limit: 1000000, window: 7d, algorithm: sliding_window_counter}
+";
+
+fn currents(client: &mut Client, user: &str) -> Vec<u64> {
+    let peeked = client.post("/rate-limit/peek", &json!({"userId": user})).json();
+    let scopes = peeked["scopes"].as_array().expect("scopes").clone();
+    scopes.iter().map(|scope| scope["current"].as_u64().expect("a count")).collect()
+}
+
+#[test]
+fn a_gentle_restart_loses_nothing() {
+    let mut server = Server::with_rules(RULES);
+    let mut client = server.client();
+    for user in 0..50 {
+        for _ in 0..=user {
+            client.allow(&json!({"userId": format!("u{user}")}));
+        }
+    }
+    server.restart();
+    let mut client = server.client();
+    for user in 0..50 {
+        assert_eq!(currents(&mut client, &format!("u{user}")), [user + 1; 3], "u{user}");
+    }
+}
+
+/// A crash may cost what was counted since the last flush: one interval of 1 s. What the clock of a
+/// busy machine adds is allowed for, and the measured loss is printed.
+#[test]
+fn a_crash_under_load_loses_at_most_the_last_flush_interval() {
+    let mut server = Server::with_rules(RULES);
+    let stop = AtomicBool::new(false);
+    let addr = server.addr();
+    let began = Instant::now();
+    let mut acknowledged: Vec<Duration> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut client = Client::connect(addr).expect("a connection");
+                    let mut answered = Vec::new();
+                    let body = json!({"userId": "ann"}).to_string();
+                    while !stop.load(Ordering::Relaxed) {
+                        let sent =
+                            client.try_request("POST", "/rate-limit/allow", &[], body.as_bytes());
+                        let Ok(response) = sent else { break };
+                        assert_eq!(response.json()["allowed"], Value::Bool(true));
+                        answered.push(began.elapsed());
+                    }
+                    answered
+                })
+            })
+            .collect();
+        std::thread::sleep(Duration::from_millis(3500));
+        server.signal("KILL");
+        stop.store(true, Ordering::Relaxed);
+        clients.into_iter().flat_map(|client| client.join().expect("a client")).collect()
+    });
+    server.wait();
+    acknowledged.sort();
+    let killed = *acknowledged.last().expect("some requests were answered");
+    server.start_again();
+    let counts = currents(&mut server.client(), "ann");
+    for count in counts {
+        let kept =
+            acknowledged.partition_point(|at| *at <= killed.saturating_sub(Duration::from_secs(2)));
+        println!("answered {}, kept {count}, at least {kept} needed", acknowledged.len());
+        assert!(count as usize >= kept, "of {} only {count} are left", acknowledged.len());
+        assert!(count as usize <= acknowledged.len() + 4, "more than was ever asked");
+    }
+}
+
+#[test]
+fn a_damaged_data_directory_never_stops_the_start() {
+    let mut server = Server::with_rules(RULES);
+    let mut client = server.client();
+    for _ in 0..20 {
+        client.allow(&json!({"userId": "ann"}));
+    }
+    drop(client);
+    for round in 0..6 {
+        server.signal("TERM");
+        server.wait();
+        let data = server.dir().join("data");
+        for entry in std::fs::read_dir(&data).expect("the data directory").flatten() {
+            let path = entry.path();
+            let Ok(mut bytes) = std::fs::read(&path) else { continue };
+            match round {
+                0 => bytes.truncate(bytes.len() / 2),
+                1 => bytes.clear(),
+                2 => bytes.iter_mut().step_by(7).for_each(|byte| *byte ^= 0x55),
+                3 => bytes = b"not a counter file at all".repeat(100),
+                4 => bytes.extend_from_slice(&[0xFF; 64]),
+                _ => {
+                    let _ = std::fs::remove_file(&path);
+                    let _ = std::fs::create_dir(&path);
+                    continue;
+                }
+            }
+            std::fs::write(&path, bytes).expect("the damage is done");
+        }
+        server.start_again();
+        let decision = server.client().allow(&json!({"userId": "ann"}));
+        assert_eq!(decision["allowed"], true, "round {round}");
+        let current = decision["scopes"][0]["current"].as_u64().expect("a count");
+        assert!(current <= 26, "round {round}: {current} was never counted");
+    }
+    assert!(server.log().contains("WARN") || server.log().contains("\"level\":\"WARN\""));
+    assert!(!server.log().contains("panicked"), "{}", server.log());
+}
