@@ -37,9 +37,26 @@ pub enum RulesError {
     Wrong(#[from] Problems),
 }
 
+/// What a rule file held when it was read.
+pub(crate) struct Loaded {
+    pub(crate) rules: RuleSet,
+    path: PathBuf,
+    content: u64,
+}
+
 /// Reads and compiles a rule file.
-pub(crate) fn load(path: &Path) -> Result<RuleSet, RulesError> {
-    Ok(compile(&read(path)?, path)?)
+pub(crate) fn load(path: &Path) -> Result<Loaded, RulesError> {
+    let text = read(path)?;
+    let rules = compile(&text, path)?;
+    Ok(Loaded { rules, path: path.to_owned(), content: fingerprint(&text) })
+}
+
+impl Loaded {
+    /// The rules, and what is needed to watch their file from this content on.
+    pub(crate) fn split(self) -> (RuleSet, WatchedFile) {
+        let file = WatchedFile { path: self.path, stamp: None, seen: Some(self.content) };
+        (self.rules, file)
+    }
 }
 
 fn read(path: &Path) -> Result<String, RulesError> {
@@ -68,12 +85,13 @@ enum Event {
 impl RuleWatch {
     pub(crate) fn start<S: Store + 'static>(
         engine: Arc<Engine<S>>,
-        path: PathBuf,
+        mut file: WatchedFile,
     ) -> std::io::Result<Self> {
         let (events, received) = channel();
-        let watcher = watch(&path, events.clone());
+        let watcher = watch(&file.path, events.clone());
+        // The file may have changed between the first reading and the watch.
+        let _ = events.send(Event::Look);
         let thread = std::thread::Builder::new().name("rules".to_owned()).spawn(move || {
-            let mut file = WatchedFile::new(path);
             loop {
                 match received.recv_timeout(LOOK_EVERY) {
                     Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
@@ -118,8 +136,15 @@ fn watch(path: &Path, events: Sender<Event>) -> Option<RecommendedWatcher> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
+    // Other files of the folder may change all the time. A file that is a link into another folder
+    // changes without an event here; looking now and then finds it.
+    let name = path.file_name().map(ToOwned::to_owned);
+    let is_ours = move |event: &notify::Event| {
+        !event.kind.is_access()
+            && event.paths.iter().any(|changed| changed.file_name() == name.as_deref())
+    };
     let watching = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        if event.is_ok_and(|event| !event.kind.is_access()) {
+        if event.is_ok_and(|event| is_ours(&event)) {
             let _ = events.send(Event::Changed);
         }
     })
@@ -138,7 +163,8 @@ fn watch(path: &Path, events: Sender<Event>) -> Option<RecommendedWatcher> {
 
 type Stamp = Option<(std::time::SystemTime, u64)>;
 
-struct WatchedFile {
+/// A rule file under watch.
+pub(crate) struct WatchedFile {
     path: PathBuf,
     stamp: Stamp,
     /// The content that was last looked at, good or bad: each is reported once.
@@ -146,13 +172,6 @@ struct WatchedFile {
 }
 
 impl WatchedFile {
-    fn new(path: PathBuf) -> Self {
-        let mut file = Self { path, stamp: None, seen: None };
-        file.stamp = file.stamp_now();
-        file.seen = read(&file.path).ok().map(|text| fingerprint(&text));
-        file
-    }
-
     fn stamp_now(&self) -> Stamp {
         let meta = std::fs::metadata(&self.path).ok()?;
         Some((meta.modified().ok()?, meta.len()))

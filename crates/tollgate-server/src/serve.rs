@@ -48,9 +48,12 @@ impl ServeError {
 /// Serves until SIGTERM or SIGINT, then drains and returns.
 pub fn run(config: Config) -> Result<(), ServeError> {
     let config = Arc::new(config);
-    let rules = match &config.rules {
-        Some(path) => reload::load(path)?,
-        None => RuleSet::builtin(),
+    let (rules, file) = match &config.rules {
+        Some(path) => {
+            let (rules, file) = reload::load(path)?.split();
+            (rules, Some(file))
+        }
+        None => (RuleSet::builtin(), None),
     };
     let workers = match config.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -68,8 +71,7 @@ pub fn run(config: Config) -> Result<(), ServeError> {
     let api = Arc::new(Api::new(Arc::clone(&engine), Arc::clone(&config)));
 
     let housekeeping = Housekeeping::start(Arc::clone(&engine), clock, config.journal_interval)?;
-    let watch_rules =
-        config.rules.clone().map(|path| RuleWatch::start(Arc::clone(&engine), path)).transpose()?;
+    let watch_rules = file.map(|file| RuleWatch::start(Arc::clone(&engine), file)).transpose()?;
     announce(&listeners)?;
     let (stop, stopped) = watch::channel(false);
     let workers = start_workers(listeners, &api, &config, &stopped)?;
