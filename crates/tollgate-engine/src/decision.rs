@@ -264,12 +264,12 @@ impl<'r> Decision<'r> {
         } else if self.reason == Reason::CostExceedsLimit {
             let _ = write!(text, "; this request costs {}, which can never pass", scope.cost);
         } else if let Some(after) = self.retry_after() {
-            let _ = write!(
-                text,
-                "; this request costs {} and passes in {:.3} s",
-                scope.cost,
-                std::time::Duration::from_nanos(after).as_secs_f64()
-            );
+            // Rounded up, as everywhere: at that time it passes, not just before.
+            let millis = after.div_ceil(1_000_000);
+            let (seconds, millis) = (millis / 1_000, millis % 1_000);
+            let cost = scope.cost;
+            let _ =
+                write!(text, "; this request costs {cost} and passes in {seconds}.{millis:03} s");
         }
         text
     }
