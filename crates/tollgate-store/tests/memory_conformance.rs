@@ -27,7 +27,6 @@ impl Harness for Virtual {
     }
 }
 
-#[expect(clippy::unused_async, reason = "harnesses of other stores connect here")]
 async fn make() -> Virtual {
     // Not on the edge of any window.
     let now = AtomicU64::new(1_789_000_000 * SECOND + 123_456_000);

@@ -271,6 +271,10 @@ impl LargeCounters {
         self.slab.iter()
     }
 
+    pub(crate) const fn pending_changes(&self) -> usize {
+        self.dirty.len()
+    }
+
     /// From here on a log is first told as a whole again.
     pub(crate) fn expect_new_journal(&mut self) {
         for large in &mut self.slab {

@@ -147,6 +147,13 @@ impl MemoryStore {
         usage
     }
 
+    /// How many removals and large counters the journal is yet to be told of, so that tests see them
+    /// bounded.
+    #[doc(hidden)]
+    pub fn pending_changes(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().pending_changes()).sum()
+    }
+
     /// Writes what changed since the last call to disk, if the store is persisted.
     pub fn flush(&self, now: Nanos) {
         if let Some(persister) = self.persister.lock().as_mut() {

@@ -53,14 +53,14 @@ pub(crate) const fn is_large(limit: &Limit) -> bool {
     matches!(limit.algorithm(), Algorithm::SlidingWindowLog | Algorithm::Concurrency)
 }
 
-/// How much of the limit is used, by shifts alone: a full counter is at 8 to 15, whatever its
-/// capacity.
+/// How much of the limit is used, in sixteenths, by shifts alone. Where the limit is smaller than that
+/// it is the count itself: a counter that a single request fills is no better than one that a single
+/// request touched, or a flood of such would drive out the rest.
 #[inline]
 fn level(limit: &Limit, used: u64) -> Level {
-    let zeros = limit.capacity().max(1).leading_zeros();
-    let scaled =
-        if zeros > 60 { used.min(FULL.into()) << (zeros - 60) } else { used >> (60 - zeros) };
-    scaled.min(FULL.into()) as Level
+    let capacity = limit.capacity().max(1);
+    let shift = 60 - capacity.leading_zeros().min(60);
+    (used >> shift).min(FULL.into()) as Level
 }
 
 impl Shard {
@@ -319,6 +319,10 @@ impl Shard {
             }
         }
         self.is_dirty = true;
+    }
+
+    pub(crate) fn pending_changes(&self) -> usize {
+        self.removed.len() + self.large.pending_changes()
     }
 
     /// Lets go of what the journal was to be told.
