@@ -1,5 +1,6 @@
 //! Tollgate as a service: HTTP, configuration, and the life of the process.
 
+mod activity;
 mod background;
 pub mod config;
 pub mod http;

@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tollgate_store::Store;
 
+use crate::activity::{self, Activity, WatchedStream};
 use crate::config::Config;
 use crate::http::Api;
 
@@ -84,19 +85,28 @@ pub(crate) async fn accept<S: Store + 'static>(
         };
         // Without it small answers may wait for an acknowledgement.
         let _ = stream.set_nodelay(true);
+        let activity = Arc::new(Activity::default());
+        let watched = Arc::downgrade(&activity);
+        let io = TokioIo::new(WatchedStream::new(stream, Arc::clone(&activity)));
         let api = Arc::clone(&api);
         let service = service_fn(move |request| {
-            let api = Arc::clone(&api);
-            async move { api.answer(request).await }
+            let (api, activity) = (Arc::clone(&api), Arc::clone(&activity));
+            async move {
+                let _busy = activity.request();
+                api.answer(request).await
+            }
         });
-        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        let connection = builder.serve_connection(io, service).into_owned();
         let connection = graceful.watch(connection);
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "a connection ended early");
             }
             drop(slot);
         });
+        let limits = &config.limits;
+        let (head, idle) = (limits.header_timeout, limits.idle_timeout);
+        tokio::spawn(activity::watch(watched, task.abort_handle(), head, idle));
     }
     drop(listener);
     let drained = tokio::time::timeout(config.limits.drain_timeout, graceful.shutdown());
@@ -111,8 +121,8 @@ fn connection_builder(config: &Config) -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout)
+        // The watcher of the connection does this, without a timer for every request.
+        .header_read_timeout(None)
         .max_buf_size(limits.max_header_bytes.max(8192))
         .pipeline_flush(true);
     builder

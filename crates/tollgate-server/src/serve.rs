@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tollgate_engine::{Clock, Engine, SystemClock};
 use tollgate_policy::RuleSet;
@@ -72,11 +72,13 @@ pub fn run(config: Config) -> Result<(), ServeError> {
 
     let housekeeping = Housekeeping::start(Arc::clone(&engine), clock, config.journal_interval)?;
     let watch_rules = file.map(|file| RuleWatch::start(Arc::clone(&engine), file)).transpose()?;
+    // From here on a signal is answered, so that whoever reads the announcement may send one.
+    let signals = Signals::new()?;
     announce(&listeners)?;
     let (stop, stopped) = watch::channel(false);
     let workers = start_workers(listeners, &api, &config, &stopped)?;
 
-    wait_for_the_end(watch_rules.as_ref())?;
+    signals.wait_for_the_end(watch_rules.as_ref());
     tracing::info!("draining");
     api.stop_being_ready();
     let _ = stop.send(true);
@@ -124,19 +126,38 @@ fn start_workers(
     listeners.into_iter().enumerate().map(start).collect()
 }
 
-/// Returns on SIGTERM or SIGINT; SIGHUP reads the rule file anew.
-fn wait_for_the_end(rules: Option<&RuleWatch>) -> io::Result<()> {
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hang_up = signal(SignalKind::hangup())?;
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => return Ok(()),
-                _ = interrupt.recv() => return Ok(()),
-                _ = hang_up.recv() => if let Some(rules) = rules { rules.look() },
+/// The signals that end the service, or make it look at its rules.
+struct Signals {
+    runtime: Runtime,
+    terminate: Signal,
+    interrupt: Signal,
+    hang_up: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (terminate, interrupt, hang_up) = {
+            let _context = runtime.enter();
+            (
+                signal(SignalKind::terminate())?,
+                signal(SignalKind::interrupt())?,
+                signal(SignalKind::hangup())?,
+            )
+        };
+        Ok(Self { runtime, terminate, interrupt, hang_up })
+    }
+
+    /// Returns on SIGTERM or SIGINT; SIGHUP reads the rule file anew.
+    fn wait_for_the_end(mut self, rules: Option<&RuleWatch>) {
+        self.runtime.block_on(async {
+            loop {
+                tokio::select! {
+                    _ = self.terminate.recv() => return,
+                    _ = self.interrupt.recv() => return,
+                    _ = self.hang_up.recv() => if let Some(rules) = rules { rules.look() },
+                }
             }
-        }
-    })
+        });
+    }
 }
