@@ -1,5 +1,12 @@
 //! Disks that fail: the store warns, goes on deciding, and catches up when the disk is back.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a panic is how a test fails, in its helpers too"
+)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,12 @@
 //! The memory store against a slow one: a map of states and the algorithms themselves.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a panic is how a test fails, in its helpers too"
+)]
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;

@@ -1,5 +1,12 @@
 //! What a memory store writes is what it reads back.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a panic is how a test fails, in its helpers too"
+)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
