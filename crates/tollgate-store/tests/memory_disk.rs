@@ -93,14 +93,13 @@ fn a_full_disk_is_survived() {
         let dir = tempfile::tempdir().unwrap();
         let meter = meter();
         let store = MemoryStore::open_folding(&options(dir.path()), 0, START);
-        let block = match blocked {
-            "base.new" => dir.path().join("base.new"),
-            _ => {
-                let journal = newest_journal(dir.path());
-                let digits = journal.file_stem().unwrap().to_str().unwrap();
-                let generation = u64::from_str_radix(digits.split_once('-').unwrap().1, 16);
-                dir.path().join(format!("journal-{:016x}.counters", generation.unwrap() + 1))
-            }
+        let block = if blocked == "base.new" {
+            dir.path().join("base.new")
+        } else {
+            let journal = newest_journal(dir.path());
+            let digits = journal.file_stem().unwrap().to_str().unwrap();
+            let generation = u64::from_str_radix(digits.split_once('-').unwrap().1, 16);
+            dir.path().join(format!("journal-{:016x}.counters", generation.unwrap() + 1))
         };
         std::os::unix::fs::symlink("/dev/full", &block).unwrap();
         let warnings = Warnings::default();
