@@ -1,0 +1,11 @@
+//! One file for each benchmark.
+
+pub mod check;
+pub mod decide;
+pub mod flood;
+pub mod growth;
+pub mod handler;
+pub mod http;
+pub mod profile;
+pub mod report;
+pub mod start;
