@@ -204,7 +204,7 @@ fn memory_of(who: &str, counters: u64) {
         algorithm => {
             let algorithm = Algorithm::from_name(algorithm).expect("an algorithm or a peer");
             let limit = limit(algorithm, BURST);
-            let store = MemoryStore::new((counters / 10 * 12) as usize);
+            let store = MemoryStore::new(counters as usize * 2);
             add_all(&mut |number, key| {
                 let key = [key];
                 let charge = charge(&limit, &key);

@@ -58,14 +58,13 @@ fn limiters(keys: usize, only: &str) -> Vec<Box<dyn Limiter>> {
 /// Nanoseconds per check and thread, and the share admitted.
 fn time(limiter: &dyn Limiter, case: &Case, keys: &[String]) -> (f64, f64) {
     let checks = case.picks.len() / limiter.patience();
-    let alone = case.threads == 1;
     let (nanos, admitted) = on_threads(case.threads, |thread| {
-        // Each thread begins elsewhere in the sequence.
-        let begin = thread * (case.picks.len() - checks) / case.threads.max(2);
-        let begin = if begin == 0 { thread * checks / case.threads } else { begin };
-        let (head, tail) = (&case.picks[begin..], &case.picks[..begin]);
-        let first = limiter.check_all(keys, &head[..head.len().min(checks)], alone);
-        first + limiter.check_all(keys, &tail[..checks.saturating_sub(head.len())], alone)
+        // Each thread begins elsewhere in the sequence, and goes round.
+        let (tail, head) = case.picks.split_at(thread * case.picks.len() / case.threads);
+        let (head, tail) =
+            (&head[..checks.min(head.len())], &tail[..checks.saturating_sub(head.len())]);
+        let alone = case.threads == 1;
+        limiter.check_all(keys, head, alone) + limiter.check_all(keys, tail, alone)
     });
     (nanos / checks as f64, admitted as f64 / (checks * case.threads) as f64)
 }
@@ -93,21 +92,16 @@ pub fn run(quick: bool, rounds: usize, only: &str) {
                 shares[place] = shares[place].min(share);
             }
         }
-        println!("\n {}", case.name);
         let medians: Vec<f64> = times.into_iter().map(median).collect();
         let ours = limiters.iter().position(|limiter| limiter.name() == "tollgate");
-        let ours = ours.map_or(f64::NAN, |place| medians[place]);
+        let Some(ours) = ours else { continue };
         for ((limiter, nanos), share) in limiters.iter().zip(&medians).zip(&shares) {
-            let (name, factor) = (limiter.name(), nanos / ours);
-            println!(
-                "  {name:20} {nanos:8.1} ns   {factor:6.2}x ours   {:.1} % admitted",
-                share * 100.0
-            );
-        }
-        for (limiter, nanos) in limiters.iter().zip(&medians) {
-            let factor = nanos / ours;
+            let (our_nanos, share) = (medians[ours], share.min(shares[ours]) * 100.0);
+            let factor = nanos / our_nanos;
             let work = format!("{}: tollgate against {}", case.name, limiter.name());
-            let figure = format!("{ours:.0} ns against {nanos:.0} ns, {factor:.2}x as fast");
+            let figure = format!(
+                "{our_nanos:.0} ns against {nanos:.0} ns, {factor:.2}x as fast; {share:.0} % admitted"
+            );
             if limiter.name() == FAST {
                 let goal = if case.goal > 1.0 { ">= 2x" } else { "faster" };
                 record("T1", &work, &figure, goal, Some(factor >= case.goal && factor > 1.0));

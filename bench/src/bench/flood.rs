@@ -54,7 +54,7 @@ pub fn run(quick: bool) {
     }
     let mut resident = Vec::new();
     for number in 1..=flood {
-        // A microsecond for each key: the flood stays within one window.
+        // A tenth of a microsecond for each key: the flood stays within one window.
         let now = SOME_DAY + number * 100;
         use_once(HOT + number, now);
         if number % BETWEEN_USES == 0 {

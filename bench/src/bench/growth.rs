@@ -28,10 +28,10 @@ pub fn run(quick: bool, rounds: usize) {
         if quick { (100_000, 3_000_000, 1 << 18) } else { (1_000_000, 30_000_000, 1 << 21) };
     println!("\nT9: {few} → {many} counters, token bucket, 24-byte keys, 1 thread");
     let before = resident_bytes("self");
-    let large = Tollgate::new(many / 10 * 11, BURST);
+    let large = Tollgate::new(many * 2, BURST);
     fill(&large, many);
     let gigabytes = (resident_bytes("self") - before) as f64 / 1e9;
-    let small = Tollgate::new(many / 10 * 11, BURST);
+    let small = Tollgate::new(many * 2, BURST);
     fill(&small, few);
     let goal = if quick { "<= 0.15 GB" } else { "<= 1.5 GB" };
     let most = if quick { 0.15 } else { 1.5 };

@@ -18,7 +18,7 @@ use tollgate_store::{MemoryStore, Mode};
 use super::http::tollgate;
 
 /// Room for more counters than there are, since keys do not spread evenly over shards.
-const ROOM: u64 = 12;
+const ROOM: u64 = 2;
 
 /// What every counter is charged, so that none is fresh again before the start is timed.
 const COST: u64 = 10_000;
@@ -29,10 +29,8 @@ fn wall_nanos() -> u64 {
 
 /// Fills a data directory with counters that are in use for years.
 pub fn snapshot(dir: &Path, counters: u64) {
-    let options = MemoryOptions {
-        max_counters: (counters / 10 * ROOM) as usize,
-        data_dir: Some(dir.to_owned()),
-    };
+    let options =
+        MemoryOptions { max_counters: (counters * ROOM) as usize, data_dir: Some(dir.to_owned()) };
     let store = MemoryStore::open(&options, wall_nanos());
     let limit = limit(Algorithm::TokenBucket, BURST);
     for number in 0..counters {
@@ -98,7 +96,7 @@ pub fn run(quick: bool, rounds: usize, binary: &Path) {
 
     let dir = tempfile::tempdir().unwrap();
     snapshot(&dir.path().join("data"), counters);
-    let room = (counters / 10 * ROOM).to_string();
+    let room = (counters * ROOM).to_string();
     let mut times = Vec::new();
     let mut resident = 0;
     for _ in 0..rounds {
