@@ -64,8 +64,10 @@ fn past(seed: u64) -> Past {
 
 fn counter_files(dir: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    let mut files: Vec<PathBuf> =
-        all.filter(|path| path.extension().is_some_and(|ext| ext == "counters")).collect();
+    let is_ours = |path: &PathBuf| {
+        path.is_file() && path.extension().is_some_and(|extension| extension == "counters")
+    };
+    let mut files: Vec<PathBuf> = all.filter(is_ours).collect();
     files.sort();
     files
 }
@@ -167,7 +169,7 @@ fn damage(dir: &Path, others: &Past, draw: &mut Draw) -> String {
             fs::copy(&path, dir.join("base-ffffffffffffffff.counters")).unwrap();
             fs::copy(&path, dir.join("journal-1.counters")).unwrap();
             fs::write(dir.join("base-zz.counters"), b"x").unwrap();
-            fs::create_dir(dir.join("base-00000000000000fe.counters")).unwrap();
+            fs::create_dir_all(dir.join("base-00000000000000fe.counters")).unwrap();
         }
         15 => fs::remove_file(&path).unwrap(),
         16 => {

@@ -43,6 +43,8 @@ pub async fn keys_do_not_collide<H: Harness>(harness: &Arc<H>) {
         }
     }
     keys.extend([vec!["a", "b", "c"], vec!["", "", ""], vec!["", "a", ""]]);
+    // What a length-prefixed spelling of ("a", "b") looks like, as a single value.
+    keys.push(vec!["\u{1}\0\0\0a\u{1}\0\0\0b"]);
     keys.extend(longest.iter().map(|value| vec![value.as_str()]));
     keys.extend(longest.iter().map(|value| vec![value.as_str(), value.as_str()]));
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindowLog] {
