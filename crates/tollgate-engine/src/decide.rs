@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 use tollgate_core::{Ask, SlotId};
-use tollgate_policy::{Action, Applied, Attributes, Known, Listed, NoMatch, Quota, Unit};
+use tollgate_policy::{Action, Known, Listed, NoMatch, Quota, Resolution, Rule, Unit};
 use tollgate_store::{Charge, Counter, Mode, Outcomes, Role, Store, passes};
 
-use crate::decision::{AppliedRules, Decision, Reason, Verdict};
+use crate::decision::{Decision, Reason, Verdict, applied};
 use crate::idempotency::Remembered;
 use crate::request::Request;
 use crate::{ActiveRules, Enforcement, Engine, EngineError};
@@ -13,6 +13,7 @@ use crate::{ActiveRules, Enforcement, Engine, EngineError};
 /// One limit on its way to the store.
 struct Line<'r> {
     applied: u8,
+    rule: &'r Rule,
     limit: &'r tollgate_policy::RuleLimit,
     quota: &'r tollgate_core::Limit,
     role: Role,
@@ -23,71 +24,101 @@ type Lines<'r> = SmallVec<[Line<'r>; 8]>;
 
 impl<S: Store> Engine<S> {
     /// Decides a request by these rules, and charges it if `mode` says so and it passes.
+    #[inline]
     pub async fn decide<'r>(
         &self,
         rules: &'r ActiveRules,
         request: &Request<'r>,
         mode: Mode,
     ) -> Result<Decision<'r>, EngineError> {
-        let now = self.clock.now();
+        // A decision is large: it is made where it stays.
+        let mut decision = Decision::pending(rules.version);
+        self.decide_into(rules, request, mode, &mut decision).await?;
+        Ok(decision)
+    }
+
+    async fn decide_into<'r>(
+        &self,
+        rules: &'r ActiveRules,
+        request: &Request<'r>,
+        mode: Mode,
+        decision: &mut Decision<'r>,
+    ) -> Result<(), EngineError> {
+        decision.now = self.clock.now();
         let enforcement = self.enforcement();
-        let plain = |verdict, reason| Decision::plain(verdict, reason, now, rules.version);
         if enforcement == Enforcement::Off {
-            return Ok(plain(Verdict::Allowed, Reason::EnforcementOff));
+            decision.reason = Reason::EnforcementOff;
+            return Ok(());
         }
-        let mut attributes = request.attributes.clone();
-        match rules.set.listed(&attributes, now) {
+        match rules.set.listed(&request.attributes, decision.now) {
             Some(Listed::Denied(entry)) => {
-                let mut decision = plain(Verdict::Denied, Reason::DenyListed);
+                (decision.verdict, decision.reason) = (Verdict::Denied, Reason::DenyListed);
                 decision.note = entry.reason.as_deref();
-                return Ok(decision.in_mode(enforcement));
             }
-            Some(Listed::Allowed(_)) => return Ok(plain(Verdict::Allowed, Reason::AllowListed)),
-            None => {}
+            Some(Listed::Allowed(_)) => decision.reason = Reason::AllowListed,
+            None => self.decide_by_rules(rules, request, mode, decision).await?,
         }
-        set_tier(rules, &mut attributes);
-        let resolution = rules.set.resolve(&attributes, now);
-        let mut applied: AppliedRules<'r> = resolution.enforced;
-        applied.extend(resolution.observed);
-        if applied.is_empty() {
-            let verdict = match rules.set.no_match() {
-                NoMatch::Allow => Verdict::Allowed,
-                NoMatch::Deny => Verdict::Denied,
-            };
-            return Ok(plain(verdict, Reason::NoMatch).in_mode(enforcement));
+        if enforcement == Enforcement::Shadow {
+            decision.is_shadow = true;
+            if !decision.is_allowed() {
+                decision.verdict = Verdict::Allowed;
+            }
         }
-        let lines = lines(&applied, request, attributes.get(Known::Tier));
-        let mut decision = plain(Verdict::Allowed, Reason::WithinLimits);
-        self.check(&applied, &lines, mode, &mut decision).await?;
-        decision.applied = applied;
-        Ok(decision.in_mode(enforcement))
+        Ok(())
+    }
+
+    async fn decide_by_rules<'r>(
+        &self,
+        rules: &'r ActiveRules,
+        request: &Request<'r>,
+        mode: Mode,
+        decision: &mut Decision<'r>,
+    ) -> Result<(), EngineError> {
+        let tier = rules.set.tier_of(&request.attributes);
+        let now = decision.now;
+        if tier == request.attributes.get(Known::Tier) {
+            rules.set.resolve_into(&request.attributes, now, &mut decision.resolution);
+        } else {
+            let mut attributes = request.attributes.clone();
+            attributes.set(Known::Tier, tier.unwrap_or_default());
+            rules.set.resolve_into(&attributes, now, &mut decision.resolution);
+        }
+        if decision.resolution.enforced.is_empty() && decision.resolution.observed.is_empty() {
+            decision.reason = Reason::NoMatch;
+            if rules.set.no_match() == NoMatch::Deny {
+                decision.verdict = Verdict::Denied;
+            }
+            return Ok(());
+        }
+        let mut lines = Lines::new();
+        collect_lines(&decision.resolution, request, tier, &mut lines);
+        if lines.is_empty() {
+            return Ok(());
+        }
+        self.check(&lines, mode, decision).await
     }
 
     /// Checks all limits in one atomic step and settles the decision.
     async fn check<'r>(
         &self,
-        applied: &[Applied<'r, 'r>],
         lines: &Lines<'r>,
         mode: Mode,
         decision: &mut Decision<'r>,
     ) -> Result<(), EngineError> {
-        if lines.is_empty() {
-            return Ok(());
+        let slot = new_slot(lines);
+        let mut charges = SmallVec::<[Charge<'_>; 8]>::new();
+        for line in lines {
+            charges.extend(charge(&decision.resolution, line, slot.unwrap_or_default()));
         }
-        let slot = new_slot(applied);
-        let charges: SmallVec<[Charge<'_>; 8]> = lines
-            .iter()
-            .filter_map(|line| charge(applied, line, slot.unwrap_or_default()))
-            .collect();
         let mut outcomes = Outcomes::new();
         let request = tollgate_store::Request { charges: &charges, mode };
         decision.now = self.store.decide(&[request], decision.now, &mut outcomes).await?;
         let passes = passes(&charges, &outcomes);
+        drop(charges);
         for (line, outcome) in lines.iter().zip(&outcomes) {
-            let Some(one) = applied.get(usize::from(line.applied)) else { continue };
             let figures = (line.quota.quota(), line.quota.capacity(), line.cost);
-            let (role, index) = (line.role, line.applied);
-            let scope = Decision::scope(one.rule, line.limit, figures, role, *outcome, index);
+            let (rule, limit, role) = (line.rule, line.limit, line.role);
+            let scope = Decision::scope(rule, limit, figures, role, *outcome, line.applied);
             decision.scopes.push(scope);
         }
         decision.settle(passes);
@@ -143,16 +174,15 @@ impl Answer<'_> {
     }
 }
 
-fn set_tier<'r>(rules: &'r ActiveRules, attributes: &mut Attributes<'r>) {
-    if let Some(tier) = rules.set.tier_of(attributes) {
-        attributes.set(Known::Tier, tier);
-    }
-}
-
 /// The limits of the applying rules that hold for this tier, with their costs.
-fn lines<'r>(applied: &[Applied<'r, 'r>], request: &Request<'_>, tier: Option<&str>) -> Lines<'r> {
-    let mut lines = Lines::new();
-    for (index, one) in applied.iter().enumerate().take(usize::from(u8::MAX)) {
+fn collect_lines<'r>(
+    resolution: &Resolution<'r, 'r>,
+    request: &Request<'_>,
+    tier: Option<&str>,
+    lines: &mut Lines<'r>,
+) {
+    let applied = resolution.enforced.iter().chain(&resolution.observed);
+    for (number, one) in (0..u8::MAX).zip(applied) {
         let rule = one.rule;
         let role = match rule.action {
             Action::LogOnly => Role::Watch,
@@ -166,21 +196,24 @@ fn lines<'r>(applied: &[Applied<'r, 'r>], request: &Request<'_>, tier: Option<&s
         };
         for limit in &rule.limits {
             if let Some(Quota::Limited(quota)) = limit.for_tier(tier) {
-                lines.push(Line { applied: index as u8, limit, quota, role, cost });
+                lines.push(Line { applied: number, rule, limit, quota, role, cost });
             }
         }
     }
-    lines
 }
 
-fn charge<'c>(applied: &'c [Applied<'_, '_>], line: &Line<'c>, slot: SlotId) -> Option<Charge<'c>> {
-    let one = applied.get(usize::from(line.applied))?;
-    let max_delay = match one.rule.action {
-        Action::Throttle => Some(one.rule.max_delay.unwrap_or(0)),
+fn charge<'c, 'r: 'c>(
+    resolution: &'c Resolution<'r, 'r>,
+    line: &Line<'r>,
+    slot: SlotId,
+) -> Option<Charge<'c>> {
+    let one = applied(resolution, line.applied)?;
+    let max_delay = match line.rule.action {
+        Action::Throttle => Some(line.rule.max_delay.unwrap_or(0)),
         _ => None,
     };
     let counter = Counter {
-        rule_id: &one.rule.id,
+        rule_id: &line.rule.id,
         tag: &line.limit.tag,
         salt: line.limit.salt,
         key: &one.key,
@@ -190,24 +223,12 @@ fn charge<'c>(applied: &'c [Applied<'_, '_>], line: &Line<'c>, slot: SlotId) -> 
 }
 
 /// A name for the slot that a concurrency rule would hold.
-fn new_slot(applied: &[Applied<'_, '_>]) -> Option<SlotId> {
-    if applied.iter().all(|one| one.rule.unit != Unit::Concurrency) {
+fn new_slot(lines: &Lines<'_>) -> Option<SlotId> {
+    if lines.iter().all(|line| line.rule.unit != Unit::Concurrency) {
         return None;
     }
     let mut bytes = [0; 16];
     // Without random bytes the slot still expires; only its name could be guessed.
     let _ = getrandom::fill(&mut bytes);
     Some(SlotId(u128::from_le_bytes(bytes)))
-}
-
-impl Decision<'_> {
-    fn in_mode(mut self, enforcement: Enforcement) -> Self {
-        if enforcement == Enforcement::Shadow {
-            self.is_shadow = true;
-            if !self.is_allowed() {
-                self.verdict = Verdict::Allowed;
-            }
-        }
-        self
-    }
 }

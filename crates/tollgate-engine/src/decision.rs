@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use smallvec::SmallVec;
 use tollgate_core::{Examination, Nanos, Outcome, SlotId};
-use tollgate_policy::{Action, Applied, KeyPart, Known, Rule, RuleLimit};
+use tollgate_policy::{Action, Applied, KeyPart, Known, Resolution, Rule, RuleLimit};
 use tollgate_store::Role;
 
 /// What becomes of a request.
@@ -116,7 +116,6 @@ pub struct Warning<'r> {
     pub capacity: u64,
 }
 
-pub(crate) type AppliedRules<'r> = SmallVec<[Applied<'r, 'r>; 8]>;
 pub(crate) type Scopes<'r> = SmallVec<[Scope<'r>; 8]>;
 
 /// What was decided about a request, and why.
@@ -138,7 +137,7 @@ pub struct Decision<'r> {
     pub slot: Option<SlotId>,
     /// The version of the rule set that decided.
     pub rules_version: u64,
-    pub(crate) applied: AppliedRules<'r>,
+    pub(crate) resolution: Resolution<'r, 'r>,
     pub(crate) scopes: Scopes<'r>,
     /// Which scope decided.
     pub(crate) deciding: Option<u8>,
@@ -147,17 +146,19 @@ pub struct Decision<'r> {
 }
 
 impl<'r> Decision<'r> {
-    pub(crate) fn plain(verdict: Verdict, reason: Reason, now: Nanos, rules_version: u64) -> Self {
+    /// A decision yet to be made.
+    #[inline]
+    pub(crate) fn pending(rules_version: u64) -> Self {
         Self {
-            verdict,
-            reason,
-            now,
+            verdict: Verdict::Allowed,
+            reason: Reason::WithinLimits,
+            now: 0,
             wait: 0,
             degraded: false,
             is_shadow: false,
             slot: None,
             rules_version,
-            applied: AppliedRules::new(),
+            resolution: Resolution::default(),
             scopes: Scopes::new(),
             deciding: None,
             note: None,
@@ -234,10 +235,7 @@ impl<'r> Decision<'r> {
 
     /// The key of a scope's counter as name=value pairs; API keys are not shown.
     pub fn describe_key(&self, scope: &Scope<'r>) -> String {
-        let Some(applied) = self.applied.get(usize::from(scope.applied)) else {
-            return String::new();
-        };
-        describe_key(applied)
+        applied(&self.resolution, scope.applied).map(describe_key).unwrap_or_default()
     }
 
     /// What happened, in a sentence for people.
@@ -362,6 +360,16 @@ impl<'r> Decision<'r> {
         let (quota, capacity, cost) = figures;
         Scope { rule, limit, quota, capacity, cost, role, outcome, applied }
     }
+}
+
+/// An applying rule by its number: those that are enforced first, then those that are observed.
+pub(crate) fn applied<'a, 'r>(
+    resolution: &'a Resolution<'r, 'r>,
+    number: u8,
+) -> Option<&'a Applied<'r, 'r>> {
+    let (enforced, observed) = (&resolution.enforced, &resolution.observed);
+    let number = usize::from(number);
+    enforced.get(number).or_else(|| observed.get(number.checked_sub(enforced.len())?))
 }
 
 fn window_text(limit: &RuleLimit) -> String {

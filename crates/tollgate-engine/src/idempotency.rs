@@ -84,7 +84,9 @@ impl Remembered {
             let (role, outcome) = (kept.role, kept.outcome);
             scopes.push(Decision::scope(rule, limit, kept.figures, role, outcome, u8::MAX));
         }
-        let mut decision = Decision::plain(self.verdict, self.reason, self.now, self.rules.version);
+        let mut decision = Decision::pending(self.rules.version);
+        (decision.verdict, decision.reason) = (self.verdict, self.reason);
+        decision.now = self.now;
         decision.wait = self.wait;
         decision.is_shadow = self.is_shadow;
         decision.slot = self.slot;

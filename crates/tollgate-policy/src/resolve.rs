@@ -65,6 +65,19 @@ impl RuleSet {
     /// The rules that apply to the request at `now`. The endpoint must be normalised and the tier
     /// resolved, see [`Attributes`].
     pub fn resolve<'s, 'a>(&'s self, request: &Attributes<'a>, now: Nanos) -> Resolution<'s, 'a> {
+        let mut resolution = Resolution::default();
+        self.resolve_into(request, now, &mut resolution);
+        resolution
+    }
+
+    /// [`RuleSet::resolve`] into an empty resolution, which is large enough that it should stay
+    /// where it is.
+    pub fn resolve_into<'s, 'a>(
+        &'s self,
+        request: &Attributes<'a>,
+        now: Nanos,
+        resolution: &mut Resolution<'s, 'a>,
+    ) {
         let seen = Seen::new(request, now);
         let mut matches = Matches::new();
         self.index.candidates(&seen, |place| {
@@ -85,11 +98,9 @@ impl RuleSet {
         }
         let split = matches.partition_point(|one| !one.rank.is_log_only);
         let (enforced, observed) = matches.split_at(split);
-        let mut resolution = Resolution::default();
         settle(enforced, &seen, |applied| resolution.enforced.push(applied));
         settle(observed, &seen, |applied| resolution.observed.push(applied));
-        self.add_default(&mut resolution, &seen);
-        resolution
+        self.add_default(resolution, &seen);
     }
 
     /// Adds the system default unless an enforcing rule keyed by an identity applies, or one that

@@ -3,6 +3,7 @@
 //! A decision over several counters locks their shards in ascending order, examines all, and
 //! charges all or none; no other decision can see it half done, and no two can deadlock.
 
+mod decide;
 mod fingerprint;
 mod group;
 mod large;
@@ -16,16 +17,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
-use smallvec::SmallVec;
-use tollgate_core::{Limit, Nanos, Outcome, Receipt, SlotId};
+use parking_lot::Mutex;
+use tollgate_core::{Limit, Nanos, SlotId};
 
-use crate::{Charge, Counter, GiveBack, Mode, Outcomes, Request, Store, StoreError};
+use crate::{Counter, GiveBack, Outcomes, Request, Store, StoreError};
 use fingerprint::{Fingerprint, Hasher, SECRET_BYTES};
 use large::Budget;
 use persist::Persister;
-use repeat::examine_repeat;
-use shard::{Found, Shard, is_large};
+use shard::Shard;
 
 /// The most shards there are. A power of two.
 const MOST_SHARDS: usize = 1024;
@@ -72,19 +71,6 @@ pub struct MemoryStore {
     journals: bool,
     persister: Mutex<Option<Persister>>,
 }
-
-/// One charge on its way through a decision.
-struct Step {
-    fingerprint: Fingerprint,
-    /// Where its shard's guard is among the held ones.
-    guard: usize,
-    found: Found,
-    /// An earlier charge of the request goes to the same counter.
-    is_repeat: bool,
-}
-
-type Steps = SmallVec<[Step; 8]>;
-type Guards<'a> = SmallVec<[MutexGuard<'a, Shard>; 8]>;
 
 impl MemoryStore {
     /// A store that forgets everything when dropped.
@@ -194,133 +180,12 @@ impl MemoryStore {
         Hasher::fingerprint(self.hasher.key_hash(counter.key), counter.salt)
     }
 
-    /// Decides one request and appends its outcomes.
-    #[inline]
-    pub fn decide_now(&self, request: &Request<'_>, now: Nanos, outcomes: &mut Outcomes) {
-        match request.charges {
-            [] => {}
-            [only] => outcomes.push(self.decide_single(only, request.mode, now)),
-            _ => self.decide_several(request, now, outcomes),
-        }
-    }
-
-    /// Decides a request of one charge.
-    #[inline]
-    pub fn decide_single(&self, charge: &Charge<'_>, mode: Mode, now: Nanos) -> Outcome {
-        let fingerprint = self.fingerprint_of(&charge.counter);
-        let Some(shard) = self.shard_of(fingerprint) else { return nothing_decided(charge, now) };
-        let mut shard = shard.lock();
-        if mode == Mode::Charge && !is_large(charge.limit) {
-            return shard.decide_small(fingerprint, charge.limit, &charge.ask, now);
-        }
-        let found = shard.find(fingerprint, charge.limit);
-        let examination = shard.examine(&found, fingerprint, charge.limit, &charge.ask, now);
-        let charges = match mode {
-            Mode::Charge => examination.admits(),
-            Mode::Peek => false,
-            Mode::Owe => true,
-        };
-        let (receipt, status) = if charges {
-            shard.charge(&found, fingerprint, charge.limit, &charge.ask, now)
-        } else {
-            (Receipt::Nothing, shard.status(&found, fingerprint, charge.limit, now))
-        };
-        Outcome { examination, status, receipt }
-    }
-
-    fn decide_several(&self, request: &Request<'_>, now: Nanos, outcomes: &mut Outcomes) {
-        let (mut steps, mut guards) = self.lock(request.charges);
-        let first = outcomes.len();
-        for (index, charge) in request.charges.iter().enumerate() {
-            let (earlier, rest) = steps.split_at_mut(index);
-            let Some(step) = rest.first_mut() else { continue };
-            let Some(shard) = guards.get(step.guard) else { continue };
-            step.found = shard.find(step.fingerprint, charge.limit);
-            let limit = charge.limit;
-            let examination = if step.is_repeat {
-                let decided = outcomes.get(first..).unwrap_or_default();
-                examine_repeat(shard, step, earlier, decided, request, now)
-            } else {
-                shard.examine(&step.found, step.fingerprint, limit, &charge.ask, now)
-            };
-            outcomes.push(Outcome {
-                examination,
-                status: shard.status(&step.found, step.fingerprint, limit, now),
-                receipt: Receipt::Nothing,
-            });
-        }
-        let Some(mine) = outcomes.get_mut(first..) else { return };
-        let charges = match request.mode {
-            Mode::Charge => crate::passes(request.charges, mine),
-            Mode::Peek => false,
-            Mode::Owe => true,
-        };
-        if !charges {
-            return;
-        }
-        // Entries in place first: an insertion may move others about, and then they are looked up
-        // again.
-        for insertions in [false, true] {
-            for ((step, charge), outcome) in steps.iter_mut().zip(request.charges).zip(&mut *mine) {
-                if matches!(step.found, Found::Absent) != insertions {
-                    continue;
-                }
-                if request.mode == Mode::Charge && !outcome.examination.admits() {
-                    continue;
-                }
-                let Some(shard) = guards.get_mut(step.guard) else { continue };
-                if insertions || step.is_repeat {
-                    step.found = shard.find(step.fingerprint, charge.limit);
-                }
-                let (found, fingerprint) = (&step.found, step.fingerprint);
-                (outcome.receipt, outcome.status) =
-                    shard.charge(found, fingerprint, charge.limit, &charge.ask, now);
-            }
-        }
-    }
-
-    /// Locks the shards of all charges in ascending order.
-    fn lock(&self, charges: &[Charge<'_>]) -> (Steps, Guards<'_>) {
-        let mut steps = Steps::new();
-        let mut key_hash = None;
-        for charge in charges {
-            let counter = &charge.counter;
-            let hash = match key_hash {
-                Some((key, hash)) if std::ptr::eq(key, counter.key) => hash,
-                _ => self.hasher.key_hash(counter.key),
-            };
-            key_hash = Some((counter.key, hash));
-            let fingerprint = Hasher::fingerprint(hash, counter.salt);
-            let is_repeat = steps.iter().any(|earlier| earlier.fingerprint == fingerprint);
-            let guard = self.shard_index(fingerprint);
-            steps.push(Step { fingerprint, guard, found: Found::Absent, is_repeat });
-        }
-        let mut wanted: SmallVec<[usize; 8]> = steps.iter().map(|step| step.guard).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        for step in &mut steps {
-            step.guard = wanted.iter().position(|index| *index == step.guard).unwrap_or(0);
-        }
-        let guards = wanted.iter().filter_map(|index| self.shards.get(*index));
-        (steps, guards.map(|shard| shard.lock()).collect())
-    }
-
     /// Undoes one charge.
     pub fn give_back_now(&self, give_back: &GiveBack<'_>, now: Nanos) {
         let fingerprint = self.fingerprint_of(&give_back.counter);
         if let Some(shard) = self.shard_of(fingerprint) {
             shard.lock().give_back(fingerprint, give_back.limit, &give_back.receipt, now);
         }
-    }
-}
-
-/// There is a shard for every fingerprint, so this is never reached.
-fn nothing_decided(charge: &Charge<'_>, now: Nanos) -> Outcome {
-    let fresh = charge.limit.fresh();
-    Outcome {
-        examination: charge.limit.examine(&fresh, &charge.ask, now),
-        status: charge.limit.status(&fresh, now),
-        receipt: Receipt::Nothing,
     }
 }
 

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tollgate_core::{Algorithm, Ask, Examination, Limit, Nanos, Outcome, SlotId};
 
-use super::Step;
+use super::decide::Step;
 use super::fingerprint::Fingerprint;
 use super::shard::Shard;
 use crate::{Mode, Request, Role};

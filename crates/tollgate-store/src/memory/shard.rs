@@ -41,7 +41,8 @@ pub(crate) enum Found {
 }
 
 impl Found {
-    fn small(&self, limit: &Limit) -> Small {
+    #[inline]
+    pub(crate) fn small(&self, limit: &Limit) -> Small {
         match self {
             Self::Packed(_, small) | Self::Oversized(small) => *small,
             Self::Large | Self::Absent => limit.fresh_small(),
@@ -197,6 +198,21 @@ impl Shard {
         let status = limit.status_small(&small, now);
         self.write(found, fingerprint, limit, &small, status.used, now);
         (receipt, status)
+    }
+
+    /// Writes what a counter has become.
+    #[inline]
+    pub(crate) fn commit(
+        &mut self,
+        found: &Found,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        small: &Small,
+        used: u64,
+        now: Nanos,
+    ) {
+        self.is_dirty = true;
+        self.write(found, fingerprint, limit, small, used, now);
     }
 
     #[inline]
