@@ -2,7 +2,7 @@
 SHELL := /usr/bin/env bash
 CARGO ?= cargo
 
-.PHONY: help run build test check fmt bench deny clean
+.PHONY: help run build deps test check fmt bench deny clean
 
 help:  ## What there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -13,7 +13,10 @@ run:  ## Start Tollgate on loopback, embedded, with the built-in rules
 build:  ## The release binary
 	$(CARGO) build --release --bin tollgate
 
-test: check  ## Everything that must hold: style, lints, unit, property and end-to-end tests
+deps:  ## What the tests need beside Rust (curl), if it is missing
+	@scripts/install-test-deps.sh
+
+test: deps check  ## Everything that must hold: style, lints, unit, property and end-to-end tests
 	$(CARGO) build --locked --workspace --all-targets
 	@if $(CARGO) nextest --version >/dev/null 2>&1; \
 	then $(CARGO) nextest run --locked --workspace; \

@@ -3,6 +3,7 @@
 mod bounds;
 mod decisions;
 mod defaults;
+mod docs;
 mod input;
 mod lifecycle;
 mod persistence;
