@@ -132,6 +132,8 @@ fn run(command: &str, server: &Server) -> String {
         .args(["-c", &format!("{{ {} ; }} 2>&1", command.replace(SHOWN_ADDRESS, &address))])
         .current_dir(root())
         .env("PATH", format!("{folder}:{path}"))
+        .env("LC_ALL", "C")
+        .env("no_proxy", "127.0.0.1")
         .env("TOLLGATE_URL", format!("http://{address}"))
         .output()
         .expect("sh runs");
@@ -269,29 +271,44 @@ fn the_other_documents_are_true() {
     assert!(count >= 5, "only {count} commands were run");
 }
 
-fn validate(files: &[PathBuf]) {
-    let output = Command::new(binary())
-        .args(["rules", "validate"])
-        .args(files)
-        .output()
-        .expect("tollgate runs");
+/// Runs `tollgate`, which must find nothing wrong.
+fn must_pass(args: &[&str], files: &[PathBuf]) {
+    let output = Command::new(binary()).args(args).args(files).output().expect("tollgate runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+/// Writes each `yaml` block of a document into a file of its own.
+fn yaml_files(document: &str, folder: &Path) -> Vec<PathBuf> {
+    let text = read(&root().join(document));
+    let name = document.replace('/', "-");
+    let mut files = Vec::new();
+    for block in blocks(&text).iter().filter(|block| block.language == "yaml") {
+        let path = folder.join(format!("{name}-line-{}.yaml", block.line));
+        fs::write(&path, block.lines.join("\n")).expect("a file is written");
+        files.push(path);
+    }
+    files
 }
 
 #[test]
 fn every_rule_of_the_documents_is_valid() {
     let folder = tempfile::tempdir().expect("a temporary directory");
-    let text = read(&root().join("docs/rules.md"));
-    let mut files = Vec::new();
-    for block in blocks(&text).iter().filter(|block| block.language == "yaml") {
-        let path = folder.path().join(format!("rules.md-line-{}.yaml", block.line));
-        fs::write(&path, block.lines.join("\n")).expect("a rule file is written");
-        files.push(path);
-    }
+    let mut files = yaml_files("docs/rules.md", folder.path());
     assert!(files.len() >= 15, "only {} examples", files.len());
+    files.extend(yaml_files("README.md", folder.path()));
     let examples = fs::read_dir(root().join("examples/rules")).expect("examples/rules");
     files.extend(examples.map(|entry| entry.expect("an entry").path()));
-    validate(&files);
+    must_pass(&["rules", "validate"], &files);
+}
+
+#[test]
+fn every_configuration_of_the_documents_is_valid() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let files = yaml_files("docs/deployment.md", folder.path());
+    assert!(!files.is_empty());
+    for file in files {
+        must_pass(&["config", "check", "--config"], &[file]);
+    }
 }
 
 #[test]
@@ -304,6 +321,22 @@ fn the_embedding_example_is_the_one_that_compiles() {
     }
 }
 
+/// The anchors of a document's headings, as GitHub makes them.
+fn anchors(document: &Path) -> Vec<String> {
+    let text = read(document);
+    let mut is_code = false;
+    let mut anchors = Vec::new();
+    for line in text.lines() {
+        is_code ^= line.starts_with("```");
+        if let Some(heading) = line.strip_prefix('#').filter(|_| !is_code) {
+            let heading = heading.trim_start_matches('#').trim().to_lowercase();
+            let kept = heading.chars().filter(|it| it.is_alphanumeric() || " -_".contains(*it));
+            anchors.push(kept.map(|it| if it == ' ' { '-' } else { it }).collect());
+        }
+    }
+    anchors
+}
+
 #[test]
 fn links_lead_somewhere() {
     let mut broken = String::new();
@@ -311,8 +344,14 @@ fn links_lead_somewhere() {
         let text = read(&document);
         let folder = document.parent().expect("a folder");
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = target.split('#').next().unwrap_or_default();
-            if !file.is_empty() && !file.contains("://") && !folder.join(file).exists() {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            if file.contains("://") {
+                continue;
+            }
+            let path = if file.is_empty() { document.clone() } else { folder.join(file) };
+            let is_there = path.exists()
+                && (anchor.is_empty() || anchors(&path).iter().any(|known| known == anchor));
+            if !is_there {
                 let _ = writeln!(broken, "{}: {target}", document.display());
             }
         }
