@@ -265,3 +265,67 @@ fn a_torn_tail_costs_only_the_tail_and_a_refused_file_is_set_aside() {
     assert_eq!((meter.used(&store, START), warnings.count()), (0, 2));
     assert!(journal.with_extension("counters.refused").exists());
 }
+
+/// Older files under newer names are not laid over what came after them.
+#[test]
+fn a_copy_of_an_old_file_does_not_turn_back_time() {
+    let past = past(4);
+    for file in counter_files(past.dir.path()) {
+        for kind in ["base", "journal"] {
+            let copied = copy(past.dir.path());
+            let newer = copied.path().join(format!("{kind}-00000000000000ff.counters"));
+            fs::copy(&file, newer).unwrap();
+            let store = open(copied.path(), END);
+            for (meter, written) in past.meters.iter().zip(&past.written) {
+                assert_eq!(Some(&meter.seen(&store, END)), written.last(), "{}", meter.name);
+            }
+        }
+    }
+}
+
+/// A base that ends too early is refused, even where its frames are whole.
+#[test]
+fn a_base_without_its_end_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let meter = Meter::new("m", limit(Algorithm::FixedWindow, 100, HOUR));
+    let store = MemoryStore::open_folding(&options(dir.path()), 0, START);
+    meter.charge(&store, 5, START);
+    store.flush(START);
+    drop(store);
+    let base = counter_files(dir.path())
+        .into_iter()
+        .find(|path| path.file_name().unwrap().to_str().unwrap().starts_with("base-"));
+    let base = base.unwrap();
+    let bytes = fs::read(&base).unwrap();
+    fs::write(&base, reframe(&bytes, |all| all.truncate(all.len() - 1))).unwrap();
+    let warnings = Warnings::default();
+    let store = warnings.during(|| open(dir.path(), START));
+    assert_eq!((meter.used(&store, START), warnings.count()), (0, 1));
+    assert!(base.with_extension("counters.refused").exists());
+}
+
+/// The tail of a log is worth nothing without what came before it.
+#[test]
+fn a_log_is_never_restored_in_part() {
+    let dir = tempfile::tempdir().unwrap();
+    let meter = Meter::new("log", limit(Algorithm::SlidingWindowLog, 1_000, HOUR));
+    let store = MemoryStore::open_folding(&options(dir.path()), 0, START);
+    for step in 0..40 {
+        meter.charge(&store, 1, START + step);
+        store.flush(START + step);
+    }
+    assert!(counter_files(dir.path()).len() == 2, "a base and its journal");
+    let used = meter.used(&store, END);
+    drop(store);
+    for lost in counter_files(dir.path()) {
+        let copied = copy(dir.path());
+        fs::remove_file(copied.path().join(lost.file_name().unwrap())).unwrap();
+        let left = meter.used(&open(copied.path(), END), END);
+        let is_base = lost.file_name().unwrap().to_str().unwrap().starts_with("base-");
+        if is_base {
+            assert!(left == used || left == 0, "{left} of {used}");
+        } else {
+            assert!(left > 0 && left < used, "{left} of {used}: as of the base");
+        }
+    }
+}

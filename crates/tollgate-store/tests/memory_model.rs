@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tollgate_core::{
-    Algorithm, Ask, Examination, Limit, Nanos, Outcome, Receipt, SECOND, SlotId, State,
+    Algorithm, Ask, Examination, Limit, Nanos, Outcome, Receipt, SECOND, SlotId, State, Status,
 };
 use tollgate_store::{Charge, Counter, GiveBack, MemoryStore, Mode, Role, Store, passes};
 
@@ -170,9 +170,9 @@ impl Model {
         now: Nanos,
     ) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
-        for (counter, limit, ..) in asked {
+        for _ in asked {
             let examination = self.examine(asked, &outcomes, mode, now);
-            let status = limit.status(&self.state(*counter, limit), now);
+            let status = Status::default();
             outcomes.push(Outcome { examination, status, receipt: Receipt::Nothing });
         }
         let charged = match mode {
@@ -181,12 +181,13 @@ impl Model {
             Mode::Owe => true,
         };
         for ((counter, limit, ask, _), outcome) in asked.iter().zip(&mut outcomes) {
+            let mut state = self.state(*counter, limit);
             if charged && (mode == Mode::Owe || outcome.examination.admits()) {
-                let mut state = self.state(*counter, limit);
                 outcome.receipt = limit.charge(&mut state, ask, now);
-                outcome.status = limit.status(&state, now);
-                self.states.insert(*counter, state);
+                self.states.insert(*counter, state.clone());
             }
+            // Charges that the request made to the same counter before are part of the figures.
+            outcome.status = limit.status(&state, now);
         }
         outcomes
     }
@@ -243,6 +244,8 @@ impl World {
                 let key = [self.names[*counter].as_str()];
                 ready(self.store.reset(&[named(&key)], self.now)).unwrap();
                 self.model.states.remove(counter);
+                // What was charged before is gone; its receipts are void.
+                self.receipts.retain(|(charged, ..)| charged != counter);
             }
             Op::Release(counter, slot) => {
                 let key = [self.names[*counter].as_str()];
