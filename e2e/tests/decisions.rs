@@ -217,3 +217,24 @@ fn decision_calls_need_a_token_where_one_is_configured() {
     assert_eq!(client.get("/api/v1/rate-limits/status?user_id=ann").status, 401);
     assert!(!server.log().contains("first-secret"));
 }
+
+#[test]
+fn a_quota_group_pays_while_any_member_can() {
+    let server = Server::with_rules(
+        "
+rules:
+  - {rule_id: month, scope: M, identifier_type: user_id, limit: 2, window: 30d, algorithm: fixed_window, quota_mode: true}
+  - {rule_id: hour, scope: H, identifier_type: user_id, limit: 3, window: 1h, algorithm: sliding_window_log, quota_mode: true}
+",
+    );
+    let mut client = server.client();
+    let body = json!({"userId": "ann"});
+    for left in [2, 1, 0] {
+        let decision = client.allow(&body);
+        assert_eq!((&decision["allowed"], &decision["remaining"]), (&json!(true), &json!(left)));
+    }
+    let refused = client.allow(&body);
+    assert_eq!(refused["allowed"], false);
+    assert_eq!(refused["ruleId"], "hour", "the first member that has room again");
+    assert!(refused["retryAfterMs"].as_u64().is_some_and(|wait| wait <= 3_600_000), "{refused}");
+}

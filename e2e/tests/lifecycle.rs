@@ -35,6 +35,17 @@ fn sigterm_finishes_what_is_under_way_and_exits_0() {
 }
 
 #[test]
+fn load_balancers_are_told_before_the_door_closes() {
+    let mut server = ServerBuilder::default().env("TOLLGATE_LIMITS_DRAIN_DELAY_MS", "1500").start();
+    let mut client = server.client();
+    server.signal("TERM");
+    tollgate_e2e::eventually("it is not ready any more", || client.get("/readyz").status == 503);
+    let body = json!({"userId": "ann", "modelId": "gpt4"});
+    assert_eq!(server.client().allow(&body)["allowed"], true, "and yet it serves");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
 fn a_taken_port_and_wrong_rules_stop_the_start_with_reasons() {
     let server = Server::start();
     let dir = tempfile::tempdir().expect("a directory");

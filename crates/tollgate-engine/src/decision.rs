@@ -297,7 +297,10 @@ impl<'r> Decision<'r> {
     }
 
     fn settle_allowed(&mut self) {
-        self.deciding = self.pick(|_| true, Scope::is_tighter_than);
+        // Of a quota group the member with the most room speaks: it is the one that pays last.
+        let group = self.pick(Role::AnyOf, |_| true, |one, other| other.is_tighter_than(one));
+        let alone = self.pick(Role::Must, |_| true, Scope::is_tighter_than);
+        self.deciding = self.better(alone, group, Scope::is_tighter_than);
         let waits = self
             .scopes
             .iter()
@@ -321,7 +324,16 @@ impl<'r> Decision<'r> {
             Examination::Admit { .. } => 0,
             Examination::Refuse { retry_at } => retry_at.unwrap_or(Nanos::MAX),
         };
-        self.deciding = self.pick(Scope::refuses, |one, other| rank(one) > rank(other));
+        let longer = |one: &Scope<'_>, other: &Scope<'_>| rank(one) > rank(other);
+        let alone = self.pick(Role::Must, Scope::refuses, longer);
+        // A quota group refuses until the first of its members has room, and only if none has.
+        let mut any_of = self.scopes.iter().filter(|scope| scope.role == Role::AnyOf);
+        let group = if any_of.all(Scope::refuses) {
+            self.pick(Role::AnyOf, Scope::refuses, |one, other| rank(one) < rank(other))
+        } else {
+            None
+        };
+        self.deciding = self.better(alone, group, longer);
         let refused_by = |action: Action| {
             self.scopes().any(|scope| scope.refuses() && scope.rule.action == action)
         };
@@ -332,14 +344,16 @@ impl<'r> Decision<'r> {
         self.verdict = if queues && !never { Verdict::Queued } else { Verdict::Denied };
     }
 
+    /// The scope of this role that fits and that no other beats.
     fn pick(
         &self,
+        role: Role,
         fits: impl Fn(&Scope<'r>) -> bool,
         beats: impl Fn(&Scope<'r>, &Scope<'r>) -> bool,
     ) -> Option<u8> {
         let mut best: Option<(usize, &Scope<'r>)> = None;
         for (index, scope) in self.scopes.iter().enumerate() {
-            if scope.role == Role::Watch || !fits(scope) {
+            if scope.role != role || !fits(scope) {
                 continue;
             }
             if best.is_none_or(|(_, known)| beats(scope, known)) {
@@ -347,6 +361,21 @@ impl<'r> Decision<'r> {
             }
         }
         best.and_then(|(index, _)| u8::try_from(index).ok())
+    }
+
+    /// The second scope if it beats the first, else the first.
+    fn better(
+        &self,
+        first: Option<u8>,
+        second: Option<u8>,
+        beats: impl Fn(&Scope<'r>, &Scope<'r>) -> bool,
+    ) -> Option<u8> {
+        let scope = |index: Option<u8>| self.scopes.get(usize::from(index?));
+        match (scope(first), scope(second)) {
+            (Some(one), Some(other)) if beats(other, one) => second,
+            (None, Some(_)) => second,
+            _ => first,
+        }
     }
 
     pub(crate) fn scope(

@@ -33,7 +33,7 @@ pub enum RulesError {
         error: std::io::Error,
     },
     /// The rules are wrong.
-    #[error("{0}")]
+    #[error(transparent)]
     Wrong(#[from] Problems),
 }
 

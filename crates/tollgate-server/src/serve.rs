@@ -75,12 +75,23 @@ pub fn run(config: Config) -> Result<(), ServeError> {
     // From here on a signal is answered, so that whoever reads the announcement may send one.
     let signals = Signals::new()?;
     announce(&listeners)?;
+    tracing::info!(
+        rules = engine.rules().set.rules().len(),
+        rule_file = ?config.rules,
+        data_dir = ?config.data_dir,
+        counters = engine.store().usage().counters,
+        workers = listeners.len(),
+        enforcement = config.enforcement.name(),
+        "serving"
+    );
     let (stop, stopped) = watch::channel(false);
     let workers = start_workers(listeners, &api, &config, &stopped)?;
 
     signals.wait_for_the_end(watch_rules.as_ref());
     tracing::info!("draining");
     api.stop_being_ready();
+    // Load balancers that ask /readyz get time to look elsewhere before the door closes.
+    std::thread::sleep(config.limits.drain_delay);
     let _ = stop.send(true);
     for worker in workers {
         let Ok(served) = worker.join() else {

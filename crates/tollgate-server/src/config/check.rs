@@ -84,6 +84,7 @@ fn limits(reader: &mut Reader) -> Limits {
         header_timeout: millis(reader, "limits.header_timeout_ms", 1, MAX_TIMEOUT_MS),
         body_timeout: millis(reader, "limits.body_timeout_ms", 1, MAX_TIMEOUT_MS),
         idle_timeout: millis(reader, "limits.idle_timeout_ms", 1, MAX_TIMEOUT_MS),
+        drain_delay: millis(reader, "limits.drain_delay_ms", 0, MAX_TIMEOUT_MS),
         drain_timeout: millis(reader, "limits.drain_timeout_ms", 0, MAX_TIMEOUT_MS),
     }
 }

@@ -106,6 +106,8 @@ pub struct Limits {
     pub body_timeout: Duration,
     /// How long a client may take to begin its next request.
     pub idle_timeout: Duration,
+    /// How long `/readyz` says no before the listeners close at shutdown.
+    pub drain_delay: Duration,
     /// How long requests under way have to finish at shutdown.
     pub drain_timeout: Duration,
 }

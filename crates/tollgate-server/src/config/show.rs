@@ -39,6 +39,7 @@ struct Limits {
     header_timeout_ms: u64,
     body_timeout_ms: u64,
     idle_timeout_ms: u64,
+    drain_delay_ms: u64,
     drain_timeout_ms: u64,
 }
 
@@ -90,6 +91,7 @@ impl Config {
                 header_timeout_ms: millis(self.limits.header_timeout),
                 body_timeout_ms: millis(self.limits.body_timeout),
                 idle_timeout_ms: millis(self.limits.idle_timeout),
+                drain_delay_ms: millis(self.limits.drain_delay),
                 drain_timeout_ms: millis(self.limits.drain_timeout),
             },
             threads: self.threads,

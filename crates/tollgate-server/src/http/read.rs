@@ -126,8 +126,19 @@ fn first_fault(fields: &serde_json::Map<String, Value>) -> Option<(String, Strin
 /// serde names a missing or unknown field in backquotes.
 fn missing_or_unknown(error: &serde_json::Error) -> ApiError {
     let text = error.to_string();
-    let field = text.split('`').nth(1).map(str::to_owned);
-    ApiError::Invalid { message: text, field }
+    let field = text.split('`').nth(1).unwrap_or_default().to_owned();
+    if !text.starts_with("unknown field") {
+        let message = text.split(" at line").next().unwrap_or_default().to_owned();
+        return ApiError::Invalid { message, field: Some(field).filter(|field| !field.is_empty()) };
+    }
+    let wanted = field.replace(['_', '-'], "").to_lowercase();
+    let known = TEXT_FIELDS.iter().chain(&["cost", "tokens", "attributes"]);
+    let meant = known.copied().find(|name| name.to_lowercase() == wanted);
+    let hint = match meant {
+        Some(name) => format!("did you mean {name}?"),
+        None => "further attributes go into attributes: {name: value}".to_owned(),
+    };
+    ApiError::invalid(&field, format!("there is no such field; {hint}"))
 }
 
 /// What a body's borrowed and normalised values live in while a request is decided.

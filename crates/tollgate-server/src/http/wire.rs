@@ -199,6 +199,9 @@ pub(crate) struct ScopeBody<'a> {
     name: &'a str,
     rule_id: &'a str,
     limit: u64,
+    /// The most that can be used at once, where a bucket's burst is not its limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst: Option<u64>,
     /// How much is used.
     current: u64,
     remaining: u64,
@@ -228,6 +231,7 @@ fn scope_body<'a>(scope: &'a Scope<'_>) -> ScopeBody<'a> {
         name: &scope.rule.scope,
         rule_id: &scope.rule.id,
         limit: scope.quota,
+        burst: (scope.capacity != scope.quota).then_some(scope.capacity),
         current: status.used,
         remaining: status.remaining,
         reset_at: Rfc3339(status.reset_at),
