@@ -1,12 +1,13 @@
 //! The road from a request to its decision.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 use tollgate_core::{Ask, SlotId};
 use tollgate_policy::{Action, Known, Listed, NoMatch, Quota, Resolution, Rule, Unit};
 use tollgate_store::{Charge, Counter, Mode, Outcomes, Role, Store, passes};
 
 use crate::decision::{Decision, Reason, Verdict, applied};
-use crate::idempotency::Remembered;
 use crate::request::Request;
 use crate::{ActiveRules, Enforcement, Engine, EngineError};
 
@@ -128,49 +129,31 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// [`Engine::decide`], and if the request carries an id, the answer it got before.
-    pub async fn decide_once<'r>(
+    /// [`Engine::decide`], or, if the request carries an id that was answered before, that answer. A
+    /// decision is large, so it is shown where it is rather than handed out.
+    pub async fn decide_once<'r, T>(
         &self,
-        rules: &'r arc_swap::Guard<std::sync::Arc<ActiveRules>>,
+        rules: &'r arc_swap::Guard<Arc<ActiveRules>>,
         request: &Request<'r>,
-    ) -> Result<Answer<'r>, EngineError> {
+        show: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Result<T, EngineError> {
+        let mut decision = Decision::pending(rules.version);
         let Some(id) = request.request_id else {
-            return Ok(Answer::Fresh(self.decide(rules, request, Mode::Charge).await?));
+            self.decide_into(rules, request, Mode::Charge, &mut decision).await?;
+            return Ok(show(&decision));
         };
         let now = self.clock.now();
         let mut place = self.remembered.lock(request.caller, id).await;
         match place.find(request, now) {
-            Some(Ok(remembered)) => return Ok(Answer::Remembered(remembered)),
+            Some(Ok(remembered)) => return Ok(show(&remembered.decision())),
             Some(Err(())) => return Err(EngineError::RequestIdReused),
             None => {}
         }
-        let decision = self.decide(rules, request, Mode::Charge).await?;
+        self.decide_into(rules, request, Mode::Charge, &mut decision).await?;
         if decision.is_allowed() {
-            place.remember(request, std::sync::Arc::clone(rules), &decision, now);
+            place.remember(request, Arc::clone(rules), &decision, now);
         }
-        Ok(Answer::Fresh(decision))
-    }
-}
-
-/// A decision, made now or remembered.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "the large one is the common one, and stays on the stack"
-)]
-pub enum Answer<'r> {
-    /// Made now.
-    Fresh(Decision<'r>),
-    /// Made before, for the same request id.
-    Remembered(std::sync::Arc<Remembered>),
-}
-
-impl Answer<'_> {
-    /// The decision itself.
-    pub fn with<T>(&self, use_it: impl FnOnce(&Decision<'_>) -> T) -> T {
-        match self {
-            Self::Fresh(decision) => use_it(decision),
-            Self::Remembered(remembered) => use_it(&remembered.decision()),
-        }
+        Ok(show(&decision))
     }
 }
 

@@ -22,7 +22,7 @@ const SHARDS: usize = 64;
 const MOST_PER_SHARD: usize = 4_096;
 
 /// An admission, kept with the rules that made it.
-pub struct Remembered {
+pub(crate) struct Remembered {
     rules: Arc<ActiveRules>,
     content: u128,
     until: Nanos,
@@ -74,7 +74,7 @@ impl Remembered {
     }
 
     /// The decision as it was made.
-    pub fn decision(&self) -> Decision<'_> {
+    pub(crate) fn decision(&self) -> Decision<'_> {
         let set = &self.rules.set;
         let mut scopes = Scopes::new();
         for kept in &self.scopes {

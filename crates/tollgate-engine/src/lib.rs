@@ -18,9 +18,8 @@ use tollgate_policy::RuleSet;
 use tollgate_store::{Store, StoreError};
 
 pub use clock::{Clock, ManualClock, SystemClock};
-pub use decide::Answer;
 pub use decision::{Decision, Reason, Scope, Verdict, Warning};
-pub use idempotency::{REMEMBERED_FOR, Remembered};
+pub use idempotency::REMEMBERED_FOR;
 pub use request::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Request, RequestError, Validated};
 
 /// Whether refusals are enforced.

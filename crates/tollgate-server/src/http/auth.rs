@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use axum::body::Body;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
+use tollgate_engine::Decision;
 use tollgate_store::Store;
 
 use super::Api;
@@ -34,8 +35,7 @@ impl<S: Store> Api<S> {
         let body = attributes(&head.headers)?;
         let prepared = Prepared::new(&body)?;
         let request = prepared.request(&body, caller);
-        let answer = self.engine.decide_once(&rules, &request).await?;
-        Ok(answer.with(|decision| {
+        let show = |decision: &Decision<'_>| {
             let mut response = if decision.is_allowed() {
                 let mut response = Response::new(Body::empty());
                 describe(response.headers_mut(), decision, self.config.headers);
@@ -54,7 +54,8 @@ impl<S: Store> Api<S> {
                 *response.status_mut() = other;
             }
             response
-        }))
+        };
+        Ok(self.engine.decide_once(&rules, &request, show).await?)
     }
 }
 

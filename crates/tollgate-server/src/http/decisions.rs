@@ -1,14 +1,15 @@
 //! `POST /rate-limit/{allow, check, peek, allow/batch}`.
 
 use axum::body::Body;
-use http::{HeaderValue, Response, StatusCode};
+use http::{Response, StatusCode};
 use tollgate_engine::Decision;
 use tollgate_store::{Mode, Store};
 
+use super::decision_json::write_decision;
 use super::headers::describe;
 use super::read::{Prepared, parse};
-use super::respond::{ApiError, json, raw};
-use super::wire::{AllowBody, BatchBody, CheckBody, CheckedBody, DecisionBody};
+use super::respond::{ApiError, JSON, json, raw};
+use super::wire::{AllowBody, BatchBody, CheckBody, CheckedBody};
 use super::{Api, MAX_BATCH};
 
 /// Room for the answer to one request of a batch.
@@ -55,8 +56,8 @@ impl<S: Store> Api<S> {
         let rules = self.engine.rules();
         let prepared = Prepared::new(body)?;
         let request = prepared.request(body, caller);
-        let answer = self.engine.decide_once(&rules, &request).await?;
-        Ok(answer.with(|decision| self.answer_decision(decision)))
+        let show = |decision: &Decision<'_>| self.answer_decision(decision);
+        Ok(self.engine.decide_once(&rules, &request, show).await?)
     }
 
     async fn peek(&self, body: &AllowBody<'_>, caller: &str) -> Result<Response<Body>, ApiError> {
@@ -86,7 +87,9 @@ impl<S: Store> Api<S> {
     }
 
     fn answer_decision(&self, decision: &Decision<'_>) -> Response<Body> {
-        let mut response = json(StatusCode::OK, &DecisionBody::new(decision));
+        let mut bytes = Vec::with_capacity(BYTES_PER_DECISION * 2);
+        write_decision(&mut bytes, decision);
+        let mut response = raw(StatusCode::OK, JSON, bytes);
         describe(response.headers_mut(), decision, self.config.headers);
         response
     }
@@ -107,16 +110,15 @@ impl<S: Store> Api<S> {
             let decided = async {
                 let prepared = Prepared::new(body)?;
                 let request = prepared.request(body, caller);
-                let answer = self.engine.decide_once(&rules, &request).await?;
-                answer.with(|decision| write(&mut bytes, &DecisionBody::new(decision)));
-                Ok::<(), ApiError>(())
+                let show = |decision: &Decision<'_>| write_decision(&mut bytes, decision);
+                Ok::<(), ApiError>(self.engine.decide_once(&rules, &request, show).await?)
             };
             if let Err(error) = decided.await {
                 write(&mut bytes, &error.body().1);
             }
         }
         bytes.extend_from_slice(b"]}");
-        Ok(raw(StatusCode::OK, HeaderValue::from_static("application/json"), bytes))
+        Ok(raw(StatusCode::OK, JSON, bytes))
     }
 }
 

@@ -4,6 +4,7 @@
 //! and small enough to stand beside them.
 
 mod auth;
+mod decision_json;
 mod decisions;
 mod headers;
 mod openapi;

@@ -112,8 +112,11 @@ impl From<EngineError> for ApiError {
     }
 }
 
-const JSON: HeaderValue = HeaderValue::from_static("application/json");
+pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+/// The most headers a usual answer has.
+const HEADERS: usize = 12;
 
 /// A JSON response.
 pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response<Body> {
@@ -133,6 +136,8 @@ pub(crate) fn raw(
 ) -> Response<Body> {
     let mut response = Response::new(Body::from(bytes.into()));
     *response.status_mut() = status;
+    // Room for what describes a decision, so that the map is not grown while it is filled.
+    *response.headers_mut() = HeaderMap::with_capacity(HEADERS);
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
 }

@@ -244,6 +244,8 @@ pub(crate) const fn millis_up(nanos: Nanos) -> u64 {
     nanos.div_ceil(1_000_000)
 }
 
+// Decisions are written by `decision_json`; this form is the description, and what that is tested by.
+#[cfg(test)]
 impl<'a, 'r> DecisionBody<'a, 'r> {
     pub(crate) fn new(decision: &'a Decision<'r>) -> Self {
         let deciding = decision.deciding();

@@ -1,0 +1,199 @@
+//! A decision as JSON, written straight into the response.
+//!
+//! This is the one body that is written for every request, so it is written by hand; its shape is
+//! [`DecisionBody`](super::wire::DecisionBody), and a test holds the two together.
+
+use std::fmt::Write as _;
+
+use tollgate_engine::{Decision, Scope, Verdict};
+
+use super::time::Rfc3339;
+use super::wire::{millis_up, warning_text};
+
+/// Appends the decision.
+pub(crate) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) {
+    let allowed = decision.is_allowed();
+    let deciding = decision.deciding();
+    let mut json = Json(out);
+    json.raw(if allowed { "{\"allowed\":true" } else { "{\"allowed\":false" });
+    json.raw(",\"reason\":").text(decision.reason_code());
+    let hit = deciding.filter(|_| !allowed);
+    json.raw(",\"scopeHit\":").or_null(hit, |json, scope| json.text(&scope.rule.scope));
+    json.raw(",\"ruleId\":").or_null(deciding, |json, scope| json.text(&scope.rule.id));
+    json.raw(",\"effectiveLimit\":").or_null(decision.effective_limit(), Json::number);
+    let status = deciding.map(|scope| scope.outcome.status);
+    json.raw(",\"remaining\":").or_null(status, |json, status| json.number(status.remaining));
+    json.raw(",\"resetAt\":").or_null(status, |json, status| json.instant(status.reset_at));
+    let retry = decision.retry_after().map(millis_up);
+    json.raw(",\"retryAfterMs\":").or_null(retry, Json::number);
+    json.raw(",\"waitMs\":").number(millis_up(decision.wait));
+    json.raw(",\"warnings\":[");
+    json.list(decision.warnings(), |json, warning| json.text(&warning_text(&warning)));
+    json.raw(if decision.degraded { "],\"degraded\":true" } else { "],\"degraded\":false" });
+    if decision.would_deny().next().is_some() {
+        json.raw(",\"wouldDeny\":[");
+        json.list(decision.would_deny(), |json, scope| {
+            json.raw("{\"name\":").text(&scope.rule.scope);
+            json.raw(",\"ruleId\":").text(&scope.rule.id);
+            json.raw(",\"reason\":").text(&scope.rule.reason).raw("}")
+        });
+        json.raw("]");
+    }
+    match decision.verdict {
+        Verdict::Denied => json.raw(",\"action\":\"reject\""),
+        Verdict::Queued => json.raw(",\"action\":\"queue\""),
+        Verdict::Allowed | Verdict::Throttled => &mut json,
+    };
+    if !allowed {
+        json.raw(",\"explanation\":").text(&decision.explain());
+    }
+    if let Some(slot) = decision.slot {
+        json.raw(",\"reservationId\":").text(&format!("{:032x}", slot.0));
+    }
+    json.raw(",\"rulesVersion\":").number(decision.rules_version);
+    json.raw(",\"scopes\":[");
+    json.list(decision.scopes(), |json, scope| json.scope(scope));
+    json.raw("]}");
+}
+
+struct Json<'a>(&'a mut Vec<u8>);
+
+impl Json<'_> {
+    /// Text that is JSON already.
+    fn raw(&mut self, text: &str) -> &mut Self {
+        self.0.extend_from_slice(text.as_bytes());
+        self
+    }
+
+    /// A string. Nearly none needs an escape.
+    fn text(&mut self, text: &str) -> &mut Self {
+        let is_plain = |byte: &u8| !matches!(byte, b'"' | b'\\' | 0..0x20);
+        if text.as_bytes().iter().all(is_plain) {
+            self.0.push(b'"');
+            self.0.extend_from_slice(text.as_bytes());
+            self.0.push(b'"');
+        } else if serde_json::to_writer(&mut *self.0, text).is_err() {
+            // Writing a string to memory does not fail.
+            self.raw("null");
+        }
+        self
+    }
+
+    fn number(&mut self, value: u64) -> &mut Self {
+        let mut buffer = itoa::Buffer::new();
+        self.raw(buffer.format(value))
+    }
+
+    fn instant(&mut self, at: u64) -> &mut Self {
+        let mut text = Buffer::default();
+        // An instant is 24 characters; the buffer has room for more.
+        let _ = write!(text, "{}", Rfc3339(at));
+        self.0.push(b'"');
+        self.0.extend_from_slice(text.as_bytes());
+        self.0.push(b'"');
+        self
+    }
+
+    fn or_null<T>(&mut self, value: Option<T>, write: impl FnOnce(&mut Self, T) -> &mut Self) {
+        match value {
+            Some(value) => write(self, value),
+            None => self.raw("null"),
+        };
+    }
+
+    fn list<T>(
+        &mut self,
+        items: impl Iterator<Item = T>,
+        mut write: impl FnMut(&mut Self, T) -> &mut Self,
+    ) {
+        for (index, item) in items.enumerate() {
+            if index > 0 {
+                self.raw(",");
+            }
+            write(self, item);
+        }
+    }
+
+    fn scope(&mut self, scope: &Scope<'_>) -> &mut Self {
+        let status = &scope.outcome.status;
+        self.raw("{\"name\":").text(&scope.rule.scope);
+        self.raw(",\"ruleId\":").text(&scope.rule.id);
+        self.raw(",\"limit\":").number(scope.quota);
+        if scope.capacity != scope.quota {
+            self.raw(",\"burst\":").number(scope.capacity);
+        }
+        self.raw(",\"current\":").number(status.used);
+        self.raw(",\"remaining\":").number(status.remaining);
+        self.raw(",\"resetAt\":").instant(status.reset_at);
+        self.raw(",\"windowSeconds\":").number(scope.limit.window_seconds).raw("}")
+    }
+}
+
+/// Room for a short text on the stack.
+#[derive(Default)]
+struct Buffer {
+    bytes: [u8; 32],
+    length: usize,
+}
+
+impl Buffer {
+    fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Write for Buffer {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let end = self.length + text.len();
+        let place = self.bytes.get_mut(self.length..end).ok_or(std::fmt::Error)?;
+        place.copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollgate_engine::{Engine, ManualClock, Request};
+    use tollgate_policy::{Known, RuleSet};
+    use tollgate_store::MemoryStore;
+
+    use super::write_decision;
+    use crate::http::wire::DecisionBody;
+
+    const RULES: &str = r#"
+deny_list: [{type: user_id, value: mallory, reason: "quotes \" and \\ and ü"}]
+rules:
+  - {rule_id: 'odd "id" \ ü', scope: 'S "x"', identifier_type: user_id, limit: 3, window: 1m, soft_limit: 0.3}
+  - {rule_id: burst, scope: B, identifier_type: user_id, limit: 60, burst: 2, window: 1m, algorithm: gcra}
+  - {rule_id: watch, identifier_type: user_id, limit: 1, window: 1h, algorithm: fixed_window, action: log_only}
+  - {rule_id: slots, identifier_type: user_id, limit: 5, unit: concurrency}
+"#;
+
+    /// What is written by hand is what serde would write.
+    #[tokio::test]
+    async fn the_two_shapes_are_one() {
+        let rules = RuleSet::from_yaml(RULES, "rules").unwrap();
+        let clock = Arc::new(ManualClock::new(1_794_740_000_123_456_789));
+        let engine = Engine::new(MemoryStore::new(1_000), clock, rules);
+        let mut seen_refused = false;
+        for (user, cost) in
+            [("ann", 1), ("ann", 1), ("ann", 1), ("ann", 9), ("mallory", 1), ("", 1)]
+        {
+            let rules = engine.rules();
+            let mut request = Request { cost: Some(cost), ..Request::default() };
+            request.attributes.set(Known::UserId, user);
+            let show = |decision: &tollgate_engine::Decision<'_>| {
+                let mut written = Vec::new();
+                write_decision(&mut written, decision);
+                let expected = serde_json::to_string(&DecisionBody::new(decision)).unwrap();
+                assert_eq!(String::from_utf8(written).unwrap(), expected);
+                decision.is_allowed()
+            };
+            seen_refused |= !engine.decide_once(&rules, &request, show).await.unwrap();
+        }
+        assert!(seen_refused);
+    }
+}
