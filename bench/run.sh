@@ -42,17 +42,21 @@ tollgate=${CARGO_TARGET_DIR:-target}/release/tollgate
 built=${CARGO_TARGET_DIR:-bench/target}/release
 export BENCH_RESULTS=$scratch/results TMPDIR=$scratch
 
+# No benchmark may take longer, in seconds.
+patience=900
+[[ -z $quick ]] || patience=120
+
 failed=()
 # Waits in the background, so that a signal is heard at once.
 measure() {
-  "$@" &
+  timeout "$patience" "$@" &
   running=$!
   local status=0
   wait "$running" || status=$?
   running=
   if ((status != 0)); then
     failed+=("${1##*/} ${2:-}")
-    echo "FAILED with $status: $*" >&2
+    echo "FAILED with $status (124: it took more than $patience s): $*" >&2
   fi
 }
 

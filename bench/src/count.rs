@@ -11,7 +11,7 @@ use tollgate_bench::limiters::{
     BURST, Limitador, SOME_DAY, Tollgate, charge, governor_quota, limit,
 };
 use tollgate_bench::once::poll;
-use tollgate_bench::process::resident_bytes;
+use tollgate_bench::process::{end_with_this, resident_bytes};
 use tollgate_bench::record::{compare, record};
 use tollgate_bench::rules;
 use tollgate_bench::work::{key, text};
@@ -150,6 +150,7 @@ fn memory(quick: bool) {
 fn measure(who: &str, counters: u64) -> [f64; 3] {
     let this = std::env::current_exe().unwrap();
     let mut child = Process::new(this);
+    end_with_this(&mut child);
     let output = child.args(["memory-of", who, &counters.to_string()]).output().unwrap();
     assert!(output.status.success(), "{who}: {output:?}");
     let text = String::from_utf8(output.stdout).unwrap();

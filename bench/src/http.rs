@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
+use crate::process::end_with_this;
 use axum::routing::post;
 use axum::{Json, Router};
 use bytes::Bytes;
@@ -165,7 +166,9 @@ pub struct Load {
 /// Puts load on a server with wrk, which runs `script_dir/post.lua` over `script_dir/bodies`.
 pub fn load(addr: SocketAddr, connections: usize, seconds: u64, script_dir: &Path) -> Load {
     let threads = connections.min(SERVER_THREADS);
-    let output = Command::new("wrk")
+    let mut wrk = Command::new("wrk");
+    end_with_this(&mut wrk);
+    let output = wrk
         .args(["-t", &threads.to_string(), "-c", &connections.to_string()])
         .args(["-d", &format!("{seconds}s"), "-s"])
         .arg(script_dir.join("post.lua"))

@@ -27,6 +27,17 @@ pub fn running_nanos(process: u32) -> u64 {
     tasks.flatten().filter_map(of_task).sum()
 }
 
+/// The process must not outlive this one, however this one ends.
+pub fn end_with_this(command: &mut Command) {
+    // SAFETY: prctl is safe to call between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+}
+
 /// A server that says `listening http=ADDR` on its first line.
 pub struct Server {
     child: Child,
@@ -38,14 +49,7 @@ impl Server {
     /// Starts it and waits for its first line.
     pub fn start(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // It must not outlive this process, however this one ends.
-        // SAFETY: prctl is safe to call between fork and exec.
-        unsafe {
-            command.pre_exec(|| {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                Ok(())
-            });
-        }
+        end_with_this(&mut command);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
