@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tollgate_core::Nanos;
-use tollgate_engine::{Decision, Scope, Verdict};
+use tollgate_engine::{Decision, Scope};
 use utoipa::ToSchema;
 
 use super::time::Rfc3339;
@@ -269,9 +269,9 @@ impl<'a, 'r> DecisionBody<'a, 'r> {
             degraded: decision.degraded,
             would_deny: would_deny.collect(),
             action: match decision.verdict {
-                Verdict::Denied => Some("reject"),
-                Verdict::Queued => Some("queue"),
-                Verdict::Allowed | Verdict::Throttled => None,
+                tollgate_engine::Verdict::Denied => Some("reject"),
+                tollgate_engine::Verdict::Queued => Some("queue"),
+                _ => None,
             },
             explanation: refused.then(|| decision.explain()),
             reservation_id: decision.slot.map(|slot| format!("{:032x}", slot.0)),
