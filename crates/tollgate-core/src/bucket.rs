@@ -79,8 +79,10 @@ impl Bucket {
     #[inline]
     pub(crate) fn decide(&mut self, limit: &Limit, ask: &Ask, now: Nanos) -> Outcome {
         let pace = limit.pace();
-        if pace.denominator == 1 && self.shift_micros == 0 && ask.max_delay.is_none() {
-            return self.decide_whole(limit, ask, now);
+        if limit.is_whole() && self.shift_micros == 0 && ask.max_delay.is_none() {
+            let (tat, outcome) = Self::decide_whole(self.tat.nanos, limit, ask, now);
+            self.tat = Span::whole(tat);
+            return outcome;
         }
         let ahead = self.ahead(pace, now);
         let filled = ahead.plus(pace.span_of(ask.cost), pace.denominator);
@@ -96,23 +98,29 @@ impl Bucket {
     /// [`Bucket::decide`] where a unit of cost takes whole nanoseconds and nothing was given back,
     /// as it is in most decisions: the same in plain integers.
     #[inline]
-    fn decide_whole(&mut self, limit: &Limit, ask: &Ask, now: Nanos) -> Outcome {
+    pub(crate) fn decide_whole(
+        tat: Nanos,
+        limit: &Limit,
+        ask: &Ask,
+        now: Nanos,
+    ) -> (Nanos, Outcome) {
         let pace = limit.pace();
-        let ahead = self.tat.nanos.saturating_sub(now);
+        let ahead = tat.saturating_sub(now);
         let filled = ahead.saturating_add(pace.span_of(ask.cost).nanos);
         let over = filled.saturating_sub(pace.capacity.nanos);
         if over > 0 {
             let examination = Examination::Refuse { retry_at: Some(now.saturating_add(over)) };
             let status = Self::status_of(limit, Span::whole(ahead), now);
-            return Outcome { examination, status, receipt: Receipt::Nothing };
+            return (tat, Outcome { examination, status, receipt: Receipt::Nothing });
         }
         let wait = if limit.algorithm() == Algorithm::LeakyBucket { ahead } else { 0 };
-        self.tat = Span::whole(now.saturating_add(filled));
-        Outcome {
+        let tat = now.saturating_add(filled);
+        let outcome = Outcome {
             examination: Examination::Admit { wait },
             status: Self::status_of(limit, Span::whole(filled), now),
-            receipt: Receipt::Bucket { nominal_end: self.tat, cost: ask.cost },
-        }
+            receipt: Receipt::Bucket { nominal_end: Span::whole(tat), cost: ask.cost },
+        };
+        (tat, outcome)
     }
 
     #[inline]

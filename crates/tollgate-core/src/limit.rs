@@ -131,6 +131,8 @@ pub struct Limit {
     window: Window,
     slot_ttl: Nanos,
     pace: Pace,
+    /// A bucket whose every unit of cost takes whole nanoseconds.
+    is_whole: bool,
 }
 
 impl Limit {
@@ -168,7 +170,8 @@ impl Limit {
             }
             _ => (quota, Pace::NONE),
         };
-        Ok(Self { algorithm, quota, capacity, window, slot_ttl, pace })
+        let is_whole = algorithm.is_bucket() && quota > 0 && pace.denominator == 1;
+        Ok(Self { algorithm, quota, capacity, window, slot_ttl, pace, is_whole })
     }
 
     /// How it counts.
@@ -217,6 +220,21 @@ impl Limit {
             }
             Window::Calendar(calendar) => calendar.bounds(now),
         }
+    }
+
+    #[inline]
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// [`Limit::decide_small`] for a bucket whose whole state is its arrival time: no fraction, and
+    /// nothing given back. `None` where this limit or this request needs more than that.
+    #[inline]
+    pub fn decide_instant(&self, tat: Nanos, ask: &Ask, now: Nanos) -> Option<(Nanos, Outcome)> {
+        if !self.is_whole || ask.max_delay.is_some() || ask.cost > self.capacity {
+            return None;
+        }
+        Some(Bucket::decide_whole(tat, self, ask, now.min(LATEST)))
     }
 
     #[inline]

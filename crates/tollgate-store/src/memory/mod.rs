@@ -14,6 +14,7 @@ mod shard;
 mod table;
 
 use std::io;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -61,10 +62,24 @@ pub struct MemoryUsage {
     pub evicted: u64,
 }
 
+/// A shard and its lock in one cache line of their own.
+#[repr(align(64))]
+struct Cell(Mutex<Shard>);
+
+const _: () = assert!(size_of::<Cell>() == 64, "one cache line");
+
+impl Deref for Cell {
+    type Target = Mutex<Shard>;
+
+    fn deref(&self) -> &Mutex<Shard> {
+        &self.0
+    }
+}
+
 /// Counters in this process's memory.
 pub struct MemoryStore {
     hasher: Hasher,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Cell]>,
     per_shard: usize,
     /// What logs and slots may take, over all shards.
     budget: Arc<Budget>,
@@ -109,7 +124,7 @@ impl MemoryStore {
         let shards = wanted.min(MOST_SHARDS);
         let per_shard = (max_counters / shards).max(1);
         let budget = Arc::new(Budget::new(max_counters));
-        let shard = |_| Mutex::new(Shard::new(per_shard, Arc::clone(&budget), journals));
+        let shard = |_| Cell(Mutex::new(Shard::new(per_shard, Arc::clone(&budget), journals)));
         Self {
             hasher: Hasher::new(secret),
             shards: (0..shards).map(shard).collect(),
@@ -125,11 +140,11 @@ impl MemoryStore {
         let mut usage = MemoryUsage::default();
         for shard in &self.shards {
             let shard = shard.lock();
-            usage.counters += (shard.table.len() + shard.large.len()) as u64;
-            usage.bytes += (shard.table.bytes() + shard.large.bytes()) as u64;
-            usage.evicted += shard.evicted + shard.table.evicted_by_rebuild;
+            usage.counters += (shard.table.len() + shard.rest.large.len()) as u64;
+            usage.bytes += (shard.table.bytes() + shard.rest.large.bytes()) as u64;
+            usage.evicted += shard.rest.evicted + shard.table.evicted_by_rebuild();
         }
-        usage.bytes += (self.shards.len() * size_of::<Mutex<Shard>>()) as u64;
+        usage.bytes += (self.shards.len() * size_of::<Cell>()) as u64;
         usage
     }
 
@@ -154,7 +169,7 @@ impl MemoryStore {
         for shard in self.shards.iter().skip(part % parts).step_by(parts) {
             let mut shard = shard.lock();
             shard.table.tidy(now);
-            shard.large.tidy(now);
+            shard.rest.large.tidy(now);
         }
     }
 
@@ -172,7 +187,7 @@ impl MemoryStore {
 
     #[inline]
     fn shard_of(&self, fingerprint: Fingerprint) -> Option<&Mutex<Shard>> {
-        self.shards.get(self.shard_index(fingerprint))
+        self.shards.get(self.shard_index(fingerprint)).map(Deref::deref)
     }
 
     #[inline]

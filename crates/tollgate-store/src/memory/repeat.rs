@@ -48,7 +48,7 @@ fn examine_slots(
     slot: SlotId,
     now: Nanos,
 ) -> Examination {
-    let mut state = match shard.large.get(fingerprint) {
+    let mut state = match shard.rest.large.get(fingerprint) {
         Some(large) => large.state.clone(),
         None => limit.fresh(),
     };

@@ -9,20 +9,25 @@ use tollgate_core::{
 use super::fingerprint::Fingerprint;
 use super::group::{FULL, Level};
 use super::large::{Budget, Large, LargeCounters, Unsaved, as_slots, as_small};
-use super::pack::{pack, unpack};
+use super::pack::{Packed, pack, unpack};
 use super::table::{Inserted, Place, Table};
 
-/// Counters behind one lock.
+/// Counters behind one lock. What every decision needs comes first and, with the lock, fills one cache
+/// line; the rest lies apart.
 pub(crate) struct Shard {
     pub(crate) table: Table,
-    /// Boxed: few decisions need them, and a small shard stays in the cache.
-    pub(crate) large: Box<LargeCounters>,
+    /// Something changed since the last flush.
+    pub(crate) is_dirty: bool,
+    pub(crate) rest: Box<Rest>,
+}
+
+/// What few decisions need.
+pub(crate) struct Rest {
+    pub(crate) large: LargeCounters,
     /// Counters that were reset or emptied, which the journal must be told of.
     pub(crate) removed: Vec<Fingerprint>,
     /// Whether there is a journal to tell.
     journals: bool,
-    /// Something changed since the last flush.
-    pub(crate) is_dirty: bool,
     /// Counters in use that had to go for want of room.
     pub(crate) evicted: u64,
 }
@@ -66,20 +71,19 @@ fn level(limit: &Limit, used: u64) -> Level {
 
 impl Shard {
     pub(crate) fn new(most_counters: usize, budget: Arc<Budget>, journals: bool) -> Self {
-        Self {
-            table: Table::new(most_counters),
-            large: Box::new(LargeCounters::new(most_counters, budget, journals)),
-            journals,
+        let rest = Rest {
+            large: LargeCounters::new(most_counters, budget, journals),
             removed: Vec::new(),
-            is_dirty: false,
+            journals,
             evicted: 0,
-        }
+        };
+        Self { table: Table::new(most_counters), is_dirty: false, rest: Box::new(rest) }
     }
 
     #[inline]
     pub(crate) fn find(&self, fingerprint: Fingerprint, limit: &Limit) -> Found {
         if is_large(limit) {
-            return match self.large.get(fingerprint) {
+            return match self.rest.large.get(fingerprint) {
                 Some(_) => Found::Large,
                 None => Found::Absent,
             };
@@ -87,7 +91,7 @@ impl Shard {
         if let Some((place, packed)) = self.table.find(fingerprint) {
             return Found::Packed(place, unpack(packed, limit));
         }
-        match self.large.get(fingerprint).and_then(|large| as_small(&large.state)) {
+        match self.rest.large.get(fingerprint).and_then(|large| as_small(&large.state)) {
             Some(small) => Found::Oversized(limit.adopt(small)),
             None => Found::Absent,
         }
@@ -103,7 +107,7 @@ impl Shard {
         now: Nanos,
     ) -> Examination {
         if is_large(limit) {
-            return match self.large.get(fingerprint) {
+            return match self.rest.large.get(fingerprint) {
                 Some(large) => limit.examine(&large.state, ask, now),
                 None => limit.examine(&limit.fresh(), ask, now),
             };
@@ -120,7 +124,7 @@ impl Shard {
         now: Nanos,
     ) -> Status {
         if is_large(limit) {
-            return match self.large.get(fingerprint) {
+            return match self.rest.large.get(fingerprint) {
                 Some(large) => limit.status(&large.state, now),
                 None => limit.status(&limit.fresh(), now),
             };
@@ -140,7 +144,20 @@ impl Shard {
         let Some(held) = self.table.find_mut(fingerprint) else {
             return self.decide_unpacked(fingerprint, limit, ask, now);
         };
-        let mut small = unpack(held.packed(), limit);
+        let packed = held.packed();
+        if packed.word == 0
+            && let Some((tat, outcome)) = limit.decide_instant(packed.fresh_at, ask, now)
+        {
+            if outcome.examination.admits() {
+                let packed = Packed { fresh_at: tat, word: 0 };
+                held.write(packed, level(limit, outcome.status.used));
+                if !self.is_dirty {
+                    self.is_dirty = true;
+                }
+            }
+            return outcome;
+        }
+        let mut small = unpack(packed, limit);
         let outcome = limit.decide_small(&mut small, ask, now);
         if outcome.examination.admits() {
             match pack(&small, limit) {
@@ -232,7 +249,7 @@ impl Shard {
             }
             (Found::Absent, Some(packed)) if packed.fresh_at > now => {
                 if self.table.insert(fingerprint, packed, level, now) == Inserted::ByEviction {
-                    self.evicted += 1;
+                    self.rest.evicted += 1;
                 }
             }
             (Found::Absent, Some(_)) => {}
@@ -257,14 +274,14 @@ impl Shard {
         let state = State::Small(*small);
         // Not where it was found: another charge of the same request may have moved it or evicted
         // it since.
-        let known = self.large.change(fingerprint, |large| {
+        let known = self.rest.large.change(fingerprint, |large| {
             (large.state, large.fresh_at, large.level) = (state.clone(), fresh_at, level);
             large.unsaved = Unsaved::All;
         });
         if known.is_none() {
             let unsaved = Unsaved::All;
             let large = Large { fingerprint, state, fresh_at, level, unsaved };
-            self.evicted += self.large.insert(large, now);
+            self.rest.evicted += self.rest.large.insert(large, now);
         }
     }
 
@@ -286,8 +303,8 @@ impl Shard {
             };
             (receipt, status)
         };
-        if let Some(charged) = self.large.change(fingerprint, charge) {
-            self.evicted += self.large.make_room(fingerprint, now);
+        if let Some(charged) = self.rest.large.change(fingerprint, charge) {
+            self.rest.evicted += self.rest.large.make_room(fingerprint, now);
             return charged;
         }
         let unsaved = Unsaved::All;
@@ -295,7 +312,7 @@ impl Shard {
         let mut large = Large { fingerprint, state, fresh_at: 0, level: 0, unsaved };
         let charged = charge(&mut large);
         if large.fresh_at > now {
-            self.evicted += self.large.insert(large, now);
+            self.rest.evicted += self.rest.large.insert(large, now);
         }
         charged
     }
@@ -312,7 +329,7 @@ impl Shard {
         match found {
             Found::Absent => {}
             Found::Large => {
-                let fresh = self.large.change(fingerprint, |large| {
+                let fresh = self.rest.large.change(fingerprint, |large| {
                     limit.give_back(&mut large.state, receipt, now);
                     large.fresh_at = limit.fresh_at(&large.state);
                     large.level = level(limit, limit.status(&large.state, now).used);
@@ -338,14 +355,14 @@ impl Shard {
     }
 
     pub(crate) fn pending_changes(&self) -> usize {
-        self.removed.len() + self.large.pending_changes()
+        self.rest.removed.len() + self.rest.large.pending_changes()
     }
 
     /// Lets go of what the journal was to be told.
     pub(crate) fn forget_changes(&mut self) {
-        self.removed = Vec::new();
+        self.rest.removed = Vec::new();
         self.table.drain_dirty(|_, _, _| {});
-        self.large.forget_changes();
+        self.rest.large.forget_changes();
         self.is_dirty = false;
     }
 
@@ -354,15 +371,15 @@ impl Shard {
         if let Some((place, _)) = self.table.find(fingerprint) {
             self.table.remove(place);
         }
-        self.large.remove(fingerprint);
+        self.rest.large.remove(fingerprint);
     }
 
     /// Makes a counter as new.
     pub(crate) fn remove(&mut self, fingerprint: Fingerprint) {
         let packed = self.table.find(fingerprint).map(|(place, _)| self.table.remove(place));
-        let large = self.large.remove(fingerprint);
-        if self.journals && (packed.is_some() || large) {
-            self.removed.push(fingerprint);
+        let large = self.rest.large.remove(fingerprint);
+        if self.rest.journals && (packed.is_some() || large) {
+            self.rest.removed.push(fingerprint);
             self.is_dirty = true;
         }
     }
@@ -382,7 +399,7 @@ impl Shard {
             renewed
         };
         self.is_dirty = true;
-        self.large.change(fingerprint, renew).unwrap_or(false)
+        self.rest.large.change(fingerprint, renew).unwrap_or(false)
     }
 
     pub(crate) fn release(&mut self, fingerprint: Fingerprint, slot: SlotId, now: Nanos) -> bool {
@@ -395,7 +412,7 @@ impl Shard {
             (released, large.fresh_at <= now)
         };
         self.is_dirty = true;
-        let (released, fresh) = self.large.change(fingerprint, release).unwrap_or_default();
+        let (released, fresh) = self.rest.large.change(fingerprint, release).unwrap_or_default();
         if fresh {
             self.remove(fingerprint);
         }

@@ -59,37 +59,41 @@ pub(crate) enum Inserted {
     ByEviction,
 }
 
-/// The table. Heads and entries lie apart, so that the heads of a large table stay in the cache.
+/// The table. Heads and entries lie apart, so that the heads of a large table stay in the cache; what
+/// a lookup does not need lies apart from both.
 pub(crate) struct Table {
-    heads: Vec<Head>,
-    entries: Vec<Entries>,
+    heads: Box<[Head]>,
+    entries: Box<[Entries]>,
+    books: Box<Books>,
+}
+
+struct Books {
     most_groups: usize,
     occupied: usize,
     /// Counters lost because a full table could not be rearranged.
-    pub(crate) evicted_by_rebuild: u64,
+    evicted_by_rebuild: u64,
 }
 
 impl Table {
-    pub(crate) const fn new(most_slots: usize) -> Self {
-        let most_groups = most_slots / GROUP_SLOTS;
-        let most_groups = if most_groups == 0 { 1 } else { most_groups };
-        Self {
-            heads: Vec::new(),
-            entries: Vec::new(),
-            most_groups,
-            occupied: 0,
-            evicted_by_rebuild: 0,
-        }
+    pub(crate) fn new(most_slots: usize) -> Self {
+        let most_groups = (most_slots / GROUP_SLOTS).max(1);
+        let books = Books { most_groups, occupied: 0, evicted_by_rebuild: 0 };
+        Self { heads: Box::default(), entries: Box::default(), books: Box::new(books) }
+    }
+
+    /// Counters lost because a full table could not be rearranged.
+    pub(crate) const fn evicted_by_rebuild(&self) -> u64 {
+        self.books.evicted_by_rebuild
     }
 
     /// Entries kept, those of fresh counters included.
     pub(crate) const fn len(&self) -> usize {
-        self.occupied
+        self.books.occupied
     }
 
     /// Bytes allocated.
     pub(crate) const fn bytes(&self) -> usize {
-        self.heads.capacity() * size_of::<Head>() + self.entries.capacity() * size_of::<Entries>()
+        size_of_val::<[Head]>(&self.heads) + size_of_val::<[Entries]>(&self.entries)
     }
 
     #[inline]
@@ -158,7 +162,7 @@ impl Table {
         if let Some(head) = self.heads.get_mut(place.group as usize) {
             head.set_tag(place.slot as usize, EMPTY);
             head.clean(place.slot as usize);
-            self.occupied -= 1;
+            self.books.occupied -= 1;
         }
     }
 
@@ -171,17 +175,18 @@ impl Table {
         now: Nanos,
     ) -> Inserted {
         let slots = self.heads.len() * GROUP_SLOTS;
-        if self.occupied >= slots - slots / 8 && self.heads.len() < self.most_groups {
-            self.grow(now);
+        if self.books.occupied >= slots - slots / 8 && self.heads.len() < self.books.most_groups {
+            self.grow(0, now);
         }
         loop {
             if self.insert_in_room(fingerprint, packed, level, now).is_some() {
                 return Inserted::InRoom;
             }
-            if self.heads.len() >= self.most_groups {
+            if self.heads.len() >= self.books.most_groups {
                 break;
             }
-            self.grow(now);
+            // There may be room elsewhere, but not here: only a larger table moves things apart.
+            self.grow(self.heads.len() + self.heads.len() / 8 + 1, now);
         }
         let home = fingerprint.home(self.heads.len());
         if let Some((head, entries)) = self.group_mut(home) {
@@ -210,7 +215,7 @@ impl Table {
                 let was_empty = head.tag(slot) == EMPTY;
                 head.set_tag(slot, fingerprint.tag());
                 head.mark(slot, level);
-                self.occupied += usize::from(was_empty);
+                self.books.occupied += usize::from(was_empty);
                 return Some(Place { group: index as u32, slot: slot as u32 });
             }
             head.overflowed = true;
@@ -220,26 +225,22 @@ impl Table {
     }
 
     fn live(&self, now: Nanos) -> usize {
-        self.occupied_slots().filter(|(_, _, entry)| entry.packed().fresh_at > now).count()
+        occupied_slots(&self.heads, &self.entries)
+            .filter(|(_, _, entry)| entry.packed().fresh_at > now)
+            .count()
     }
 
-    fn occupied_slots(&self) -> impl Iterator<Item = (&Head, usize, &Entry)> {
-        self.heads.iter().zip(&self.entries).flat_map(|(head, entries)| {
-            let slots = entries.iter().enumerate();
-            slots.filter(|(slot, _)| head.tag(*slot) != EMPTY).map(move |(s, e)| (head, s, e))
-        })
-    }
-
-    /// Rebuilds the table without its fresh counters, an eighth larger than those left need.
+    /// Rebuilds the table without its fresh counters, an eighth larger than those left need, and of
+    /// at least so many groups.
     #[cold]
-    fn grow(&mut self, now: Nanos) {
+    fn grow(&mut self, at_least: usize, now: Nanos) {
         let live = self.live(now);
         let needed = live + live / 8 + GROUP_SLOTS;
         let mut groups = (needed + needed / 7).div_ceil(GROUP_SLOTS);
         if live * 8 >= self.heads.len() * GROUP_SLOTS * 6 {
             groups = groups.max(self.heads.len() + self.heads.len() / 8 + 1);
         }
-        self.rebuild(groups.min(self.most_groups), now);
+        self.rebuild(groups.max(at_least).min(self.books.most_groups), now);
     }
 
     /// Gives memory back when most of the table is fresh counters.
@@ -250,36 +251,33 @@ impl Table {
         let live = self.live(now);
         if live * 2 < self.heads.len() * GROUP_SLOTS {
             let groups = (live + live / 3).div_ceil(GROUP_SLOTS).max(1);
-            self.rebuild(groups.min(self.most_groups), now);
+            self.rebuild(groups.min(self.books.most_groups), now);
         }
     }
 
     /// Moves the counters in use into a table of so many groups, or of more if their fingerprints
     /// crowd together. What finds no place even in the largest table is evicted.
     fn rebuild(&mut self, groups: usize, now: Nanos) {
-        let old = Self {
-            heads: std::mem::take(&mut self.heads),
-            entries: std::mem::take(&mut self.entries),
-            ..*self
-        };
+        let heads = std::mem::take(&mut self.heads);
+        let entries = std::mem::take(&mut self.entries);
         let mut groups = groups;
         loop {
-            groups = filling_blocks(groups).min(self.most_groups);
+            groups = filling_blocks(groups).min(self.books.most_groups);
             self.heads = exactly(groups, Head::NEW);
             self.entries = exactly(groups, [Entry::EMPTY; GROUP_SLOTS]);
-            self.occupied = 0;
-            let homeless = self.refill(&old, now);
-            if homeless == 0 || groups >= self.most_groups {
-                self.evicted_by_rebuild += homeless;
+            self.books.occupied = 0;
+            let homeless = self.refill(&heads, &entries, now);
+            if homeless == 0 || groups >= self.books.most_groups {
+                self.books.evicted_by_rebuild += homeless;
                 return;
             }
-            groups = (groups + groups / 8 + 1).min(self.most_groups);
+            groups = (groups + groups / 8 + 1).min(self.books.most_groups);
         }
     }
 
-    fn refill(&mut self, old: &Self, now: Nanos) -> u64 {
+    fn refill(&mut self, heads: &[Head], entries: &[Entries], now: Nanos) -> u64 {
         let mut homeless = 0;
-        for (head, slot, entry) in old.occupied_slots() {
+        for (head, slot, entry) in occupied_slots(heads, entries) {
             let (fingerprint, packed) = (entry.fingerprint(), entry.packed());
             if packed.fresh_at <= now {
                 continue;
@@ -299,7 +297,7 @@ impl Table {
 
     /// Every counter in use.
     pub(crate) fn for_each(&self, now: Nanos, mut each: impl FnMut(Fingerprint, Packed, Level)) {
-        for (head, slot, entry) in self.occupied_slots() {
+        for (head, slot, entry) in occupied_slots(&self.heads, &self.entries) {
             if entry.packed().fresh_at > now {
                 each(entry.fingerprint(), entry.packed(), head.level(slot));
             }
@@ -319,6 +317,20 @@ impl Table {
     }
 }
 
+/// Every slot that holds an entry: the first ones of all groups, then the second ones, and so on, so
+/// that entries come from all over the range of fingerprints. Whoever inserts them elsewhere in that
+/// order crowds no neighbourhood.
+fn occupied_slots<'a>(
+    heads: &'a [Head],
+    entries: &'a [Entries],
+) -> impl Iterator<Item = (&'a Head, usize, &'a Entry)> {
+    (0..GROUP_SLOTS).flat_map(move |slot| {
+        let groups = heads.iter().zip(entries);
+        let occupied = groups.filter(move |(head, _)| head.tag(slot) != EMPTY);
+        occupied.map(move |(head, entries)| (head, slot, at(entries, slot)))
+    })
+}
+
 /// Rounds a large table up to whole blocks of the allocator, which would be taken from it anyway.
 fn filling_blocks(groups: usize) -> usize {
     const BLOCK: usize = 64 << 10;
@@ -326,9 +338,49 @@ fn filling_blocks(groups: usize) -> usize {
     if bytes < BLOCK { groups } else { bytes.next_multiple_of(BLOCK) / size_of::<Entries>() }
 }
 
-fn exactly<T: Clone>(length: usize, value: T) -> Vec<T> {
-    let mut filled = Vec::new();
-    filled.reserve_exact(length);
-    filled.resize(length, value);
-    filled
+fn exactly<T: Clone>(length: usize, value: T) -> Box<[T]> {
+    vec![value; length].into_boxed_slice()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEVER: Packed = Packed { fresh_at: u64::MAX - 1, word: 1 };
+
+    /// A crowded neighbourhood in a roomy table: growing ends, and what has no place is evicted.
+    #[test]
+    fn fingerprints_that_crowd_together_do_not_grow_the_table_for_ever() {
+        let mut table = Table::new(20_000);
+        let crowded = |n: u32| Fingerprint([n, 7, n.rotate_left(16)]);
+        let evicted = (0..2_000)
+            .filter(|n| table.insert(crowded(*n), NEVER, 1, 0) == Inserted::ByEviction)
+            .count();
+        assert_eq!(table.len() + evicted, 2_000);
+        assert!(table.len() >= PROBES * GROUP_SLOTS);
+        assert!(table.find(crowded(1_999)).is_some(), "the newest is there");
+    }
+
+    /// What a table hands out in its own order can be put into an empty one without growing it past
+    /// what it needs.
+    #[test]
+    fn a_table_refills_another_in_its_own_order() {
+        let mut state = 0x2545_F491_4F6C_DD1D_u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u32
+        };
+        let mut table = Table::new(200_000);
+        for _ in 0..50_000 {
+            table.insert(Fingerprint([random(), random(), random()]), NEVER, 1, 0);
+        }
+        let mut copy = Table::new(200_000);
+        table.for_each(0, |fingerprint, packed, level| {
+            assert_eq!(copy.insert(fingerprint, packed, level, 0), Inserted::InRoom);
+        });
+        assert_eq!(copy.len(), table.len());
+        assert!(copy.bytes() <= table.bytes() * 5 / 4, "{} {}", copy.bytes(), table.bytes());
+    }
 }

@@ -290,10 +290,10 @@ fn write_all(shard: &mut Shard, buffer: &mut Vec<u8>, now: Nanos) {
     shard.table.for_each(now, |fingerprint, packed, level| {
         record::write_packed(buffer, fingerprint, packed, level);
     });
-    for large in shard.large.iter().filter(|large| large.fresh_at > now) {
+    for large in shard.rest.large.iter().filter(|large| large.fresh_at > now) {
         record::write_large(buffer, large, Unsaved::All);
     }
-    shard.large.expect_new_journal();
+    shard.rest.large.expect_new_journal();
 }
 
 fn append_changes(journal: &mut FrameWriter, store: &MemoryStore) -> io::Result<()> {
@@ -304,13 +304,16 @@ fn append_changes(journal: &mut FrameWriter, store: &MemoryStore) -> io::Result<
             continue;
         }
         // Removals first: a counter may have been removed and charged again since.
-        for fingerprint in std::mem::take(&mut shard.removed) {
+        for fingerprint in std::mem::take(&mut shard.rest.removed) {
             record::write_removed(&mut buffer, fingerprint);
         }
         shard.table.drain_dirty(|fingerprint, packed, level| {
             record::write_packed(&mut buffer, fingerprint, packed, level);
         });
-        shard.large.drain_dirty(|large| record::write_large(&mut buffer, large, large.unsaved));
+        shard
+            .rest
+            .large
+            .drain_dirty(|large| record::write_large(&mut buffer, large, large.unsaved));
         drop(shard);
         if buffer.len() >= FRAME_BYTES {
             write_frames(journal, &mut buffer)?;

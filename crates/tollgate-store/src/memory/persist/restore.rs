@@ -130,7 +130,7 @@ fn apply(shard: &mut Shard, fingerprint: Fingerprint, level: Level, record: Reco
     let known = shard.table.find(fingerprint);
     match record {
         Record::Packed(packed) => {
-            shard.large.remove(fingerprint);
+            shard.rest.large.remove(fingerprint);
             match known {
                 Some((place, _)) => shard.table.update(place, fingerprint, packed, level),
                 None if packed.fresh_at > now => {
@@ -162,7 +162,7 @@ fn with_tail(
     let (Some(first), Some(last)) = (tail.first(), tail.last()) else {
         return SlidingLog::default();
     };
-    let known = match shard.large.get(fingerprint).map(|large| &large.state) {
+    let known = match shard.rest.large.get(fingerprint).map(|large| &large.state) {
         Some(State::Log(log)) => Some(log.entries()),
         _ => None,
     };
@@ -184,6 +184,6 @@ fn put_large(
 ) {
     if fresh_at > now {
         let unsaved = Unsaved::Elsewhere;
-        shard.large.insert(Large { fingerprint, state, fresh_at, level, unsaved }, now);
+        shard.rest.large.insert(Large { fingerprint, state, fresh_at, level, unsaved }, now);
     }
 }
