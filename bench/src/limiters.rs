@@ -89,8 +89,8 @@ impl Tollgate {
     #[inline]
     pub fn check(&self, key: &str) -> bool {
         let now = SOME_DAY + self.clock.delta_as_nanos(self.started, self.clock.raw());
-        let outcome = self.store.decide_single(&charge(&self.limit, &[key]), Mode::Charge, now);
-        outcome.examination.admits()
+        let examination = self.store.pass(&charge(&self.limit, &[key]), now);
+        examination.admits()
     }
 }
 

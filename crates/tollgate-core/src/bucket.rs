@@ -97,7 +97,11 @@ impl Bucket {
 
     /// [`Bucket::decide`] where a unit of cost takes whole nanoseconds and nothing was given back,
     /// as it is in most decisions: the same in plain integers.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "most of what it returns is dropped where it is called"
+    )]
     pub(crate) fn decide_whole(
         tat: Nanos,
         limit: &Limit,

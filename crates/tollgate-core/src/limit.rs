@@ -229,12 +229,24 @@ impl Limit {
 
     /// [`Limit::decide_small`] for a bucket whose whole state is its arrival time: no fraction, and
     /// nothing given back. `None` where this limit or this request needs more than that.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "most of what it returns is dropped where it is called"
+    )]
     pub fn decide_instant(&self, tat: Nanos, ask: &Ask, now: Nanos) -> Option<(Nanos, Outcome)> {
         if !self.is_whole || ask.max_delay.is_some() || ask.cost > self.capacity {
             return None;
         }
         Some(Bucket::decide_whole(tat, self, ask, now.min(LATEST)))
+    }
+
+    /// How much of the capacity a bucket has used whose arrival time lies so far ahead, in sixteenths
+    /// of a power of two: rough, and without a division.
+    #[inline]
+    pub const fn rough_level(&self, ahead: Nanos) -> u64 {
+        let bits = 64 - self.pace.capacity.nanos.leading_zeros();
+        ahead >> bits.saturating_sub(4)
     }
 
     #[inline]

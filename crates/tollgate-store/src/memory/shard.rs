@@ -150,7 +150,8 @@ impl Shard {
         {
             if outcome.examination.admits() {
                 let packed = Packed { fresh_at: tat, word: 0 };
-                held.write(packed, level(limit, outcome.status.used));
+                let level = limit.rough_level(tat.saturating_sub(now)).min(FULL.into());
+                held.write(packed, level as Level);
                 if !self.is_dirty {
                     self.is_dirty = true;
                 }
