@@ -13,7 +13,7 @@ const KEYS: usize = 10_000;
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 pub enum What {
-    /// `MemoryStore::decide_single` and a clock read
+    /// `MemoryStore::pass` and a clock read
     Check,
     /// governor's check with foldhash
     Governor,
