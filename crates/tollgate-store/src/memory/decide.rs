@@ -1,6 +1,6 @@
 //! One request over several counters: lock, examine, charge all or none.
 
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 use tollgate_core::{Examination, Nanos, Outcome, Receipt, Small, Status};
 
@@ -48,7 +48,7 @@ impl MemoryStore {
     pub fn decide_single(&self, charge: &Charge<'_>, mode: Mode, now: Nanos) -> Outcome {
         let fingerprint = self.fingerprint_of(&charge.counter);
         let Some(shard) = self.shard_of(fingerprint) else { return nothing_decided(charge, now) };
-        let mut shard = shard.lock();
+        let mut shard = take(shard);
         if mode == Mode::Charge && !is_large(charge.limit) {
             return shard.decide_small(fingerprint, charge.limit, &charge.ask, now);
         }
@@ -140,8 +140,34 @@ impl MemoryStore {
             step.guard = wanted.iter().position(|index| *index == step.guard).unwrap_or(0);
         }
         let shards = wanted.iter().filter_map(|index| self.shards.get(*index));
-        guards.extend(shards.map(|shard| shard.lock()));
+        guards.extend(shards.map(|shard| take(shard)));
     }
+}
+
+/// How often a taken lock is looked at before the thread goes to sleep for it. A shard is held for
+/// about as long as twenty looks take.
+const LOOKS: u32 = 200;
+
+/// Locks a shard. Looking costs the holder nothing; trying would.
+#[inline]
+fn take(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    match shard.try_lock() {
+        Some(guard) => guard,
+        None => take_contended(shard),
+    }
+}
+
+#[cold]
+fn take_contended(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    for _ in 0..LOOKS {
+        std::hint::spin_loop();
+        if !shard.is_locked()
+            && let Some(guard) = shard.try_lock()
+        {
+            return guard;
+        }
+    }
+    shard.lock()
 }
 
 /// Charges a request whose counters are all different, which nearly all are: every counter is

@@ -47,6 +47,13 @@ impl Fingerprint {
         ((bits as u64 * groups as u64) >> 32) as usize
     }
 
+    /// The slot of a group of 16 in which its entry is looked for first.
+    #[inline]
+    pub(crate) const fn preferred_slot(self) -> usize {
+        let Self([_, _, bits]) = self;
+        (bits & 15) as usize
+    }
+
     /// The byte by which a slot is first told; never 0, which marks an empty slot.
     #[inline]
     pub(crate) const fn tag(self) -> u8 {

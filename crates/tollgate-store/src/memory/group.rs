@@ -154,15 +154,20 @@ pub(super) const fn at_mut(entries: &mut Entries, slot: usize) -> &mut Entry {
     &mut entries[slot % GROUP_SLOTS]
 }
 
+/// The slot of a fingerprint. Most are where they would rather be, which is known without the head: the
+/// entry can be fetched at once. A slot that was emptied holds no fingerprint.
 #[inline]
 pub(super) fn find_in(head: &Head, entries: &Entries, fingerprint: Fingerprint) -> Option<usize> {
+    let preferred = fingerprint.preferred_slot();
+    if at(entries, preferred).fingerprint() == fingerprint {
+        return Some(preferred);
+    }
     for (half, word) in head.words().into_iter().enumerate() {
         let mut equal = equal_bytes(word, fingerprint.tag());
         while equal != 0 {
             let slot = half * 8 + equal.trailing_zeros() as usize / 8;
             if at(entries, slot).fingerprint() == fingerprint {
-                // An empty slot keeps its old entry; only the tag tells.
-                return (head.tag(slot) != EMPTY).then_some(slot);
+                return Some(slot);
             }
             equal &= equal - 1;
         }
@@ -170,9 +175,18 @@ pub(super) fn find_in(head: &Head, entries: &Entries, fingerprint: Fingerprint) 
     None
 }
 
-/// A slot that is empty or whose counter is fresh.
+/// A slot that is empty or whose counter is fresh, the preferred one if it is.
 #[inline]
-pub(super) fn vacancy(head: &Head, entries: &Entries, now: Nanos) -> Option<usize> {
+pub(super) fn vacancy(
+    head: &Head,
+    entries: &Entries,
+    fingerprint: Fingerprint,
+    now: Nanos,
+) -> Option<usize> {
+    let preferred = fingerprint.preferred_slot();
+    if head.tag(preferred) == EMPTY {
+        return Some(preferred);
+    }
     head.first_empty().or_else(|| entries.iter().position(|entry| entry.packed().fresh_at <= now))
 }
 

@@ -159,9 +159,10 @@ impl Table {
     }
 
     pub(crate) fn remove(&mut self, place: Place) {
-        if let Some(head) = self.heads.get_mut(place.group as usize) {
+        if let Some((head, entries)) = self.group_mut(place.group as usize) {
             head.set_tag(place.slot as usize, EMPTY);
             head.clean(place.slot as usize);
+            *at_mut(entries, place.slot as usize) = Entry::EMPTY;
             self.books.occupied -= 1;
         }
     }
@@ -210,7 +211,7 @@ impl Table {
         for _ in 0..self.heads.len().min(PROBES) {
             let following = self.following(index);
             let (head, entries) = self.group_mut(index)?;
-            if let Some(slot) = vacancy(head, entries, now) {
+            if let Some(slot) = vacancy(head, entries, fingerprint, now) {
                 *at_mut(entries, slot) = Entry::new(fingerprint, packed);
                 let was_empty = head.tag(slot) == EMPTY;
                 head.set_tag(slot, fingerprint.tag());
@@ -241,6 +242,15 @@ impl Table {
             groups = groups.max(self.heads.len() + self.heads.len() / 8 + 1);
         }
         self.rebuild(groups.max(at_least).min(self.books.most_groups), now);
+    }
+
+    /// Makes room for so many counters more at once.
+    pub(crate) fn reserve(&mut self, more: usize, now: Nanos) {
+        let counters = self.books.occupied + more;
+        let groups = (counters + counters / 5).div_ceil(GROUP_SLOTS).min(self.books.most_groups);
+        if groups > self.heads.len() {
+            self.rebuild(groups, now);
+        }
     }
 
     /// Gives memory back when most of the table is fresh counters.

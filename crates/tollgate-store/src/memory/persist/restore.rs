@@ -71,6 +71,9 @@ pub(super) fn restore(
     Ok(restored)
 }
 
+/// So many records of one shard in a row are worth making room for.
+const ROOM_MADE_FOR: usize = 64;
+
 /// Sets a file aside that cannot be used, so that it is looked at by people and not by us.
 fn refuse(path: &Path, error: &FileError) {
     tracing::warn!(file = %path.display(), %error, "a counter file was refused and set aside");
@@ -116,11 +119,28 @@ fn read_journal(
     Ok(())
 }
 
+/// Records of one shard lie together in a base, so that its lock is taken, and its room made, once.
 fn apply_frame(payload: &[u8], store: &MemoryStore, now: Nanos) -> Result<(), record::Garbled> {
     let mut records = Records(payload);
-    while let Some((fingerprint, level, record)) = records.next()? {
-        if let Some(shard) = store.shard_of(fingerprint) {
-            apply(&mut shard.lock(), fingerprint, level, record, now);
+    let mut frame = Vec::new();
+    while let Some(record) = records.next()? {
+        frame.push(record);
+    }
+    let mut records = frame.into_iter().peekable();
+    while let Some(shard) = records.peek().and_then(|(at, _, _)| store.shard_of(*at)) {
+        let is_here = |at: Fingerprint| store.shard_of(at).is_some_and(|s| std::ptr::eq(s, shard));
+        let mut here = Vec::new();
+        while let Some(record) = records.next_if(|(at, _, _)| is_here(*at)) {
+            here.push(record);
+        }
+        let mut shard = shard.lock();
+        if here.len() > ROOM_MADE_FOR {
+            let is_packed = |record: &&(Fingerprint, Level, Record)| matches!(record.2, Record::Packed(packed) if packed.fresh_at > now);
+            let packed = here.iter().filter(is_packed).count();
+            shard.table.reserve(packed, now);
+        }
+        for (fingerprint, level, record) in here {
+            apply(&mut shard, fingerprint, level, record, now);
         }
     }
     Ok(())
