@@ -53,3 +53,29 @@ fn a_header_section_beyond_its_bound_is_refused() {
     let body = json!({"userId": "ann", "modelId": "gpt4"});
     assert_eq!(server.client().allow(&body)["remaining"], 99);
 }
+
+#[test]
+fn an_answer_is_not_held_back_by_what_follows_its_request() {
+    let server = ServerBuilder::default().start();
+    let body = r#"{"userId":"ann","modelId":"gpt4"}"#;
+    let whole = format!(
+        "POST /rate-limit/allow HTTP/1.1\r\nhost: t\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    for rest in ["\r\n", "GET /healthz HT", "\0\0"] {
+        let mut client = server.client();
+        client.write(format!("{whole}{rest}").as_bytes()).expect("a write");
+        let response = client.read_response().expect("the first request is answered");
+        assert_eq!(response.status, 200);
+    }
+    // Two whole ones in one write are both answered, in order.
+    let mut client = server.client();
+    client.write(format!("{whole}{whole}").as_bytes()).expect("a write");
+    let first = client.read_response().expect("an answer").json();
+    let second = client.read_response().expect("an answer").json();
+    assert_eq!((&first["remaining"], &second["remaining"]), (&json!(96), &json!(95)));
+    // What is no request gets an answer, not silence.
+    let mut client = server.client();
+    client.write(b"complete garbage\r\n\r\n").expect("a write");
+    assert_eq!(client.read_response().expect("an answer").status, 400);
+}

@@ -238,3 +238,31 @@ rules:
     assert_eq!(refused["ruleId"], "hour", "the first member that has room again");
     assert!(refused["retryAfterMs"].as_u64().is_some_and(|wait| wait <= 3_600_000), "{refused}");
 }
+
+#[test]
+fn every_one_of_many_scopes_is_enforced() {
+    let mut rules = String::from("rules:\n");
+    for n in 0..300 {
+        let limit = if n == 299 { 1 } else { 1000 };
+        rules.push_str(&format!(
+            "  - {{rule_id: r{n:03}, identifier_type: user_id, limit: {limit}, window: 1h, algorithm: fixed_window}}\n"
+        ));
+    }
+    let server = Server::with_rules(&rules);
+    let mut client = server.client();
+    let body = json!({"userId": "ann"});
+    assert_eq!(client.allow(&body)["scopes"].as_array().map(Vec::len), Some(300));
+    let refused = client.allow(&body);
+    assert_eq!((&refused["allowed"], &refused["ruleId"]), (&json!(false), &json!("r299")));
+    assert!(refused["retryAfterMs"].is_u64());
+}
+
+#[test]
+fn an_empty_request_id_is_none() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.allow(&json!({"userId": "ann", "modelId": "m", "requestId": ""}));
+    let second =
+        client.allow(&json!({"userId": "ann", "modelId": "m", "requestId": "", "cost": 2}));
+    assert_eq!(second["remaining"], 97);
+}

@@ -53,6 +53,34 @@ fn a_broken_file_keeps_the_old_rules_and_says_why() {
     });
 }
 
+#[test]
+fn an_empty_file_a_pipe_and_a_folder_keep_the_rules_and_do_not_hold_up_the_end() {
+    let mut server = Server::with_rules(&rules(1000));
+    let path = server.dir().join("rules.yaml");
+    let limit = |server: &Server| {
+        server.client().allow(&json!({"userId": "ann"}))["scopes"][0]["limit"].clone()
+    };
+    std::fs::write(&path, "# nothing yet\n\n").expect("the file is emptied");
+    eventually("the log says that it is empty", || server.log().contains("the rule file is empty"));
+    assert_eq!(limit(&server), 1000);
+    std::fs::remove_file(&path).expect("the file goes");
+    std::fs::create_dir(&path).expect("a folder comes");
+    eventually("the log says so", || server.log().contains("not a regular file"));
+    std::fs::remove_dir(&path).expect("the folder goes");
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.is_ok_and(|status| status.success()), "mkfifo");
+    server.signal("HUP");
+    assert_eq!(limit(&server), 1000);
+    std::fs::remove_file(&path).expect("the pipe goes");
+    server.write_rules(&rules(2000));
+    eventually("a good file is taken again", || limit(&server) == 2000);
+    std::fs::remove_file(&path).expect("the file goes");
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.is_ok_and(|status| status.success()), "mkfifo");
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0), "{}", server.log());
+}
+
 /// 100 changes a second for five seconds, one in three broken.
 #[test]
 fn a_storm_of_reloads_fails_no_request_and_mixes_no_rules() {

@@ -14,6 +14,9 @@ pub struct LogEntry {
     pub cost: u64,
 }
 
+/// Room for so many entries is never given back while the log lives.
+const SPARE_ENTRIES: usize = 64;
+
 /// Charges in the order of their instants, one entry per instant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SlidingLog {
@@ -55,6 +58,12 @@ impl SlidingLog {
             }
             self.total -= u128::from(front.cost);
             self.entries.pop_front();
+        }
+        // A spike must not be paid for in memory for as long as the log lives.
+        if self.entries.capacity() > SPARE_ENTRIES
+            && self.entries.len() < self.entries.capacity() / 4
+        {
+            self.entries.shrink_to(self.entries.len() * 2);
         }
     }
 

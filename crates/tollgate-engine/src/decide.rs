@@ -13,7 +13,7 @@ use crate::{ActiveRules, Enforcement, Engine, EngineError};
 
 /// One limit on its way to the store.
 struct Line<'r> {
-    applied: u8,
+    applied: u32,
     rule: &'r Rule,
     limit: &'r tollgate_policy::RuleLimit,
     quota: &'r tollgate_core::Limit,
@@ -165,7 +165,7 @@ fn collect_lines<'r>(
     lines: &mut Lines<'r>,
 ) {
     let applied = resolution.enforced.iter().chain(&resolution.observed);
-    for (number, one) in (0..u8::MAX).zip(applied) {
+    for (number, one) in (0..).zip(applied) {
         let rule = one.rule;
         let role = match rule.action {
             Action::LogOnly => Role::Watch,

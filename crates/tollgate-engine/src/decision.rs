@@ -71,7 +71,7 @@ pub struct Scope<'r> {
     /// How it stands.
     pub outcome: Outcome,
     /// Which applied rule it belongs to, in the decision's list.
-    applied: u8,
+    applied: u32,
 }
 
 impl Scope<'_> {
@@ -140,7 +140,7 @@ pub struct Decision<'r> {
     pub(crate) resolution: Resolution<'r, 'r>,
     pub(crate) scopes: Scopes<'r>,
     /// Which scope decided.
-    pub(crate) deciding: Option<u8>,
+    pub(crate) deciding: Option<u32>,
     /// What was said of a deny- or allow-listed caller.
     pub(crate) note: Option<&'r str>,
 }
@@ -191,7 +191,7 @@ impl<'r> Decision<'r> {
     /// The limit that decided: on refusal the one with the longest retry-after, else the one with
     /// the least share remaining.
     pub fn deciding(&self) -> Option<&Scope<'r>> {
-        self.deciding.and_then(|index| self.scopes.get(usize::from(index)))
+        self.deciding.and_then(|index| self.scopes.get(index as usize))
     }
 
     /// The limit that a caller should know as its own: of the first standard scope present, else the
@@ -350,7 +350,7 @@ impl<'r> Decision<'r> {
         role: Role,
         fits: impl Fn(&Scope<'r>) -> bool,
         beats: impl Fn(&Scope<'r>, &Scope<'r>) -> bool,
-    ) -> Option<u8> {
+    ) -> Option<u32> {
         let mut best: Option<(usize, &Scope<'r>)> = None;
         for (index, scope) in self.scopes.iter().enumerate() {
             if scope.role != role || !fits(scope) {
@@ -360,17 +360,17 @@ impl<'r> Decision<'r> {
                 best = Some((index, scope));
             }
         }
-        best.and_then(|(index, _)| u8::try_from(index).ok())
+        best.and_then(|(index, _)| u32::try_from(index).ok())
     }
 
     /// The second scope if it beats the first, else the first.
     fn better(
         &self,
-        first: Option<u8>,
-        second: Option<u8>,
+        first: Option<u32>,
+        second: Option<u32>,
         beats: impl Fn(&Scope<'r>, &Scope<'r>) -> bool,
-    ) -> Option<u8> {
-        let scope = |index: Option<u8>| self.scopes.get(usize::from(index?));
+    ) -> Option<u32> {
+        let scope = |index: Option<u32>| self.scopes.get(index? as usize);
         match (scope(first), scope(second)) {
             (Some(one), Some(other)) if beats(other, one) => second,
             (None, Some(_)) => second,
@@ -384,7 +384,7 @@ impl<'r> Decision<'r> {
         figures: (u64, u64, u64),
         role: Role,
         outcome: Outcome,
-        applied: u8,
+        applied: u32,
     ) -> Scope<'r> {
         let (quota, capacity, cost) = figures;
         Scope { rule, limit, quota, capacity, cost, role, outcome, applied }
@@ -394,10 +394,10 @@ impl<'r> Decision<'r> {
 /// An applying rule by its number: those that are enforced first, then those that are observed.
 pub(crate) fn applied<'a, 'r>(
     resolution: &'a Resolution<'r, 'r>,
-    number: u8,
+    number: u32,
 ) -> Option<&'a Applied<'r, 'r>> {
     let (enforced, observed) = (&resolution.enforced, &resolution.observed);
-    let number = usize::from(number);
+    let number = number as usize;
     enforced.get(number).or_else(|| observed.get(number.checked_sub(enforced.len())?))
 }
 

@@ -19,7 +19,7 @@ pub const REMEMBERED_FOR: Nanos = 60 * SECOND;
 const SHARDS: usize = 64;
 
 /// The most answers one shard remembers; beyond, the oldest go.
-const MOST_PER_SHARD: usize = 4_096;
+const MOST_PER_SHARD: usize = 8_192;
 
 /// An admission, kept with the rules that made it.
 pub(crate) struct Remembered {
@@ -33,7 +33,7 @@ pub(crate) struct Remembered {
     is_shadow: bool,
     slot: Option<tollgate_core::SlotId>,
     scopes: Vec<KeptScope>,
-    deciding: Option<u8>,
+    deciding: Option<u32>,
 }
 
 struct KeptScope {
@@ -82,7 +82,7 @@ impl Remembered {
             let Some(rule) = set.rule(&kept.rule).or(default) else { continue };
             let Some(limit) = rule.limits.get(kept.limit) else { continue };
             let (role, outcome) = (kept.role, kept.outcome);
-            scopes.push(Decision::scope(rule, limit, kept.figures, role, outcome, u8::MAX));
+            scopes.push(Decision::scope(rule, limit, kept.figures, role, outcome, u32::MAX));
         }
         let mut decision = Decision::pending(self.rules.version);
         (decision.verdict, decision.reason) = (self.verdict, self.reason);
@@ -101,6 +101,8 @@ struct Shard {
     answers: HashMap<u128, Arc<Remembered>>,
     /// In the order in which they expire.
     order: VecDeque<(Nanos, u128)>,
+    /// Answers were forgotten early, and the log says so.
+    has_warned: bool,
 }
 
 /// The answers of the last minute.
@@ -157,6 +159,14 @@ impl Place<'_> {
                 break;
             }
             self.shard.order.pop_front();
+            if now < until && !self.shard.has_warned {
+                self.shard.has_warned = true;
+                tracing::warn!(
+                    most = SHARDS * MOST_PER_SHARD,
+                    "more request ids than are remembered came within a minute; the oldest are \
+                     forgotten early, and a repeated call may be charged again"
+                );
+            }
             if self.shard.answers.get(&id).is_some_and(|answer| answer.until == until) {
                 self.shard.answers.remove(&id);
             }

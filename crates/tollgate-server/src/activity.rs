@@ -39,14 +39,15 @@ impl Activity {
         if self.busy.load(Ordering::Relaxed) > 0 {
             return;
         }
-        if self.changes.load(Ordering::Relaxed) == 0 && bytes.starts_with(HTTP2_PREFACE) {
+        let is_first = self.changes.load(Ordering::Relaxed) == 0;
+        if is_first && HTTP2_PREFACE.iter().zip(bytes).all(|(one, other)| one == other) {
             self.is_http2.store(true, Ordering::Relaxed);
         }
-        if self.is_http2.load(Ordering::Relaxed) {
-            // Frames of HTTP/2 are whole in themselves; any of them is a sign of life.
-            self.changed();
-        } else if !self.in_head.swap(true, Ordering::Relaxed) {
-            // A byte now and then must not keep a head alive: only its first one counts.
+        // On HTTP/2 only requests are a sign of life. Pings are not: a client that reads nothing could
+        // hold its answers in memory with them.
+        let is_head = !self.is_http2.load(Ordering::Relaxed);
+        // A byte now and then must not keep a head alive: only its first one counts.
+        if is_head && !self.in_head.swap(true, Ordering::Relaxed) {
             self.changed();
         }
     }

@@ -28,6 +28,9 @@ const MAX_STREAMS: u32 = 256;
 /// How long a listener rests when the system gives it no connection (out of file handles, say).
 const REST: Duration = Duration::from_millis(50);
 
+/// Of so many failures to accept a connection one is logged: about one in ten seconds.
+const FAILURES_PER_WARNING: u64 = 200;
+
 /// What a connection gets that is one too many.
 const TOO_MANY: &str =
     r#"{"error":{"code":"TOO_MANY_CONNECTIONS","message":"try again in a moment"}}"#;
@@ -65,6 +68,7 @@ pub(crate) async fn accept<S: Store + 'static>(
     let listener = TcpListener::from_std(listener)?;
     let builder = connection_builder(&config);
     let graceful = GracefulShutdown::new();
+    let mut failures = 0_u64;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -74,7 +78,10 @@ pub(crate) async fn accept<S: Store + 'static>(
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                if failures.is_multiple_of(FAILURES_PER_WARNING) {
+                    tracing::warn!(%error, failures, "connections cannot be accepted");
+                }
+                failures += 1;
                 tokio::time::sleep(REST).await;
                 continue;
             }
@@ -123,8 +130,7 @@ fn connection_builder(config: &Config) -> auto::Builder<TokioExecutor> {
         .http1()
         // The watcher of the connection does this, without a timer for every request.
         .header_read_timeout(None)
-        .max_buf_size(limits.max_header_bytes.max(8192))
-        .pipeline_flush(true);
+        .max_buf_size(limits.max_header_bytes.max(8192));
     builder
         .http2()
         .timer(TokioTimer::new())

@@ -4,6 +4,8 @@
 //! events are lost. A file that does not compile changes nothing: the old set stays, and the log says
 //! what is wrong, once.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -12,7 +14,7 @@ use std::time::Duration;
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use tollgate_engine::Engine;
-use tollgate_policy::{Problems, RuleSet};
+use tollgate_policy::{MAX_FILE_BYTES, Problems, RuleSet};
 use tollgate_store::Store;
 
 /// How often the file is looked at without an event.
@@ -20,6 +22,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Events of one save come in a burst; this long after the first the file is read.
 const SETTLE: Duration = Duration::from_millis(5);
+
+/// How often the watching thread is looked at before it is left behind at the end.
+const STOP_LOOKS: u32 = 100;
 
 /// Why rules were not loaded.
 #[derive(Debug, thiserror::Error)]
@@ -54,14 +59,35 @@ pub(crate) fn load(path: &Path) -> Result<Loaded, RulesError> {
 impl Loaded {
     /// The rules, and what is needed to watch their file from this content on.
     pub(crate) fn split(self) -> (RuleSet, WatchedFile) {
-        let file = WatchedFile { path: self.path, stamp: None, seen: Some(self.content) };
+        let file =
+            WatchedFile { path: self.path, stamp: None, seen: Some(self.content), trouble: None };
         (self.rules, file)
     }
 }
 
+/// Reads a file that is no longer than a rule file may be. Longer ones are cut off just past that, and
+/// then refused for their length.
 fn read(path: &Path) -> Result<String, RulesError> {
-    std::fs::read_to_string(path)
-        .map_err(|error| RulesError::Unreadable { path: path.to_owned(), error })
+    let unreadable = |error| RulesError::Unreadable { path: path.to_owned(), error };
+    let mut text = String::new();
+    let most = MAX_FILE_BYTES as u64 + 1;
+    let file = File::open(path).map_err(unreadable)?;
+    file.take(most).read_to_string(&mut text).map_err(unreadable)?;
+    Ok(text)
+}
+
+/// [`read`] for a file that is looked at again and again: a pipe or a folder would block or fail.
+fn read_again(path: &Path) -> Result<String, RulesError> {
+    let unreadable = |error| RulesError::Unreadable { path: path.to_owned(), error };
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(unreadable(std::io::Error::other("it is not a regular file")));
+    }
+    read(path)
+}
+
+/// True if a file says nothing at all, as it does for a moment while it is written in place.
+fn says_nothing(text: &str) -> bool {
+    text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#'))
 }
 
 fn compile(text: &str, path: &Path) -> Result<RuleSet, Problems> {
@@ -124,9 +150,17 @@ impl RuleWatch {
 
     pub(crate) fn stop(self) {
         let _ = self.events.send(Event::Stop);
-        if self.thread.join().is_err() {
-            tracing::error!("the thread that watches the rule file had panicked");
+        // A file system that does not answer must not hold up the end.
+        for _ in 0..STOP_LOOKS {
+            if self.thread.is_finished() {
+                if self.thread.join().is_err() {
+                    tracing::error!("the thread that watches the rule file had panicked");
+                }
+                return;
+            }
+            std::thread::sleep(SETTLE);
         }
+        tracing::warn!("the rule file is still being read; it is left behind");
     }
 }
 
@@ -169,6 +203,8 @@ pub(crate) struct WatchedFile {
     stamp: Stamp,
     /// The content that was last looked at, good or bad: each is reported once.
     seen: Option<u64>,
+    /// Why it could not be read the last time, reported once.
+    trouble: Option<String>,
 }
 
 impl WatchedFile {
@@ -182,23 +218,29 @@ impl WatchedFile {
     }
 
     fn look<S: Store>(&mut self, engine: &Engine<S>) {
-        let stamp = self.stamp_now();
-        let was_readable = self.stamp.is_some();
-        self.stamp = stamp;
-        let text = match read(&self.path) {
+        self.stamp = self.stamp_now();
+        let text = match read_again(&self.path) {
             Ok(text) => text,
             Err(error) => {
-                if was_readable {
+                let trouble = error.to_string();
+                if self.trouble.as_ref() != Some(&trouble) {
                     tracing::warn!(%error, "the rules in force stay");
+                    self.trouble = Some(trouble);
                 }
                 return;
             }
         };
+        self.trouble = None;
         let content = fingerprint(&text);
         if self.seen == Some(content) {
             return;
         }
         self.seen = Some(content);
+        if says_nothing(&text) {
+            tracing::warn!(file = %self.path.display(),
+                "the rule file is empty; the rules in force stay (rules: [] means none)");
+            return;
+        }
         match compile(&text, &self.path) {
             Ok(rules) => {
                 let count = rules.rules().len();

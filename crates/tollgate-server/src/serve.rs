@@ -77,8 +77,9 @@ pub fn run(config: Config) -> Result<(), ServeError> {
     announce(&listeners)?;
     tracing::info!(
         rules = engine.rules().set.rules().len(),
-        rule_file = ?config.rules,
-        data_dir = ?config.data_dir,
+        rule_file = config.rules.as_deref().map(|path| path.display().to_string()),
+        data_dir = config.data_dir.as_deref().map(|path| path.display().to_string()),
+        default_rule = engine.rules().set.default_rule().is_some(),
         counters = engine.store().usage().counters,
         workers = listeners.len(),
         enforcement = config.enforcement.name(),
@@ -87,7 +88,8 @@ pub fn run(config: Config) -> Result<(), ServeError> {
     let (stop, stopped) = watch::channel(false);
     let workers = start_workers(listeners, &api, &config, &stopped)?;
 
-    signals.wait_for_the_end(watch_rules.as_ref());
+    let signals = signals.wait_for_the_end(watch_rules.as_ref());
+    signals.end_at_once_if_asked_again()?;
     tracing::info!("draining");
     api.stop_being_ready();
     // Load balancers that ask /readyz get time to look elsewhere before the door closes.
@@ -160,7 +162,7 @@ impl Signals {
     }
 
     /// Returns on SIGTERM or SIGINT; SIGHUP reads the rule file anew.
-    fn wait_for_the_end(mut self, rules: Option<&RuleWatch>) {
+    fn wait_for_the_end(mut self, rules: Option<&RuleWatch>) -> Self {
         self.runtime.block_on(async {
             loop {
                 tokio::select! {
@@ -170,5 +172,21 @@ impl Signals {
                 }
             }
         });
+        self
+    }
+
+    /// A second signal means that nobody wants to wait for the drain.
+    fn end_at_once_if_asked_again(mut self) -> io::Result<()> {
+        let wait = move || {
+            self.runtime.block_on(async {
+                tokio::select! {
+                    _ = self.terminate.recv() => {}
+                    _ = self.interrupt.recv() => {}
+                }
+            });
+            tracing::warn!("asked twice: ended without draining");
+            std::process::exit(1);
+        };
+        std::thread::Builder::new().name("second-signal".to_owned()).spawn(wait).map(drop)
     }
 }

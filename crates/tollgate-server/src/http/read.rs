@@ -135,6 +135,7 @@ fn missing_or_unknown(error: &serde_json::Error) -> ApiError {
     let known = TEXT_FIELDS.iter().chain(&["cost", "tokens", "attributes"]);
     let meant = known.copied().find(|name| name.to_lowercase() == wanted);
     let hint = match meant {
+        Some(name) if name == field => "this call does not take it".to_owned(),
         Some(name) => format!("did you mean {name}?"),
         None => "further attributes go into attributes: {name: value}".to_owned(),
     };
@@ -196,7 +197,7 @@ impl<'a> Prepared<'a> {
         let mut request = Request {
             cost: body.cost,
             tokens: body.tokens,
-            request_id: body.request_id.as_deref(),
+            request_id: body.request_id.as_deref().filter(|id| !id.is_empty()),
             caller,
             ..Request::default()
         };

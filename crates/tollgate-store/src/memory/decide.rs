@@ -144,9 +144,10 @@ impl MemoryStore {
     }
 }
 
-/// How often a taken lock is looked at before the thread goes to sleep for it. A shard is held for
-/// about as long as twenty looks take.
-const LOOKS: u32 = 200;
+/// How often a taken lock is looked at, each time after a pause twice as long, before the thread goes
+/// to sleep for it. Pauses let the holder make several decisions in a row, while the shard is in its
+/// own cache.
+const LOOKS: u32 = 6;
 
 /// Locks a shard. Looking costs the holder nothing; trying would.
 #[inline]
@@ -159,8 +160,10 @@ fn take(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 
 #[cold]
 fn take_contended(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    for _ in 0..LOOKS {
-        std::hint::spin_loop();
+    for look in 0..LOOKS {
+        for _ in 0..2 << look {
+            std::hint::spin_loop();
+        }
         if !shard.is_locked()
             && let Some(guard) = shard.try_lock()
         {

@@ -105,6 +105,11 @@ impl Budget {
         self.weight.load(Ordering::Relaxed) > self.most_weight
     }
 
+    /// Twice the budget: from here on even a counter that is being charged is not spared.
+    fn is_far_exceeded(&self) -> bool {
+        self.weight.load(Ordering::Relaxed) > self.most_weight.saturating_mul(2)
+    }
+
     fn change(&self, from: usize, to: usize) {
         if to > from {
             self.weight.fetch_add(to - from, Ordering::Relaxed);
@@ -198,13 +203,16 @@ impl LargeCounters {
         self.make_room(fingerprint, now)
     }
 
-    /// Brings the weight under the budget without touching `spared`.
+    /// Brings the weight under the budget, without touching `spared` unless it alone is the trouble.
     pub(crate) fn make_room(&mut self, spared: Fingerprint, now: Nanos) -> u64 {
         let mut evicted = 0;
         while self.weight > self.share && self.budget.is_exceeded() && self.slab.len() > 1 {
             let Some(victim) = self.draw_victim(spared, now) else { break };
             evicted += u64::from(victim.fresh_at > now);
             self.remove(victim.fingerprint);
+        }
+        if self.weight > self.share && self.budget.is_far_exceeded() && self.remove(spared) {
+            evicted += 1;
         }
         evicted
     }
