@@ -147,7 +147,7 @@ impl MemoryStore {
 /// How often a taken lock is looked at, each time after a pause twice as long, before the thread goes
 /// to sleep for it. Pauses let the holder make several decisions in a row, while the shard is in its
 /// own cache.
-const LOOKS: u32 = 6;
+const LOOKS: u32 = 5;
 
 /// Locks a shard. Looking costs the holder nothing; trying would.
 #[inline]
@@ -161,7 +161,7 @@ fn take(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 #[cold]
 fn take_contended(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     for look in 0..LOOKS {
-        for _ in 0..2 << look {
+        for _ in 0..16 << look {
             std::hint::spin_loop();
         }
         if !shard.is_locked()

@@ -247,7 +247,7 @@ impl Table {
     /// Makes room for so many counters more at once.
     pub(crate) fn reserve(&mut self, more: usize, now: Nanos) {
         let counters = self.books.occupied + more;
-        let groups = (counters + counters / 5).div_ceil(GROUP_SLOTS).min(self.books.most_groups);
+        let groups = (counters + counters / 6).div_ceil(GROUP_SLOTS).min(self.books.most_groups);
         if groups > self.heads.len() {
             self.rebuild(groups, now);
         }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use parking_lot::MutexGuard;
 use tollgate_core::{LogEntry, Nanos, SlidingLog, State};
 
 use super::file::{CLOSING, FileError, FrameReader, Kind};
@@ -71,6 +72,9 @@ pub(super) fn restore(
     Ok(restored)
 }
 
+/// Frames of so many bytes are worth two threads.
+const WORTH_TWO_THREADS: usize = 256 << 10;
+
 /// So many records of one shard in a row are worth making room for.
 const ROOM_MADE_FOR: usize = 64;
 
@@ -119,31 +123,67 @@ fn read_journal(
     Ok(())
 }
 
-/// Records of one shard lie together in a base, so that its lock is taken, and its room made, once.
+/// Applies a frame with two threads, each on every other shard: restoring is all that a start waits
+/// for. Records of one shard keep their order.
 fn apply_frame(payload: &[u8], store: &MemoryStore, now: Nanos) -> Result<(), record::Garbled> {
-    let mut records = Records(payload);
-    let mut frame = Vec::new();
-    while let Some(record) = records.next()? {
-        frame.push(record);
+    if payload.len() < WORTH_TWO_THREADS {
+        return apply_every(1, 0, payload, store, now);
     }
-    let mut records = frame.into_iter().peekable();
-    while let Some(shard) = records.peek().and_then(|(at, _, _)| store.shard_of(*at)) {
-        let is_here = |at: Fingerprint| store.shard_of(at).is_some_and(|s| std::ptr::eq(s, shard));
-        let mut here = Vec::new();
-        while let Some(record) = records.next_if(|(at, _, _)| is_here(*at)) {
-            here.push(record);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| apply_every(2, 1, payload, store, now));
+        let mine = apply_every(2, 0, payload, store, now);
+        mine.and(other.join().unwrap_or(Err(record::Garbled)))
+    })
+}
+
+/// Applies the records of every `step`th shard. Those of one shard lie together, so that its lock is
+/// taken, and its room made, once.
+fn apply_every(
+    step: usize,
+    first: usize,
+    payload: &[u8],
+    store: &MemoryStore,
+    now: Nanos,
+) -> Result<(), record::Garbled> {
+    let mut records = Records(payload);
+    let mut held: Option<(usize, MutexGuard<'_, Shard>)> = None;
+    while let Some((fingerprint, level, record)) = records.next()? {
+        let index = store.shard_index(fingerprint);
+        if index % step != first {
+            continue;
         }
-        let mut shard = shard.lock();
-        if here.len() > ROOM_MADE_FOR {
-            let is_packed = |record: &&(Fingerprint, Level, Record)| matches!(record.2, Record::Packed(packed) if packed.fresh_at > now);
-            let packed = here.iter().filter(is_packed).count();
-            shard.table.reserve(packed, now);
+        if held.as_ref().is_none_or(|(shard, _)| *shard != index) {
+            held = None;
+            let Some(shard) = store.shards.get(index) else { continue };
+            let mut shard = shard.lock();
+            let more = counters_in_a_row(store, index, Records(records.0), now);
+            if more > ROOM_MADE_FOR {
+                shard.table.reserve(more, now);
+            }
+            held = Some((index, shard));
         }
-        for (fingerprint, level, record) in here {
-            apply(&mut shard, fingerprint, level, record, now);
+        if let Some((_, shard)) = &mut held {
+            apply(shard, fingerprint, level, record, now);
         }
     }
     Ok(())
+}
+
+/// How many packed counters in use of this shard come next.
+fn counters_in_a_row(
+    store: &MemoryStore,
+    shard: usize,
+    mut records: Records<'_>,
+    now: Nanos,
+) -> usize {
+    let mut counters = 0;
+    while let Ok(Some((fingerprint, _, record))) = records.next() {
+        if store.shard_index(fingerprint) != shard {
+            break;
+        }
+        counters += usize::from(matches!(record, Record::Packed(one) if one.fresh_at > now));
+    }
+    counters
 }
 
 fn apply(shard: &mut Shard, fingerprint: Fingerprint, level: Level, record: Record, now: Nanos) {
