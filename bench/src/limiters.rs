@@ -59,7 +59,7 @@ pub fn limit(algorithm: Algorithm, burst: u32) -> Limit {
 #[inline]
 pub fn charge<'a>(limit: &'a Limit, key: &'a [&'a str]) -> Charge<'a> {
     const SALT: u128 = 0x6A09_E667_F3BC_C908_BB67_AE85_84CA_A73B;
-    let counter = Counter { rule_id: "bench", tag: "tb", salt: SALT, key };
+    let counter = Counter { rule_id: "bench", tag: "tb", salt: SALT, key, home: Home::default() };
     Charge { counter, limit, ask: Ask::cost(1), role: Role::Must }
 }
 

@@ -6,14 +6,26 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod home;
+#[cfg(feature = "redis")]
+pub mod leased;
 pub mod memory;
+mod outcome;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(feature = "redis")]
+pub mod resilient;
+mod shared;
 
 use std::future::Future;
 
 use smallvec::SmallVec;
 use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SlotId};
 
+pub use home::{Consistency, Home, OnFailure};
 pub use memory::MemoryStore;
+pub use outcome::{Claim, Decided, Degraded, Failure, Fallback, StoreError};
+pub use shared::{LeaseAsk, LeaseGrant, Membership, SharedStore};
 
 /// Which counter: one limit of one rule for one combination of key values.
 #[derive(Debug, Clone, Copy)]
@@ -26,6 +38,8 @@ pub struct Counter<'a> {
     pub salt: u128,
     /// The values of the rule's key attributes, in the rule's order.
     pub key: &'a [&'a str],
+    /// Where it is kept.
+    pub home: Home,
 }
 
 /// What becomes of a request when one of its charges does not fit.
@@ -62,6 +76,20 @@ pub enum Mode {
     Peek,
     /// Charge all, above the limit too: the cost was already spent, and is owed.
     Owe,
+    /// One part of a request whose other parts are decided elsewhere: as `Charge`, but a group that
+    /// has no room here refuses nothing. Whoever holds gives back what is not wanted.
+    Hold,
+}
+
+impl Mode {
+    /// Whether charges that fit are made, once it is known whether the request passes.
+    pub const fn charges(self, passes: bool) -> bool {
+        match self {
+            Self::Charge | Self::Hold => passes,
+            Self::Peek => false,
+            Self::Owe => true,
+        }
+    }
 }
 
 /// The charges of one request: all are made or none is.
@@ -87,16 +115,13 @@ pub struct GiveBack<'a> {
     pub receipt: Receipt,
 }
 
-/// Why a store did not answer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StoreError {
-    /// The store cannot be reached, or did not answer in time.
-    #[error("the store is unavailable: {0}")]
-    Unavailable(String),
-}
-
 /// True if these outcomes of one request's charges let it pass.
 pub fn passes(charges: &[Charge<'_>], outcomes: &[Outcome]) -> bool {
+    passes_as(Mode::Charge, charges, outcomes)
+}
+
+/// [`passes`], or for [`Mode::Hold`] whether this part of a request lets it pass.
+pub fn passes_as(mode: Mode, charges: &[Charge<'_>], outcomes: &[Outcome]) -> bool {
     let mut any_of = None;
     for (charge, outcome) in charges.iter().zip(outcomes) {
         let admits = outcome.examination.admits();
@@ -106,19 +131,19 @@ pub fn passes(charges: &[Charge<'_>], outcomes: &[Outcome]) -> bool {
             Role::Must | Role::Watch => {}
         }
     }
-    any_of.unwrap_or(true)
+    mode == Mode::Hold || any_of.unwrap_or(true)
 }
 
 /// A place where counters live. Several requests at once are decided in order, each atomically.
 pub trait Store: Send + Sync {
     /// Decides requests in order and appends one outcome per charge to `outcomes`. `now` is the
-    /// caller's clock; a shared store goes by its own. Returns the instant that was decided at.
+    /// caller's clock; a shared store goes by its own, and says by which instant.
     fn decide(
         &self,
         requests: &[Request<'_>],
         now: Nanos,
         outcomes: &mut Outcomes,
-    ) -> impl Future<Output = Result<Nanos, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Decided, StoreError>> + Send;
 
     /// Undoes charges, exactly when done at once, never minting quota later.
     fn give_back(
@@ -150,4 +175,24 @@ pub trait Store: Send + Sync {
         slot: SlotId,
         now: Nanos,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// The answer that nodes share under a request's id, or the right to make it. `content` tells
+    /// requests apart that carry the same id.
+    fn claim(
+        &self,
+        _id: u128,
+        _content: u128,
+    ) -> impl Future<Output = Result<Claim, StoreError>> + Send {
+        std::future::ready(Ok(Claim::NotShared))
+    }
+
+    /// Shares the answer to a claimed id; `None` forgets the claim.
+    fn publish(
+        &self,
+        _id: u128,
+        _content: u128,
+        _answer: Option<&[u8]>,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        std::future::ready(Ok(()))
+    }
 }

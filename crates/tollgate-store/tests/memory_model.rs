@@ -14,7 +14,7 @@ use proptest::test_runner::FileFailurePersistence;
 use tollgate_core::{
     Algorithm, Ask, Examination, Limit, Nanos, Outcome, Receipt, SECOND, SlotId, State, Status,
 };
-use tollgate_store::{Charge, Counter, GiveBack, MemoryStore, Mode, Role, Store, passes};
+use tollgate_store::{Charge, Counter, GiveBack, Home, MemoryStore, Mode, Role, Store, passes};
 
 mod support;
 use support::{START, decide_all, limit, salt};
@@ -176,7 +176,7 @@ impl Model {
             outcomes.push(Outcome { examination, status, receipt: Receipt::Nothing });
         }
         let charged = match mode {
-            Mode::Charge => passes(charges, &outcomes),
+            Mode::Charge | Mode::Hold => passes(charges, &outcomes),
             Mode::Peek => false,
             Mode::Owe => true,
         };
@@ -309,7 +309,7 @@ impl World {
 }
 
 fn named<'a>(key: &'a [&'a str]) -> Counter<'a> {
-    Counter { rule_id: "rule", tag: "tag", salt: salt("rule"), key }
+    Counter { rule_id: "rule", tag: "tag", salt: salt("rule"), key, home: Home::default() }
 }
 
 fn config() -> ProptestConfig {

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate_core::{Algorithm, Ask, Receipt, SlotId};
-use tollgate_store::{Charge, Counter, MemoryStore, Mode, Role, passes};
+use tollgate_store::{Charge, Counter, Home, MemoryStore, Mode, Role, passes};
 
 mod support;
 use support::{Draw, HOUR, Meter, START, decide_all, limit, one_of_each_kind, open, salt, stir};
@@ -129,7 +129,13 @@ fn one_request(store: &MemoryStore, shared: &[Shared], draw: &mut Draw, name: u1
         .map(|(one, key)| {
             let role = [Role::Must, Role::Must, Role::Must, Role::AnyOf, Role::Watch];
             Charge {
-                counter: Counter { rule_id: "rule", tag: "tag", salt: salt("rule"), key },
+                counter: Counter {
+                    rule_id: "rule",
+                    tag: "tag",
+                    salt: salt("rule"),
+                    key,
+                    home: Home::default(),
+                },
                 limit: &one.meter.limit,
                 ask: Ask { slot: SlotId(name), ..Ask::cost(1 + draw.below(3)) },
                 role: role[draw.below(5) as usize],

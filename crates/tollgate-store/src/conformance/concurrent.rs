@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::{Algorithm, Ask, Limit, Receipt, SlotId};
 
 use super::Harness;
-use super::meter::{LONG, limit, salt};
+use super::meter::{LONG, home, limit, salt};
 use crate::{Charge, Counter, Mode, Outcomes, Request, Role, Store};
 
 const TASKS: u64 = 64;
@@ -39,7 +39,8 @@ pub async fn many_tasks_admit_exactly_the_quota<H: Harness>(harness: &Arc<H>) {
 
 async fn charge_one(harness: &impl Harness, limit: &Limit, slot: SlotId, mode: Mode) -> bool {
     let key = [limit.algorithm().name()];
-    let counter = Counter { rule_id: "tasks", tag: "t", salt: salt("tasks", "t"), key: &key };
+    let counter =
+        Counter { rule_id: "tasks", tag: "t", salt: salt("tasks", "t"), key: &key, home: home() };
     let ask = Ask { slot, ..Ask::cost(1) };
     let charges = [Charge { counter, limit, ask, role: Role::Must }];
     let (mut outcomes, now) = (Outcomes::new(), harness.now().await);
@@ -116,7 +117,7 @@ pub async fn many_tasks_on_many_counters_account_exactly<H: Harness>(harness: &A
 }
 
 fn charge<'a>(shared: &'a Shared, key: &'a [&'a str], ask: Ask, role: Role) -> Charge<'a> {
-    let counter = Counter { rule_id: "many", tag: "t", salt: salt("many", "t"), key };
+    let counter = Counter { rule_id: "many", tag: "t", salt: salt("many", "t"), key, home: home() };
     Charge { counter, limit: &shared.limit, ask, role }
 }
 

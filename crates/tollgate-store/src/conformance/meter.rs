@@ -10,7 +10,9 @@ use tollgate_core::{
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::Harness;
-use crate::{Charge, Counter, GiveBack, Mode, Outcomes, Request, Role, Store};
+use crate::{
+    Charge, Counter, Decided as Answer, GiveBack, Home, Mode, Outcomes, Request, Role, Store,
+};
 
 /// Nothing expires within it while a case runs, and no token comes back.
 pub(super) const LONG: Nanos = 30 * 24 * 3600 * SECOND;
@@ -38,6 +40,12 @@ pub(super) fn salt(rule_id: &str, tag: &str) -> u128 {
         bytes.extend_from_slice(part.as_bytes());
     }
     xxh3_128(&bytes)
+}
+
+/// Spread by the first part of the key, so that on a cluster the counters of one request often live
+/// on several nodes.
+pub(super) fn home() -> Home {
+    Home { partition: Some(0), ..Home::default() }
 }
 
 #[derive(Debug, Clone)]
@@ -96,7 +104,7 @@ impl Meter {
     }
 
     fn counter<'a>(&'a self, key: &'a [&'a str]) -> Counter<'a> {
-        Counter { rule_id: &self.rule_id, tag: &self.tag, salt: self.salt, key }
+        Counter { rule_id: &self.rule_id, tag: &self.tag, salt: self.salt, key, home: home() }
     }
 
     /// A charge of this cost, of a slot never named before where slots are held.
@@ -195,7 +203,7 @@ pub(super) type Charges<'a> = [(&'a mut Meter, Ask, Role)];
 pub(super) async fn decide(harness: &impl Harness, mode: Mode, on: &mut Charges<'_>) -> Decided {
     let mut outcomes = Outcomes::new();
     let now = harness.now().await;
-    let at = {
+    let answer = {
         let keys: Vec<Vec<&str>> = on.iter().map(|(meter, ..)| meter.key()).collect();
         let charges: Vec<Charge<'_>> = (on.iter().zip(&keys))
             .map(|((meter, ask, role), key)| Charge {
@@ -209,20 +217,25 @@ pub(super) async fn decide(harness: &impl Harness, mode: Mode, on: &mut Charges<
         harness.store().decide(&requests, now, &mut outcomes).await.expect("the store answers")
     };
     assert_eq!(outcomes.len(), on.len(), "one outcome per charge");
-    let passes = verify(mode, on, &outcomes, at);
-    Decided { at, passes, outcomes }
+    let passes = verify(mode, on, &outcomes, &answer);
+    Decided { at: answer.at, passes, outcomes }
 }
 
 /// Compares the outcomes of one request with the models, and charges those.
-pub(super) fn verify(mode: Mode, on: &mut Charges<'_>, outcomes: &[Outcome], at: Nanos) -> bool {
+pub(super) fn verify(
+    mode: Mode,
+    on: &mut Charges<'_>,
+    outcomes: &[Outcome],
+    answer: &Answer,
+) -> bool {
     let admits = |index: usize| outcomes[index].examination.admits();
     let any_of: Vec<usize> = (0..on.len()).filter(|i| on[*i].2 == Role::AnyOf).collect();
     let passes = (0..on.len()).all(|index| on[index].2 != Role::Must || admits(index))
         && (any_of.is_empty() || any_of.into_iter().any(admits));
     for (index, (meter, ask, role)) in on.iter_mut().enumerate() {
-        let outcome = &outcomes[index];
+        let (outcome, at) = (&outcomes[index], answer.of(index));
         let charged = match mode {
-            Mode::Charge => passes && admits(index),
+            Mode::Charge | Mode::Hold => passes && admits(index),
             Mode::Peek => false,
             Mode::Owe => true,
         };

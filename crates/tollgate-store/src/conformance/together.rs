@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate_core::{Algorithm, Ask, Receipt, SlotId};
 
 use super::Harness;
-use super::meter::{LONG, Meter, QUOTA, decide, limit, salt};
+use super::meter::{LONG, Meter, QUOTA, decide, home, limit, salt};
 use crate::{Charge, Counter, Mode, Outcomes, Request, Role, Store};
 
 /// Three counters of which one is full: nothing is charged, wherever the full one stands.
@@ -152,7 +152,13 @@ pub async fn the_same_counter_twice<H: Harness>(harness: &Arc<H>) {
         let slots = algorithm == Algorithm::Concurrency;
         let limit = limit(algorithm, 5, LONG);
         let key = [algorithm.name()];
-        let counter = Counter { rule_id: "twice", tag: "t", salt: salt("twice", "t"), key: &key };
+        let counter = Counter {
+            rule_id: "twice",
+            tag: "t",
+            salt: salt("twice", "t"),
+            key: &key,
+            home: home(),
+        };
         let used = async || {
             let ask = Ask { slot: SlotId(u128::MAX), ..Ask::cost(1) };
             let charges = [Charge { counter, limit: &limit, ask, role: Role::Must }];
@@ -197,7 +203,13 @@ pub async fn several_requests_in_order<H: Harness>(harness: &Arc<H>) {
     for algorithm in Algorithm::ALL.into_iter().filter(|a| *a != Algorithm::Concurrency) {
         let limit = limit(algorithm, QUOTA, LONG);
         let key = [algorithm.name()];
-        let counter = Counter { rule_id: "batch", tag: "t", salt: salt("batch", "t"), key: &key };
+        let counter = Counter {
+            rule_id: "batch",
+            tag: "t",
+            salt: salt("batch", "t"),
+            key: &key,
+            home: home(),
+        };
         let charge =
             |cost| [Charge { counter, limit: &limit, ask: Ask::cost(cost), role: Role::Must }];
         let all = [2, 2, 2, 1, 1].map(charge);

@@ -54,11 +54,9 @@ impl MemoryStore {
         }
         let found = shard.find(fingerprint, charge.limit);
         let examination = shard.examine(&found, fingerprint, charge.limit, &charge.ask, now);
-        let charges = match mode {
-            Mode::Charge => examination.admits(),
-            Mode::Peek => false,
-            Mode::Owe => true,
-        };
+        // A request of this one charge: a watched one, or one of a group elsewhere, refuses nothing,
+        // but is charged only where it fits.
+        let charges = mode.charges(examination.admits());
         let (receipt, status) = if charges {
             shard.charge(&found, fingerprint, charge.limit, &charge.ask, now)
         } else {
@@ -70,7 +68,9 @@ impl MemoryStore {
     fn decide_several(&self, request: &Request<'_>, now: Nanos, outcomes: &mut Outcomes) {
         let (mut steps, mut guards) = (Steps::new(), Guards::new());
         self.lock(request.charges, &mut steps, &mut guards);
-        if request.mode == Mode::Charge && steps.iter().all(|step| !step.is_repeat) {
+        if matches!(request.mode, Mode::Charge | Mode::Hold)
+            && steps.iter().all(|step| !step.is_repeat)
+        {
             return charge_distinct(request, &mut steps, &mut guards, now, outcomes);
         }
         let first = outcomes.len();
@@ -90,11 +90,7 @@ impl MemoryStore {
             outcomes.push(Outcome { examination, status, receipt });
         }
         let Some(mine) = outcomes.get_mut(first..) else { return };
-        let charges = match request.mode {
-            Mode::Charge => crate::passes(request.charges, mine),
-            Mode::Peek => false,
-            Mode::Owe => true,
-        };
+        let charges = request.mode.charges(crate::passes_as(request.mode, request.charges, mine));
         // Entries in place first: an insertion may move others about, and then they are looked up
         // again.
         for insertions in [false, true] {
@@ -198,7 +194,7 @@ fn charge_distinct(
         }
     }
     let Some(mine) = outcomes.get_mut(first..) else { return };
-    let passes = crate::passes(request.charges, mine);
+    let passes = crate::passes_as(request.mode, request.charges, mine);
     // Entries in place first: an insertion may move others about, and its own place is looked for
     // anew.
     for insertions in [false, true] {

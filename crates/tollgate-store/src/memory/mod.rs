@@ -21,7 +21,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tollgate_core::{Limit, Nanos, SlotId};
 
-use crate::{Counter, GiveBack, Outcomes, Request, Store, StoreError};
+use crate::{Counter, Decided, GiveBack, Outcomes, Request, Store, StoreError};
 use fingerprint::{Fingerprint, Hasher, SECRET_BYTES};
 use large::Budget;
 use persist::Persister;
@@ -220,11 +220,11 @@ impl Store for MemoryStore {
         requests: &[Request<'_>],
         now: Nanos,
         outcomes: &mut Outcomes,
-    ) -> Result<Nanos, StoreError> {
+    ) -> Result<Decided, StoreError> {
         for request in requests {
             self.decide_now(request, now, outcomes);
         }
-        Ok(now)
+        Ok(Decided::at(now))
     }
 
     async fn give_back(&self, returns: &[GiveBack<'_>], now: Nanos) -> Result<(), StoreError> {

@@ -10,7 +10,7 @@ use tollgate_core::{
     Algorithm, Ask, Limit, LimitSpec, Nanos, Outcome, Receipt, SECOND, SlotId, Window,
 };
 use tollgate_store::memory::MemoryOptions;
-use tollgate_store::{Charge, Counter, GiveBack, MemoryStore, Mode, Outcomes, Request, Role};
+use tollgate_store::{Charge, Counter, GiveBack, Home, MemoryStore, Mode, Outcomes, Request, Role};
 use xxhash_rust::xxh3::xxh3_128;
 
 pub const START: Nanos = 1_789_000_000 * SECOND + 123_456_789;
@@ -41,7 +41,13 @@ impl Meter {
 
     pub fn with<T>(&self, act: impl FnOnce(Counter<'_>) -> T) -> T {
         let key = [self.name.as_str()];
-        act(Counter { rule_id: "rule", tag: "tag", salt: salt("rule"), key: &key })
+        act(Counter {
+            rule_id: "rule",
+            tag: "tag",
+            salt: salt("rule"),
+            key: &key,
+            home: Home::default(),
+        })
     }
 
     pub fn decide(&self, store: &MemoryStore, ask: Ask, mode: Mode, now: Nanos) -> Outcome {

@@ -1,0 +1,1 @@
+//! Quota taken ahead in chunks, spent locally.

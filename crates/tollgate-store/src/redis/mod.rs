@@ -1,0 +1,1 @@
+//! Counters in Redis: single server, Sentinel or Cluster.

@@ -1,0 +1,1 @@
+//! What decides when a shared store does not.
