@@ -3,25 +3,32 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate_core::{Ask, SlotId};
-use tollgate_policy::{Action, Known, Listed, NoMatch, Quota, Resolution, Rule, Unit};
-use tollgate_store::{Charge, Counter, Mode, Outcomes, Role, Store, passes};
+use tollgate_core::{Examination, Nanos, Outcome, SlotId};
+use tollgate_policy::{Known, Listed, NoMatch};
+use tollgate_store::{Charge, Claim, Decided, Mode, Outcomes, Store, passes};
 
-use crate::decision::{Decision, Reason, Verdict, applied};
+use crate::answer::Answer;
+use crate::decision::{Decision, Reason, Verdict};
+use crate::idempotency::Place;
+use crate::lines::{Lines, Stores, charge, collect, new_slot};
 use crate::request::Request;
 use crate::{ActiveRules, Enforcement, Engine, EngineError};
 
-/// One limit on its way to the store.
-struct Line<'r> {
-    applied: u32,
-    rule: &'r Rule,
-    limit: &'r tollgate_policy::RuleLimit,
-    quota: &'r tollgate_core::Limit,
-    role: Role,
-    cost: u64,
-}
+/// Requests of a batch that are decided in one call of the store.
+const BATCH_PART: usize = 64;
 
-type Lines<'r> = SmallVec<[Line<'r>; 8]>;
+/// How often a node looks whether another one has answered a request id that both were given.
+const LOOKS_FOR_ANSWER: u32 = 8;
+
+/// The time between two looks.
+const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
+
+/// A request on its way through a batch.
+struct Asked<'r> {
+    decision: Decision<'r>,
+    lines: Lines<'r>,
+    slot: Option<SlotId>,
+}
 
 impl<S: Store> Engine<S> {
     /// Decides a request by these rules, and charges it if `mode` says so and it passes.
@@ -34,7 +41,7 @@ impl<S: Store> Engine<S> {
     ) -> Result<Decision<'r>, EngineError> {
         // A decision is large: it is made where it stays.
         let mut decision = Decision::pending(rules.version);
-        self.decide_into(rules, request, mode, &mut decision).await?;
+        self.decide_into(rules, request, mode, None, &mut decision).await?;
         Ok(decision)
     }
 
@@ -43,38 +50,43 @@ impl<S: Store> Engine<S> {
         rules: &'r ActiveRules,
         request: &Request<'r>,
         mode: Mode,
+        answered: Option<&Answer>,
         decision: &mut Decision<'r>,
     ) -> Result<(), EngineError> {
+        let mut lines = Lines::new();
+        self.prepare(rules, request, decision, &mut lines);
+        if !lines.is_empty() {
+            self.check(request, &lines, mode, answered, decision).await?;
+        }
+        self.relax(decision);
+        Ok(())
+    }
+
+    /// All that can be said without the store; what is to be asked of it is left in `lines`.
+    fn prepare<'r>(
+        &self,
+        rules: &'r ActiveRules,
+        request: &Request<'r>,
+        decision: &mut Decision<'r>,
+        lines: &mut Lines<'r>,
+    ) {
         decision.now = self.clock.now();
-        let enforcement = self.enforcement();
-        if enforcement == Enforcement::Off {
+        if self.enforcement() == Enforcement::Off {
             decision.reason = Reason::EnforcementOff;
-            return Ok(());
+            return;
         }
         match rules.set.listed(&request.attributes, decision.now) {
             Some(Listed::Denied(entry)) => {
                 (decision.verdict, decision.reason) = (Verdict::Denied, Reason::DenyListed);
                 decision.note = entry.reason.as_deref();
+                return;
             }
-            Some(Listed::Allowed(_)) => decision.reason = Reason::AllowListed,
-            None => self.decide_by_rules(rules, request, mode, decision).await?,
-        }
-        if enforcement == Enforcement::Shadow {
-            decision.is_shadow = true;
-            if !decision.is_allowed() {
-                decision.verdict = Verdict::Allowed;
+            Some(Listed::Allowed(_)) => {
+                decision.reason = Reason::AllowListed;
+                return;
             }
+            None => {}
         }
-        Ok(())
-    }
-
-    async fn decide_by_rules<'r>(
-        &self,
-        rules: &'r ActiveRules,
-        request: &Request<'r>,
-        mode: Mode,
-        decision: &mut Decision<'r>,
-    ) -> Result<(), EngineError> {
         let tier = rules.set.tier_of(&request.attributes);
         let now = decision.now;
         if tier == request.attributes.get(Known::Tier) {
@@ -89,40 +101,55 @@ impl<S: Store> Engine<S> {
             if rules.set.no_match() == NoMatch::Deny {
                 decision.verdict = Verdict::Denied;
             }
-            return Ok(());
+            return;
         }
-        let mut lines = Lines::new();
-        collect_lines(&decision.resolution, request, tier, &mut lines);
-        if lines.is_empty() {
-            return Ok(());
-        }
-        self.check(&lines, mode, decision).await
+        collect(&decision.resolution, request, tier, lines);
     }
 
-    /// Checks all limits in one atomic step and settles the decision.
+    /// In shadow a refusal is only reported.
+    fn relax(&self, decision: &mut Decision<'_>) {
+        if self.enforcement() == Enforcement::Shadow {
+            decision.is_shadow = true;
+            if !decision.is_allowed() {
+                decision.verdict = Verdict::Allowed;
+            }
+        }
+    }
+
+    /// Checks all limits in one atomic step and settles the decision. What was answered before is
+    /// taken from there.
     async fn check<'r>(
         &self,
+        request: &Request<'_>,
         lines: &Lines<'r>,
         mode: Mode,
+        answered: Option<&Answer>,
         decision: &mut Decision<'r>,
     ) -> Result<(), EngineError> {
-        let slot = new_slot(lines);
+        let slot = answered.map_or_else(|| new_slot(lines), |answer| answer.slot);
         let mut charges = SmallVec::<[Charge<'_>; 8]>::new();
+        let stores = Stores::new(self.store.names(), request);
         for line in lines {
-            charges.extend(charge(&decision.resolution, line, slot.unwrap_or_default()));
+            let slot = slot.unwrap_or_default();
+            charges.extend(charge(&decision.resolution, line, slot, &stores));
         }
         let mut outcomes = Outcomes::new();
-        let request = tollgate_store::Request { charges: &charges, mode };
-        decision.now = self.store.decide(&[request], decision.now, &mut outcomes).await?;
-        let passes = passes(&charges, &outcomes);
+        let decided = match answered {
+            Some(answer) if answer.outcomes.len() == charges.len() => {
+                outcomes.extend(answer.outcomes.iter().copied());
+                Decided::at(answer.at)
+            }
+            _ => {
+                // Rules have changed since it was answered: it stays allowed, and is not charged
+                // again; the figures are those of now.
+                let mode = if answered.is_some() { Mode::Peek } else { mode };
+                let request = tollgate_store::Request { charges: &charges, mode };
+                self.store.decide(&[request], decision.now, &mut outcomes).await?
+            }
+        };
+        let passes = answered.is_some() || passes(&charges, &outcomes);
         drop(charges);
-        for (line, outcome) in lines.iter().zip(&outcomes) {
-            let figures = (line.quota.quota(), line.quota.capacity(), line.cost);
-            let (rule, limit, role) = (line.rule, line.limit, line.role);
-            let scope = Decision::scope(rule, limit, figures, role, *outcome, line.applied);
-            decision.scopes.push(scope);
-        }
-        decision.settle(passes);
+        settle(decision, lines, &outcomes, (&decided, 0), passes);
         if passes && mode == Mode::Charge {
             decision.slot = slot;
         }
@@ -139,79 +166,163 @@ impl<S: Store> Engine<S> {
     ) -> Result<T, EngineError> {
         let mut decision = Decision::pending(rules.version);
         let Some(id) = request.request_id else {
-            self.decide_into(rules, request, Mode::Charge, &mut decision).await?;
+            self.decide_into(rules, request, Mode::Charge, None, &mut decision).await?;
             return Ok(show(&decision));
         };
         let now = self.clock.now();
-        let mut place = self.remembered.lock(request.caller, id).await;
+        let place = self.remembered.enter(request.caller, id).await;
         match place.find(request, now) {
             Some(Ok(remembered)) => return Ok(show(&remembered.decision())),
             Some(Err(())) => return Err(EngineError::RequestIdReused),
             None => {}
         }
-        self.decide_into(rules, request, Mode::Charge, &mut decision).await?;
+        let (is_claimed, answer) = self.claim(&place, request).await?;
+        let charged =
+            self.decide_into(rules, request, Mode::Charge, answer.as_ref(), &mut decision).await;
+        if is_claimed {
+            let allowed = charged.is_ok() && decision.is_allowed();
+            let answer = allowed.then(|| Answer::of(&decision).encode());
+            // Without it the claim ends by itself, and a repeated call elsewhere is charged again.
+            let _ = self.store.publish(place.id(), place.content(request), answer.as_deref()).await;
+        }
+        charged?;
         if decision.is_allowed() {
             place.remember(request, Arc::clone(rules), &decision, now);
         }
         Ok(show(&decision))
     }
-}
 
-/// The limits of the applying rules that hold for this tier, with their costs.
-fn collect_lines<'r>(
-    resolution: &Resolution<'r, 'r>,
-    request: &Request<'_>,
-    tier: Option<&str>,
-    lines: &mut Lines<'r>,
-) {
-    let applied = resolution.enforced.iter().chain(&resolution.observed);
-    for (number, one) in (0..).zip(applied) {
-        let rule = one.rule;
-        let role = match rule.action {
-            Action::LogOnly => Role::Watch,
-            _ if rule.quota_mode => Role::AnyOf,
-            _ => Role::Must,
-        };
-        let cost = match rule.unit {
-            Unit::Requests | Unit::Cost => request.cost.or(one.listed_cost).unwrap_or(1),
-            Unit::Tokens => request.tokens.unwrap_or(0),
-            Unit::Concurrency => 1,
-        };
-        for limit in &rule.limits {
-            if let Some(Quota::Limited(quota)) = limit.for_tier(tier) {
-                lines.push(Line { applied: number, rule, limit, quota, role, cost });
+    /// Whether this node is to answer the request's id, and if another one did, what.
+    async fn claim(
+        &self,
+        place: &Place<'_>,
+        request: &Request<'_>,
+    ) -> Result<(bool, Option<Answer>), EngineError> {
+        for _ in 0..LOOKS_FOR_ANSWER {
+            // A store that cannot tell leaves the id to this node's own memory.
+            let claim = self.store.claim(place.id(), place.content(request)).await;
+            match claim.unwrap_or(Claim::NotShared) {
+                Claim::NotShared => return Ok((false, None)),
+                Claim::Yours => return Ok((true, None)),
+                Claim::OtherContent => return Err(EngineError::RequestIdReused),
+                Claim::Answered(bytes) => match Answer::decode(&bytes) {
+                    Some(answer) => return Ok((false, Some(answer))),
+                    None => return Err(EngineError::RequestIdUnreadable),
+                },
+                Claim::Pending => tokio::time::sleep(LOOK_INTERVAL).await,
             }
+        }
+        Err(EngineError::RequestIdInUse)
+    }
+
+    /// Decides requests in order, each for itself, in few calls of the store, and shows each
+    /// decision in turn. Requests with an id are answered once.
+    pub async fn decide_batch<'r>(
+        &self,
+        rules: &'r arc_swap::Guard<Arc<ActiveRules>>,
+        requests: &[Request<'r>],
+        mut show: impl FnMut(Result<&Decision<'_>, EngineError>),
+    ) {
+        let mut rest = requests;
+        while let Some(first) = rest.first() {
+            if first.request_id.is_some() {
+                let shown = self.decide_once(rules, first, |decision| show(Ok(decision))).await;
+                if let Err(error) = shown {
+                    show(Err(error));
+                }
+                rest = rest.get(1..).unwrap_or_default();
+                continue;
+            }
+            let plain = rest.iter().take(BATCH_PART).take_while(|one| one.request_id.is_none());
+            let (part, later) = rest.split_at(plain.count());
+            self.decide_part(rules, part, &mut show).await;
+            rest = later;
+        }
+    }
+
+    async fn decide_part<'r>(
+        &self,
+        rules: &'r ActiveRules,
+        requests: &[Request<'r>],
+        show: &mut impl FnMut(Result<&Decision<'_>, EngineError>),
+    ) {
+        let mut asked = Vec::with_capacity(requests.len());
+        for request in requests {
+            let (mut decision, mut lines) = (Decision::pending(rules.version), Lines::new());
+            self.prepare(rules, request, &mut decision, &mut lines);
+            asked.push(Asked { slot: new_slot(&lines), decision, lines });
+        }
+        let mut outcomes = Outcomes::new();
+        let (decided, passed) = {
+            let mut charges = Vec::new();
+            for (request, one) in requests.iter().zip(&asked) {
+                let stores = Stores::new(self.store.names(), request);
+                let slot = one.slot.unwrap_or_default();
+                let of = |line| charge(&one.decision.resolution, line, slot, &stores);
+                charges.push(one.lines.iter().filter_map(of).collect::<Vec<_>>());
+            }
+            let mode = Mode::Charge;
+            let together: Vec<_> =
+                charges.iter().map(|charges| tollgate_store::Request { charges, mode }).collect();
+            let decided = self.store.decide(&together, self.clock.now(), &mut outcomes).await;
+            let mut at = 0;
+            let passed = charges.iter().map(|charges| {
+                let own = outcomes.get(at..at + charges.len()).unwrap_or_default();
+                at += charges.len();
+                (own.len(), passes(charges, own))
+            });
+            (decided, passed.collect::<Vec<_>>())
+        };
+        let mut at = 0;
+        for (one, (length, passes)) in asked.iter_mut().zip(passed) {
+            if !one.lines.is_empty() {
+                match &decided {
+                    Ok(decided) => {
+                        let own = outcomes.get(at..at + length).unwrap_or_default();
+                        settle(&mut one.decision, &one.lines, own, (decided, at), passes);
+                        one.decision.slot = one.slot.filter(|_| passes);
+                    }
+                    Err(error) => {
+                        show(Err(EngineError::Store(*error)));
+                        continue;
+                    }
+                }
+            }
+            at += length;
+            self.relax(&mut one.decision);
+            show(Ok(&one.decision));
         }
     }
 }
 
-fn charge<'c, 'r: 'c>(
-    resolution: &'c Resolution<'r, 'r>,
-    line: &Line<'r>,
-    slot: SlotId,
-) -> Option<Charge<'c>> {
-    let one = applied(resolution, line.applied)?;
-    let max_delay = match line.rule.action {
-        Action::Throttle => Some(line.rule.max_delay.unwrap_or(0)),
-        _ => None,
-    };
-    let counter = Counter {
-        rule_id: &line.rule.id,
-        tag: &line.limit.tag,
-        salt: line.limit.salt,
-        key: &one.key,
-    };
-    let ask = Ask { cost: line.cost, max_delay, slot };
-    Some(Charge { counter, limit: line.quota, ask, role: line.role })
+/// Puts the outcomes of its limits into a decision. `decided` is what the store said about all of
+/// them, and which of its charges is the first of this decision.
+fn settle<'r>(
+    decision: &mut Decision<'r>,
+    lines: &Lines<'r>,
+    outcomes: &[Outcome],
+    (decided, first): (&Decided, usize),
+    passes: bool,
+) {
+    decision.now = decided.of(first);
+    decision.degraded = decided.degraded;
+    for (index, (line, outcome)) in lines.iter().zip(outcomes).enumerate() {
+        let mut outcome = *outcome;
+        if decided.each.is_some() {
+            tell_by(&mut outcome, decided.of(first + index), decision.now);
+        }
+        let figures = (line.quota.quota(), line.quota.capacity(), line.cost);
+        let (rule, limit, role) = (line.rule, line.limit, line.role);
+        decision.scopes.push(Decision::scope(rule, limit, figures, role, outcome, line.applied));
+    }
+    decision.settle(passes);
 }
 
-/// A name for the slot that a concurrency rule would hold.
-fn new_slot(lines: &Lines<'_>) -> Option<SlotId> {
-    if lines.iter().all(|line| line.rule.unit != Unit::Concurrency) {
-        return None;
+/// Tells instants of one clock by another, so that what lies ahead lies as far ahead.
+fn tell_by(outcome: &mut Outcome, from: Nanos, to: Nanos) {
+    let told = |at: Nanos| at.saturating_sub(from).saturating_add(to);
+    outcome.status.reset_at = told(outcome.status.reset_at);
+    if let Examination::Refuse { retry_at: Some(at) } = &mut outcome.examination {
+        *at = told(*at);
     }
-    let mut bytes = [0; 16];
-    // Without random bytes the slot still expires; only its name could be guessed.
-    let _ = getrandom::fill(&mut bytes);
-    Some(SlotId(u128::from_le_bytes(bytes)))
 }

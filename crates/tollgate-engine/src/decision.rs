@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use smallvec::SmallVec;
 use tollgate_core::{Examination, Nanos, Outcome, SlotId};
 use tollgate_policy::{Action, Applied, KeyPart, Known, Resolution, Rule, RuleLimit};
-use tollgate_store::Role;
+use tollgate_store::{Degraded, Fallback, Role};
 
 /// What becomes of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +51,8 @@ pub enum Reason {
     CostExceedsLimit,
     /// Enforcement is off; nothing was counted.
     EnforcementOff,
+    /// The store does not answer, and a rule that applies refuses then.
+    StoreUnavailable,
 }
 
 /// One limit of one applying rule, as it is after the decision.
@@ -129,8 +131,8 @@ pub struct Decision<'r> {
     pub now: Nanos,
     /// How long the request waits before it goes on.
     pub wait: Nanos,
-    /// True when a fallback answered.
-    pub degraded: bool,
+    /// A fallback answered, and why.
+    pub degraded: Option<Degraded>,
     /// True when enforcement is off or in shadow, so that a refusal is only reported.
     pub is_shadow: bool,
     /// The slot that was taken, where a concurrency rule applies and the request passed.
@@ -154,7 +156,7 @@ impl<'r> Decision<'r> {
             reason: Reason::WithinLimits,
             now: 0,
             wait: 0,
-            degraded: false,
+            degraded: None,
             is_shadow: false,
             slot: None,
             rules_version,
@@ -221,6 +223,7 @@ impl<'r> Decision<'r> {
             Reason::NoMatch => "NO_MATCH",
             Reason::CostExceedsLimit => "COST_EXCEEDS_LIMIT",
             Reason::EnforcementOff => "ENFORCEMENT_OFF",
+            Reason::StoreUnavailable => "STORE_UNAVAILABLE",
             Reason::HitLimit => self.deciding().map_or("HIT_LIMIT", |scope| &scope.rule.reason),
         }
     }
@@ -240,6 +243,27 @@ impl<'r> Decision<'r> {
 
     /// What happened, in a sentence for people.
     pub fn explain(&self) -> String {
+        let mut text = self.explain_figures();
+        if let Some(how) = self.degraded_reason() {
+            let _ = write!(text, "; {how}");
+        }
+        text
+    }
+
+    /// Why a fallback decided, and which.
+    pub fn degraded_reason(&self) -> Option<String> {
+        let Degraded { failure, fallback } = self.degraded?;
+        Some(match fallback {
+            Fallback::Local { nodes: 1 } => format!("{failure}: decided by this node alone"),
+            Fallback::Local { nodes } => {
+                format!("{failure}: decided on this node's share, one of {nodes}")
+            }
+            Fallback::Open => format!("{failure}: passed uncounted, as the rules say"),
+            Fallback::Closed => format!("{failure}: refused, as the rules say"),
+        })
+    }
+
+    fn explain_figures(&self) -> String {
         let Some(scope) = self.deciding() else { return self.explain_without_scope() };
         let status = &scope.outcome.status;
         let key = self.describe_key(scope);
@@ -257,7 +281,9 @@ impl<'r> Decision<'r> {
             let _ = write!(text, ", {} remaining", status.remaining);
             return text;
         }
-        if scope.quota == 0 {
+        if self.reason == Reason::StoreUnavailable {
+            let _ = write!(text, " when last known");
+        } else if scope.quota == 0 {
             text.push_str("; a limit of 0 suspends");
         } else if self.reason == Reason::CostExceedsLimit {
             let _ = write!(text, "; this request costs {}, which can never pass", scope.cost);
@@ -289,7 +315,11 @@ impl<'r> Decision<'r> {
 
     /// Chooses the deciding scope, the verdict and the reason from the outcomes.
     pub(crate) fn settle(&mut self, passes: bool) {
-        if passes {
+        let is_closed = |degraded: Degraded| degraded.fallback == Fallback::Closed;
+        if self.degraded.is_some_and(is_closed) {
+            self.settle_refused();
+            (self.verdict, self.reason) = (Verdict::Denied, Reason::StoreUnavailable);
+        } else if passes {
             self.settle_allowed();
         } else {
             self.settle_refused();

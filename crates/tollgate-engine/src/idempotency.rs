@@ -3,7 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use tokio::sync::{Mutex, MutexGuard};
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tollgate_core::{Nanos, SECOND};
 use tollgate_policy::Known;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
@@ -31,6 +32,7 @@ pub(crate) struct Remembered {
     now: Nanos,
     wait: Nanos,
     is_shadow: bool,
+    degraded: Option<tollgate_store::Degraded>,
     slot: Option<tollgate_core::SlotId>,
     scopes: Vec<KeptScope>,
     deciding: Option<u32>,
@@ -67,6 +69,7 @@ impl Remembered {
             now: decision.now,
             wait: decision.wait,
             is_shadow: decision.is_shadow,
+            degraded: decision.degraded,
             slot: decision.slot,
             scopes: decision.scopes.iter().map(kept).collect(),
             deciding: decision.deciding,
@@ -89,6 +92,7 @@ impl Remembered {
         decision.now = self.now;
         decision.wait = self.wait;
         decision.is_shadow = self.is_shadow;
+        decision.degraded = self.degraded;
         decision.slot = self.slot;
         decision.scopes = scopes;
         decision.deciding = self.deciding;
@@ -101,6 +105,8 @@ struct Shard {
     answers: HashMap<u128, Arc<Remembered>>,
     /// In the order in which they expire.
     order: VecDeque<(Nanos, u128)>,
+    /// The ids that are being answered now.
+    busy: HashMap<u128, Arc<AsyncMutex<()>>>,
     /// Answers were forgotten early, and the log says so.
     has_warned: bool,
 }
@@ -118,63 +124,95 @@ impl Default for Memory {
     }
 }
 
-/// The place of one request id, locked until its call is answered, so that of two calls at the same
-/// time the second gets the first's answer.
+/// The place of one request id, held until its call is answered, so that of two calls at the same
+/// time the second gets the first's answer. Calls with other ids do not wait for it.
 pub(crate) struct Place<'a> {
-    shard: MutexGuard<'a, Shard>,
+    shard: &'a Mutex<Shard>,
     id: u128,
+    /// Taken out when the place is left.
+    turn: Option<OwnedMutexGuard<()>>,
 }
 
 impl Memory {
-    pub(crate) async fn lock(&self, caller: &str, id: &str) -> Place<'_> {
+    pub(crate) async fn enter(&self, caller: &str, id: &str) -> Place<'_> {
         let mut hash = Xxh3::new();
         part(&mut hash, caller);
         part(&mut hash, id);
-        let shard = (xxh3_64(id.as_bytes()) as usize) % SHARDS;
-        let shard = self.shards.get(shard).unwrap_or(&self.spare).lock().await;
-        Place { shard, id: hash.digest128() }
+        let index = (xxh3_64(id.as_bytes()) as usize) % SHARDS;
+        let shard = self.shards.get(index).unwrap_or(&self.spare);
+        let id = hash.digest128();
+        let turn = Arc::clone(shard.lock().busy.entry(id).or_default());
+        // The place is there before the wait, so that one who gives up waiting leaves it tidy.
+        let mut place = Place { shard, id, turn: None };
+        place.turn = Some(turn.lock_owned().await);
+        place
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut shard = self.shard.lock();
+        drop(self.turn.take());
+        // Only the map knows it now, unless someone waits for it.
+        if shard.busy.get(&self.id).is_some_and(|turn| Arc::strong_count(turn) == 1) {
+            shard.busy.remove(&self.id);
+        }
     }
 }
 
 impl Place<'_> {
+    /// What the id is known by on all nodes.
+    pub(crate) const fn id(&self) -> u128 {
+        self.id
+    }
+
+    /// A fingerprint of what is asked under the id.
+    #[expect(clippy::unused_self, reason = "it is the place's question")]
+    pub(crate) fn content(&self, request: &Request<'_>) -> u128 {
+        content(request)
+    }
+
     /// The remembered answer, or an error if it answered something else.
     pub(crate) fn find(
         &self,
         request: &Request<'_>,
         now: Nanos,
     ) -> Option<Result<Arc<Remembered>, ()>> {
-        let known = self.shard.answers.get(&self.id).filter(|known| now < known.until)?;
+        let shard = self.shard.lock();
+        let known = shard.answers.get(&self.id).filter(|known| now < known.until)?;
         Some(if known.content == content(request) { Ok(Arc::clone(known)) } else { Err(()) })
     }
 
     pub(crate) fn remember(
-        &mut self,
+        &self,
         request: &Request<'_>,
         rules: Arc<ActiveRules>,
         decision: &Decision<'_>,
         now: Nanos,
     ) {
-        while let Some((until, id)) = self.shard.order.front().copied() {
-            if now < until && self.shard.order.len() < MOST_PER_SHARD {
+        let until = now.saturating_add(REMEMBERED_FOR);
+        let answer = Arc::new(Remembered::new(rules, content(request), decision, until));
+        let mut shard = self.shard.lock();
+        let shard = &mut *shard;
+        while let Some((until, id)) = shard.order.front().copied() {
+            if now < until && shard.order.len() < MOST_PER_SHARD {
                 break;
             }
-            self.shard.order.pop_front();
-            if now < until && !self.shard.has_warned {
-                self.shard.has_warned = true;
+            shard.order.pop_front();
+            if now < until && !shard.has_warned {
+                shard.has_warned = true;
                 tracing::warn!(
                     most = SHARDS * MOST_PER_SHARD,
                     "more request ids than are remembered came within a minute; the oldest are \
                      forgotten early, and a repeated call may be charged again"
                 );
             }
-            if self.shard.answers.get(&id).is_some_and(|answer| answer.until == until) {
-                self.shard.answers.remove(&id);
+            if shard.answers.get(&id).is_some_and(|answer| answer.until == until) {
+                shard.answers.remove(&id);
             }
         }
-        let until = now.saturating_add(REMEMBERED_FOR);
-        let answer = Arc::new(Remembered::new(rules, content(request), decision, until));
-        self.shard.answers.insert(self.id, answer);
-        self.shard.order.push_back((until, self.id));
+        shard.answers.insert(self.id, answer);
+        shard.order.push_back((until, self.id));
     }
 }
 

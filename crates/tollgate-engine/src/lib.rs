@@ -4,10 +4,12 @@
 //! limits ([`tollgate_store`]), then a [`Decision`] that explains itself. The rule set can be
 //! swapped at any time; a decision sees one set from beginning to end.
 
+mod answer;
 mod clock;
 mod decide;
 mod decision;
 mod idempotency;
+mod lines;
 mod request;
 
 use std::sync::Arc;
@@ -67,6 +69,12 @@ pub enum EngineError {
     /// The request id was used within the last minute for another request.
     #[error("this requestId was used for a different request less than 60 s ago")]
     RequestIdReused,
+    /// Another node is answering this request id, and takes its time.
+    #[error("a call with this requestId is being answered by another node")]
+    RequestIdInUse,
+    /// Another node answered this request id in a way that this one does not know.
+    #[error("this requestId was answered by a node of another version")]
+    RequestIdUnreadable,
 }
 
 /// The rule set in force.

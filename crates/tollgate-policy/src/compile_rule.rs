@@ -13,6 +13,7 @@ use crate::matcher::Costs;
 use crate::model::{
     Action, Consistency, OnStoreFailure, Quota, Rule, RuleLimit, STANDARD_SCOPES, Unit,
 };
+use crate::places::KeyPlaces;
 use crate::problem::Report;
 use crate::raw::{At, RawRule};
 
@@ -85,6 +86,7 @@ pub(crate) fn compile_rule(
         unit,
         action,
         limits,
+        key_places: KeyPlaces::of(&key),
         key,
         identifier,
         starts_at,

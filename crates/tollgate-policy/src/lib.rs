@@ -23,6 +23,7 @@ mod node;
 mod oracle;
 mod path;
 mod pattern;
+mod places;
 mod problem;
 mod raw;
 mod read;
@@ -48,6 +49,7 @@ pub use model::{
 pub use node::{MAX_ALIASED_NODES, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 pub use path::{MAX_PATH_BYTES, PathError, normalize_path};
 pub use pattern::MAX_PATTERN_SEGMENTS;
+pub use places::KeyPlaces;
 pub use problem::{MAX_PROBLEMS, Problem, Problems};
 pub use raw::RuleFile;
 pub use resolve::{Applied, Resolution};

@@ -2,8 +2,8 @@
 
 use tollgate_core::{Limit, Nanos};
 
-use crate::Known;
 use crate::matcher::{Costs, Matcher};
+use crate::{KeyPlaces, Known};
 
 /// What a rule counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -236,6 +236,8 @@ pub struct Rule {
     pub limits: Vec<RuleLimit>,
     /// What names its counter; empty: one counter in all.
     pub key: Vec<KeyPart>,
+    /// What the places in that key mean to a store.
+    pub key_places: KeyPlaces,
     /// Whose counter it is, as the file says it.
     pub identifier: IdentifierType,
     /// Whether it belongs to the quota group, which refuses only when every member is exhausted.

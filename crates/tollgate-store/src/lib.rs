@@ -176,6 +176,11 @@ pub trait Store: Send + Sync {
         now: Nanos,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
+    /// The names of the shared stores that rules can choose from; none: everything is kept here.
+    fn names(&self) -> &[String] {
+        &[]
+    }
+
     /// The answer that nodes share under a request's id, or the right to make it. `content` tells
     /// requests apart that carry the same id.
     fn claim(

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use tollgate_engine::{Decision, Scope, Verdict};
+use tollgate_engine::{Decision, Reason, Scope, Verdict};
 
 use super::time::Rfc3339;
 use super::wire::{millis_up, warning_text};
@@ -29,7 +29,10 @@ pub(crate) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) {
     json.raw(",\"waitMs\":").number(millis_up(decision.wait));
     json.raw(",\"warnings\":[");
     json.list(decision.warnings(), |json, warning| json.text(&warning_text(&warning)));
-    json.raw(if decision.degraded { "],\"degraded\":true" } else { "],\"degraded\":false" });
+    match decision.degraded_reason() {
+        None => json.raw("],\"degraded\":false"),
+        Some(reason) => json.raw("],\"degraded\":true,\"degradedReason\":").text(&reason),
+    };
     if decision.would_deny().next().is_some() {
         json.raw(",\"wouldDeny\":[");
         json.list(decision.would_deny(), |json, scope| {
@@ -51,6 +54,10 @@ pub(crate) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) {
         json.raw(",\"reservationId\":").text(&format!("{:032x}", slot.0));
     }
     json.raw(",\"rulesVersion\":").number(decision.rules_version);
+    if decision.reason == Reason::StoreUnavailable {
+        json.raw(",\"error\":{\"code\":\"STORE_UNAVAILABLE\",\"message\":");
+        json.text(&decision.explain()).raw("}");
+    }
     json.raw(",\"scopes\":[");
     json.list(decision.scopes(), |json, scope| json.scope(scope));
     json.raw("]}");

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use http::{Response, StatusCode};
-use tollgate_engine::Decision;
+use tollgate_engine::{Decision, Reason};
 use tollgate_store::{Mode, Store};
 
 use super::decision_json::write_decision;
@@ -81,7 +81,7 @@ impl<S: Store> Api<S> {
         let prepared = Prepared::new(&body)?;
         let request = prepared.request(&body, caller);
         let decision = self.engine.decide(&rules, &request, Mode::Charge).await?;
-        let mut response = json(StatusCode::OK, &CheckedBody::new(&decision));
+        let mut response = json(status_of(&decision), &CheckedBody::new(&decision));
         describe(response.headers_mut(), &decision, self.config.headers);
         Ok(response)
     }
@@ -89,7 +89,7 @@ impl<S: Store> Api<S> {
     fn answer_decision(&self, decision: &Decision<'_>) -> Response<Body> {
         let mut bytes = Vec::with_capacity(BYTES_PER_DECISION * 2);
         write_decision(&mut bytes, decision);
-        let mut response = raw(StatusCode::OK, JSON, bytes);
+        let mut response = raw(status_of(decision), JSON, bytes);
         describe(response.headers_mut(), decision, self.config.headers);
         response
     }
@@ -101,24 +101,49 @@ impl<S: Store> Api<S> {
             return Err(ApiError::invalid("requests", message));
         }
         let rules = self.engine.rules();
+        let prepared: Vec<_> = batch.requests.iter().map(Prepared::new).collect();
+        let sound = batch.requests.iter().zip(&prepared);
+        let requests: Vec<_> = sound
+            .filter_map(|(body, prepared)| Some(prepared.as_ref().ok()?.request(body, caller)))
+            .collect();
+        let mut decisions = Vec::with_capacity(requests.len());
         let mut bytes = Vec::with_capacity(batch.requests.len() * BYTES_PER_DECISION);
-        bytes.extend_from_slice(b"{\"decisions\":[");
-        for (index, body) in batch.requests.iter().enumerate() {
+        self.engine
+            .decide_batch(&rules, &requests, |decided| {
+                let start = bytes.len();
+                match decided {
+                    Ok(decision) => write_decision(&mut bytes, decision),
+                    Err(error) => write(&mut bytes, &ApiError::from(error).body().1),
+                }
+                decisions.push(start..bytes.len());
+            })
+            .await;
+        drop(requests);
+        let mut answer = Vec::with_capacity(bytes.len() + batch.requests.len() + 16);
+        answer.extend_from_slice(b"{\"decisions\":[");
+        let mut decisions = decisions.into_iter();
+        for (index, prepared) in prepared.into_iter().enumerate() {
             if index > 0 {
-                bytes.push(b',');
+                answer.push(b',');
             }
-            let decided = async {
-                let prepared = Prepared::new(body)?;
-                let request = prepared.request(body, caller);
-                let show = |decision: &Decision<'_>| write_decision(&mut bytes, decision);
-                Ok::<(), ApiError>(self.engine.decide_once(&rules, &request, show).await?)
-            };
-            if let Err(error) = decided.await {
-                write(&mut bytes, &error.body().1);
+            match prepared {
+                Ok(_) => {
+                    let place = decisions.next().unwrap_or_default();
+                    answer.extend_from_slice(bytes.get(place).unwrap_or(b"null"));
+                }
+                Err(error) => write(&mut answer, &error.body().1),
             }
         }
-        bytes.extend_from_slice(b"]}");
-        Ok(raw(StatusCode::OK, JSON, bytes))
+        answer.extend_from_slice(b"]}");
+        Ok(raw(StatusCode::OK, JSON, answer))
+    }
+}
+
+/// A decision is an answer, allowed or not; one that could not be made is an error as well.
+fn status_of(decision: &Decision<'_>) -> StatusCode {
+    match decision.reason {
+        Reason::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::OK,
     }
 }
 

@@ -77,6 +77,14 @@ impl ApiError {
                 error.to_string(),
                 Some("requestId".to_owned()),
             ),
+            Self::Engine(
+                error @ (EngineError::RequestIdInUse | EngineError::RequestIdUnreadable),
+            ) => (
+                StatusCode::CONFLICT,
+                "REQUEST_ID_IN_USE",
+                error.to_string(),
+                Some("requestId".to_owned()),
+            ),
             Self::Engine(error @ EngineError::Store(_)) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE", error.to_string(), None)
             }
@@ -92,7 +100,9 @@ impl ApiError {
         let extra = match &self {
             Self::MethodNotAllowed(allowed) => Some((http::header::ALLOW, *allowed)),
             Self::Unauthorized => Some((http::header::WWW_AUTHENTICATE, "Bearer")),
-            Self::Engine(EngineError::Store(_)) => Some((http::header::RETRY_AFTER, "1")),
+            Self::Engine(EngineError::Store(_) | EngineError::RequestIdInUse) => {
+                Some((http::header::RETRY_AFTER, "1"))
+            }
             // The rest of an unread body is not waited for.
             Self::TooLarge { .. } | Self::Slow => Some((http::header::CONNECTION, "close")),
             _ => None,
@@ -149,9 +159,16 @@ pub(crate) fn refusal(
     on: HeaderFamilies,
 ) -> Response<Body> {
     let listed = decision.reason == Reason::DenyListed;
-    let status = if listed { StatusCode::FORBIDDEN } else { StatusCode::TOO_MANY_REQUESTS };
+    let status = match decision.reason {
+        Reason::DenyListed => StatusCode::FORBIDDEN,
+        Reason::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::TOO_MANY_REQUESTS,
+    };
     let code = match decision.reason {
-        Reason::DenyListed | Reason::CostExceedsLimit | Reason::NoMatch => decision.reason_code(),
+        Reason::DenyListed
+        | Reason::CostExceedsLimit
+        | Reason::NoMatch
+        | Reason::StoreUnavailable => decision.reason_code(),
         _ => "RATE_LIMIT_EXCEEDED",
     };
     let scope = decision.deciding();

@@ -141,7 +141,7 @@ pub(crate) struct DecisionBody<'a, 'r> {
     /// Whether the request may go on.
     allowed: bool,
     /// `WITHIN_LIMITS`, `HIT_<SCOPE>_LIMIT`, `COST_EXCEEDS_LIMIT`, `THROTTLED`, `DENY_LISTED`,
-    /// `ALLOW_LISTED`, `NO_MATCH` or `ENFORCEMENT_OFF`.
+    /// `ALLOW_LISTED`, `NO_MATCH`, `ENFORCEMENT_OFF`, or, with status 503, `STORE_UNAVAILABLE`.
     #[schema(example = "HIT_DEFAULT_LIMIT")]
     reason: &'a str,
     /// The scope that refused.
@@ -163,6 +163,9 @@ pub(crate) struct DecisionBody<'a, 'r> {
     warnings: Vec<String>,
     /// True when a fallback answered.
     degraded: bool,
+    /// Why it did, and how.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded_reason: Option<String>,
     /// Rules that would have refused it, were they enforced.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     would_deny: Vec<WouldDenyBody<'a>>,
@@ -177,6 +180,9 @@ pub(crate) struct DecisionBody<'a, 'r> {
     reservation_id: Option<String>,
     /// The version of the rule set that decided; one set decides a whole request.
     rules_version: u64,
+    /// Beside status 503, so that the answer reads as an error too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorDetail>,
     /// Every enforced limit, after the decision.
     #[schema(value_type = Vec<ScopeBody>)]
     scopes: Scopes<'a, 'r>,
@@ -266,7 +272,8 @@ impl<'a, 'r> DecisionBody<'a, 'r> {
             retry_after_ms: decision.retry_after().map(millis_up),
             wait_ms: millis_up(decision.wait),
             warnings: decision.warnings().map(|warning| warning_text(&warning)).collect(),
-            degraded: decision.degraded,
+            degraded: decision.degraded.is_some(),
+            degraded_reason: decision.degraded_reason(),
             would_deny: would_deny.collect(),
             action: match decision.verdict {
                 tollgate_engine::Verdict::Denied => Some("reject"),
@@ -276,6 +283,10 @@ impl<'a, 'r> DecisionBody<'a, 'r> {
             explanation: refused.then(|| decision.explain()),
             reservation_id: decision.slot.map(|slot| format!("{:032x}", slot.0)),
             rules_version: decision.rules_version,
+            error: (decision.reason == tollgate_engine::Reason::StoreUnavailable).then(|| {
+                let message = decision.explain();
+                ErrorDetail { code: "STORE_UNAVAILABLE", message, field: None }
+            }),
             scopes: Scopes(decision),
         }
     }

@@ -1,0 +1,133 @@
+//! From the rules that apply to what is asked of the store.
+
+use smallvec::SmallVec;
+use tollgate_core::{Ask, SlotId};
+use tollgate_policy::{
+    Action, Consistency, Known, OnStoreFailure, Quota, Resolution, Rule, RuleLimit, Unit,
+};
+use tollgate_store::{Charge, Counter, Home, OnFailure, Role};
+
+use crate::decision::applied;
+use crate::request::Request;
+
+/// One limit on its way to the store.
+pub(crate) struct Line<'r> {
+    pub(crate) applied: u32,
+    pub(crate) rule: &'r Rule,
+    pub(crate) limit: &'r RuleLimit,
+    pub(crate) quota: &'r tollgate_core::Limit,
+    pub(crate) role: Role,
+    pub(crate) cost: u64,
+}
+
+pub(crate) type Lines<'r> = SmallVec<[Line<'r>; 8]>;
+
+/// The limits of the applying rules that hold for this tier, with their costs.
+pub(crate) fn collect<'r>(
+    resolution: &Resolution<'r, 'r>,
+    request: &Request<'_>,
+    tier: Option<&str>,
+    lines: &mut Lines<'r>,
+) {
+    let applied = resolution.enforced.iter().chain(&resolution.observed);
+    for (number, one) in (0..).zip(applied) {
+        let rule = one.rule;
+        let role = match rule.action {
+            Action::LogOnly => Role::Watch,
+            _ if rule.quota_mode => Role::AnyOf,
+            _ => Role::Must,
+        };
+        let cost = match rule.unit {
+            Unit::Requests | Unit::Cost => request.cost.or(one.listed_cost).unwrap_or(1),
+            Unit::Tokens => request.tokens.unwrap_or(0),
+            Unit::Concurrency => 1,
+        };
+        for limit in &rule.limits {
+            if let Some(Quota::Limited(quota)) = limit.for_tier(tier) {
+                lines.push(Line { applied: number, rule, limit, quota, role, cost });
+            }
+        }
+    }
+}
+
+/// What the store is asked about one line.
+#[inline]
+pub(crate) fn charge<'c, 'r: 'c>(
+    resolution: &'c Resolution<'r, 'r>,
+    line: &Line<'r>,
+    slot: SlotId,
+    stores: &Stores<'_>,
+) -> Option<Charge<'c>> {
+    let one = applied(resolution, line.applied)?;
+    let max_delay = match line.rule.action {
+        Action::Throttle => Some(line.rule.max_delay.unwrap_or(0)),
+        _ => None,
+    };
+    let counter = Counter {
+        rule_id: &line.rule.id,
+        tag: &line.limit.tag,
+        salt: line.limit.salt,
+        key: &one.key,
+        home: stores.home(line.rule, &one.key),
+    };
+    let ask = Ask { cost: line.cost, max_delay, slot };
+    Some(Charge { counter, limit: line.quota, ask, role: line.role })
+}
+
+/// Where the counters of one request are kept.
+pub(crate) struct Stores<'a> {
+    names: &'a [String],
+    by_client_type: OnFailure,
+}
+
+impl<'a> Stores<'a> {
+    /// `names` are those of the shared stores; without any, everything is in memory and there is
+    /// nothing to say about it.
+    #[inline]
+    pub(crate) fn new(names: &'a [String], request: &Request<'_>) -> Self {
+        let by_client_type = match request.attributes.get(Known::ClientType) {
+            Some("EXTERNAL" | "PARTNER") => OnFailure::Closed,
+            Some("INTERNAL") => OnFailure::Open,
+            _ => OnFailure::Local,
+        };
+        Self { names, by_client_type }
+    }
+
+    #[inline]
+    fn home(&self, rule: &Rule, key: &[&str]) -> Home {
+        if self.names.is_empty() {
+            return Home::default();
+        }
+        let named = |store: &String| self.names.iter().position(|name| name == store);
+        let store = rule.store.as_ref().and_then(named).unwrap_or(0);
+        Home {
+            store: u8::try_from(store).unwrap_or(0),
+            partition: rule.key_places.partition,
+            secret_parts: rule.key_places.secrets_of(key),
+            consistency: match rule.consistency {
+                Consistency::Strict => tollgate_store::Consistency::Strict,
+                Consistency::Leased { max_overshoot_ppm } => {
+                    tollgate_store::Consistency::Leased { max_overshoot_ppm }
+                }
+                Consistency::Local => tollgate_store::Consistency::Local,
+            },
+            on_failure: match rule.on_store_failure {
+                Some(OnStoreFailure::Local) => OnFailure::Local,
+                Some(OnStoreFailure::Open) => OnFailure::Open,
+                Some(OnStoreFailure::Closed) => OnFailure::Closed,
+                None => self.by_client_type,
+            },
+        }
+    }
+}
+
+/// A name for the slot that a concurrency rule would hold.
+pub(crate) fn new_slot(lines: &Lines<'_>) -> Option<SlotId> {
+    if lines.iter().all(|line| line.rule.unit != Unit::Concurrency) {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    // Without random bytes the slot still expires; only its name could be guessed.
+    let _ = getrandom::fill(&mut bytes);
+    Some(SlotId(u128::from_le_bytes(bytes)))
+}
