@@ -1,16 +1,28 @@
 #!/usr/bin/env bash
-# What the tests need beside Rust: curl, which the documentation's examples are run with.
+# What the tests need beside Rust: curl, which the documentation's examples are run with; Redis and its tools,
+# of which tests start servers of their own; faketime, for tests of clocks that are wrong.
 set -euo pipefail
 
 missing=()
-command -v curl >/dev/null || missing+=(curl)
+need() { # need COMMAND PACKAGE
+  command -v "$1" >/dev/null || missing+=("$2")
+}
+need curl curl
+need redis-server redis-server
+need redis-sentinel redis-sentinel
+need redis-cli redis-tools
+need redis-benchmark redis-tools
+need faketime faketime
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
 
 if ! command -v apt-get >/dev/null; then
-  echo "the tests need ${missing[*]}; install it with your system's package manager" >&2
+  echo "the tests need ${missing[*]}; install them with your system's package manager" >&2
   exit 1
 fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then as_root=(sudo); fi
 "${as_root[@]}" apt-get update -qq
-"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
+# With RUNLEVEL=1 packages leave their services as they are; the tests' servers are children of the tests.
+"${as_root[@]}" env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y -qq --no-install-recommends "${missing[@]}"
