@@ -23,6 +23,14 @@ fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then as_root=(sudo); fi
 "${as_root[@]}" apt-get update -qq
-# With RUNLEVEL=1 packages leave their services as they are; the tests' servers are children of the tests.
+# The tests' servers are children of the tests. Services that come with the packages are not wanted: RUNLEVEL=1
+# keeps init scripts from starting them; systemd does not look at it, so there they are stopped afterwards.
 "${as_root[@]}" env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
   apt-get install -y -qq --no-install-recommends "${missing[@]}"
+if [ -d /run/systemd/system ]; then
+  for package in "${missing[@]}"; do
+    case $package in
+      redis-server | redis-sentinel) "${as_root[@]}" systemctl --quiet disable --now "$package" ;;
+    esac
+  done
+fi
