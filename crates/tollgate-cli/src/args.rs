@@ -87,6 +87,17 @@ pub(crate) struct ConfigArgs {
     /// Who may ask for decisions.
     #[arg(long, value_name = "WHO", value_parser = ["none", "token", "null"])]
     pub(crate) data_auth: Option<String>,
+    /// The Redis that nodes share, such as redis://host:6379, rediss://user:password@host or
+    /// unix:///run/redis.sock (default: `$REDIS_URL`); repeatable for a cluster or Sentinel. A
+    /// password is better put into `redis.password_file`: others on this machine see flags.
+    #[arg(long, value_name = "URL")]
+    pub(crate) redis: Vec<String>,
+    /// It is a Redis Cluster; the URLs are some of its nodes.
+    #[arg(long)]
+    pub(crate) redis_cluster: bool,
+    /// The URLs are Sentinels, which call the master so.
+    #[arg(long, value_name = "NAME", conflicts_with = "redis_cluster")]
+    pub(crate) redis_sentinel: Option<String>,
     /// How many counters are kept in memory.
     #[arg(long, value_name = "N")]
     pub(crate) max_counters: Option<u64>,

@@ -149,6 +149,7 @@ impl<S: Store> Engine<S> {
         };
         let passes = answered.is_some() || passes(&charges, &outcomes);
         drop(charges);
+        decision.degraded = decided.degraded;
         settle(decision, lines, &outcomes, (&decided, 0), passes);
         if passes && mode == Mode::Charge {
             decision.slot = slot;
@@ -274,11 +275,12 @@ impl<S: Store> Engine<S> {
             (decided, passed.collect::<Vec<_>>())
         };
         let mut at = 0;
-        for (one, (length, passes)) in asked.iter_mut().zip(passed) {
+        for (number, (one, (length, passes))) in asked.iter_mut().zip(passed).enumerate() {
             if !one.lines.is_empty() {
                 match &decided {
                     Ok(decided) => {
                         let own = outcomes.get(at..at + length).unwrap_or_default();
+                        one.decision.degraded = decided.degraded_of(number);
                         settle(&mut one.decision, &one.lines, own, (decided, at), passes);
                         one.decision.slot = one.slot.filter(|_| passes);
                     }
@@ -305,7 +307,6 @@ fn settle<'r>(
     passes: bool,
 ) {
     decision.now = decided.of(first);
-    decision.degraded = decided.degraded;
     for (index, (line, outcome)) in lines.iter().zip(outcomes).enumerate() {
         let mut outcome = *outcome;
         if decided.each.is_some() {

@@ -12,6 +12,8 @@ pub mod leased;
 pub mod memory;
 mod outcome;
 #[cfg(feature = "redis")]
+pub mod placed;
+#[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "redis")]
 pub mod resilient;

@@ -13,17 +13,27 @@ pub struct Decided {
     pub each: Option<Box<[Nanos]>>,
     /// A fallback decided.
     pub degraded: Option<Degraded>,
+    /// What `degraded` is for every request of the call, where it is not the same for all.
+    pub degraded_each: Option<Box<[Option<Degraded>]>>,
 }
 
 impl Decided {
     /// All of it was decided at one instant.
     pub const fn at(at: Nanos) -> Self {
-        Self { at, each: None, degraded: None }
+        Self { at, each: None, degraded: None, degraded_each: None }
     }
 
     /// The instant at which the charge of this number was decided, counted over all requests.
     pub fn of(&self, charge: usize) -> Nanos {
         self.each.as_ref().and_then(|each| each.get(charge)).copied().unwrap_or(self.at)
+    }
+
+    /// How the request of this number was decided without its store.
+    pub fn degraded_of(&self, request: usize) -> Option<Degraded> {
+        match &self.degraded_each {
+            Some(each) => each.get(request).copied().flatten(),
+            None => self.degraded,
+        }
     }
 }
 

@@ -6,7 +6,9 @@ use std::time::Duration;
 use tollgate_engine::Enforcement;
 
 use super::read::{Reader, Said};
-use super::{Config, ConfigProblems, HeaderFamilies, Limits, LogConfig, LogFormat, LogLevel, auth};
+use super::{
+    Config, ConfigProblems, HeaderFamilies, Limits, LogConfig, LogFormat, LogLevel, auth, stores,
+};
 
 /// The most origins that are compared with a request's.
 const MAX_ORIGINS: usize = 1_000;
@@ -45,16 +47,19 @@ named!(LogLevel {
 named!(LogFormat { Auto => "auto", Text => "text", Json => "json" });
 
 /// Checks every setting.
-pub(super) fn check(mut reader: Reader) -> Result<Config, ConfigProblems> {
+pub(super) fn check(mut reader: Reader, stores: &[String]) -> Result<Config, ConfigProblems> {
     let http = reader.parsed("http", "an address and a port such as 127.0.0.1:8080", |text| {
         parse_address(text).ok()
     });
     let data_auth = auth::check(&mut reader, http.as_ref());
+    let (stores, api_key_secret) = stores::check(&mut reader, stores);
     let config = Config {
         http: http.map_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), |said| said.value),
         data_dir: reader.optional_path("data_dir").map(|said| said.value),
         rules: reader.optional_path("rules").map(|said| said.value),
         enforcement: reader.choice("enforcement", &ENFORCEMENTS),
+        stores,
+        api_key_secret,
         max_counters: size(&mut reader, "max_counters", 1_000, 1_000_000_000),
         journal_interval: millis(&mut reader, "journal_interval_ms", 10, 60_000),
         data_auth,
@@ -93,7 +98,7 @@ fn size(reader: &mut Reader, key: &str, least: u64, most: u64) -> usize {
     usize::try_from(reader.number(key, least..=most)).unwrap_or(usize::MAX)
 }
 
-fn millis(reader: &mut Reader, key: &str, least: u64, most: u64) -> Duration {
+pub(super) fn millis(reader: &mut Reader, key: &str, least: u64, most: u64) -> Duration {
     Duration::from_millis(reader.number(key, least..=most))
 }
 

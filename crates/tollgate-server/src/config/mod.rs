@@ -11,6 +11,7 @@ mod problem;
 mod raw;
 mod read;
 mod show;
+mod stores;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -23,6 +24,7 @@ use tollgate_engine::Enforcement;
 
 pub use check::parse_address;
 pub use problem::{ConfigProblem, ConfigProblems, Origin};
+pub use stores::{DEFAULT_STORE, RedisKind, StoreConfig, without_password};
 
 /// The commented default file, which is the defaults.
 pub const DEFAULT_FILE: &str = include_str!("tollgate.default.yaml");
@@ -44,6 +46,10 @@ pub struct Config {
     pub rules: Option<PathBuf>,
     /// Whether refusals are enforced.
     pub enforcement: Enforcement,
+    /// The stores that nodes share, the first for rules that name none; empty: this node is alone.
+    pub stores: Vec<StoreConfig>,
+    /// What keys the hash that API keys are known by in shared stores.
+    pub api_key_secret: Option<String>,
     /// How many counters are kept in memory.
     pub max_counters: usize,
     /// How often changes of counters are written to disk.
@@ -165,6 +171,12 @@ pub struct Overrides {
     pub enforcement: Option<Enforcement>,
     /// `--data-auth`
     pub data_auth: Option<String>,
+    /// `--redis`
+    pub redis: Vec<String>,
+    /// `--redis-cluster`
+    pub redis_cluster: bool,
+    /// `--redis-sentinel`
+    pub redis_sentinel: Option<String>,
     /// `--max-counters`
     pub max_counters: Option<u64>,
     /// `--threads`
@@ -196,18 +208,28 @@ impl Config {
         }
         raw.lay_variables(env);
         overrides.lay(&mut raw);
-        check::check(read::Reader::new(raw, problems))
+        let stores = stores::expand(&mut raw, &mut problems);
+        check::check(read::Reader::new(raw, problems), &stores)
     }
 }
 
 impl Overrides {
     fn lay(&self, raw: &mut raw::Raw) {
-        let said: [(&str, &'static str, Option<String>); 9] = [
+        let urls = (!self.redis.is_empty()).then(|| self.redis.join(","));
+        let kind = match (self.redis_cluster, &self.redis_sentinel) {
+            (true, _) => Some("cluster".to_owned()),
+            (false, Some(_)) => Some("sentinel".to_owned()),
+            (false, None) => None,
+        };
+        let said: [(&str, &'static str, Option<String>); 12] = [
             ("http", "--http", self.http.map(|address| address.to_string())),
             ("data_dir", "--data-dir", self.data_dir.clone()),
             ("rules", "--rules", self.rules.clone()),
             ("enforcement", "--enforcement", self.enforcement.map(|mode| mode.name().into())),
             ("data_auth", "--data-auth", self.data_auth.clone()),
+            ("redis.urls", "--redis", urls),
+            ("redis.kind", "--redis-cluster or --redis-sentinel", kind),
+            ("redis.master_name", "--redis-sentinel", self.redis_sentinel.clone()),
             ("max_counters", "--max-counters", self.max_counters.map(|count| count.to_string())),
             ("threads", "--threads", self.threads.map(|count| count.to_string())),
             ("log.level", "--log-level", self.log_level.map(|level| level.name().into())),

@@ -13,6 +13,9 @@ pub(super) const VARIABLE_PREFIX: &str = "TOLLGATE_";
 const OTHER_VARIABLES: [&str; 4] =
     ["TOLLGATE_CONFIG", "TOLLGATE_ADMIN_TOKEN", "TOLLGATE_URL", "TOLLGATE_TOKEN"];
 
+/// What platforms that provide a Redis call the variable with its URL.
+const REDIS_URL: &str = "REDIS_URL";
+
 /// One setting as typed.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
@@ -64,7 +67,13 @@ impl Raw {
         }
     }
 
-    fn lay_node(&mut self, path: &str, node: Node, file: &str, problems: &mut ConfigProblems) {
+    pub(super) fn lay_node(
+        &mut self,
+        path: &str,
+        node: Node,
+        file: &str,
+        problems: &mut ConfigProblems,
+    ) {
         let origin = place(file, &node.referenced);
         if let Some(setting) = self.settings.get_mut(path) {
             let file = Some(file.to_owned());
@@ -122,11 +131,24 @@ impl Raw {
     pub(super) fn lay_variables(&mut self, variables: impl Iterator<Item = (String, String)>) {
         let names = self.variables();
         for (name, text) in variables {
+            if name == REDIS_URL && !text.is_empty() && self.is_empty_list("redis.urls") {
+                self.lay_text("redis.urls", text, Origin::Variable(name));
+                continue;
+            }
             // An empty variable is how compose files and shells say that it is not set.
             if let Some(key) = names.get(&name).filter(|_| !text.is_empty()) {
                 self.lay_text(key, text, Origin::Variable(name));
             }
         }
+    }
+
+    fn is_empty_list(&self, key: &str) -> bool {
+        let value = self.settings.get(key).map(|setting| &setting.value);
+        value.is_some_and(|value| match value {
+            Value::Null => true,
+            Value::List(items) => items.is_empty(),
+            _ => false,
+        })
     }
 
     /// Lays one value, given as text, over what is there.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Config, DataAuth};
+use super::{Config, DEFAULT_STORE, DataAuth, StoreConfig, without_password};
 
 /// Stands where a secret would.
 const HIDDEN: &str = "(hidden)";
@@ -13,6 +13,9 @@ struct Shown<'c> {
     data_dir: Option<String>,
     rules: Option<String>,
     enforcement: &'static str,
+    redis: Option<Store>,
+    stores: Option<std::collections::BTreeMap<String, Store>>,
+    api_key_secret: Option<&'static str>,
     max_counters: usize,
     journal_interval_ms: u64,
     data_auth: &'static str,
@@ -22,6 +25,42 @@ struct Shown<'c> {
     limits: Limits,
     threads: usize,
     log: Log,
+}
+
+#[derive(Serialize)]
+struct Store {
+    urls: Vec<String>,
+    kind: &'static str,
+    master_name: String,
+    password: Option<&'static str>,
+    timeout_ms: u64,
+    prefix: String,
+    ca_file: Option<String>,
+    cert_file: Option<String>,
+    key_file: Option<String>,
+    lease_ttl_ms: u64,
+}
+
+impl Store {
+    fn of(store: &StoreConfig) -> Self {
+        let path = |path: &std::path::PathBuf| path.display().to_string();
+        Self {
+            urls: store.urls.iter().map(|url| without_password(url)).collect(),
+            kind: store.kind.name(),
+            master_name: store.master_name.clone(),
+            password: store.password.as_ref().map(|_| HIDDEN),
+            timeout_ms: millis(store.timeout),
+            prefix: store.prefix.clone(),
+            ca_file: store.ca_file.as_ref().map(path),
+            cert_file: store.cert_file.as_ref().map(path),
+            key_file: store.key_file.as_ref().map(path),
+            lease_ttl_ms: millis(store.lease_ttl),
+        }
+    }
+}
+
+fn millis(wait: std::time::Duration) -> u64 {
+    u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[derive(Serialize)]
@@ -63,8 +102,10 @@ impl Config {
 
     fn shown(&self) -> Shown<'_> {
         let path = |path: &std::path::PathBuf| path.display().to_string();
-        let millis =
-            |wait: std::time::Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let is_default = |store: &&StoreConfig| store.name == DEFAULT_STORE;
+        let named = self.stores.iter().filter(|store| !is_default(store));
+        let named: std::collections::BTreeMap<_, _> =
+            named.map(|store| (store.name.clone(), Store::of(store))).collect();
         let (data_auth, tokens) = match &self.data_auth {
             DataAuth::None => ("none", 0),
             DataAuth::Token(digests) => ("token", digests.len()),
@@ -74,6 +115,9 @@ impl Config {
             data_dir: self.data_dir.as_ref().map(path),
             rules: self.rules.as_ref().map(path),
             enforcement: self.enforcement.name(),
+            redis: self.stores.iter().find(is_default).map(Store::of),
+            stores: (!named.is_empty()).then_some(named),
+            api_key_secret: self.api_key_secret.as_ref().map(|_| HIDDEN),
             max_counters: self.max_counters,
             journal_interval_ms: millis(self.journal_interval),
             data_auth,

@@ -1,0 +1,381 @@
+//! Several stores as one: every counter is kept where its home says.
+//!
+//! A request whose counters all live in one store is that store's business. One whose counters are
+//! spread is held part by part, at the same time, and given back by its receipts where another part
+//! refuses: never over-admitted; while it is held, it may make a concurrent request be refused that
+//! would have fitted.
+
+use futures_util::future::join_all;
+use smallvec::SmallVec;
+use tollgate_core::{Limit, Nanos, Outcome, Receipt, SlotId};
+
+use crate::{
+    Charge, Claim, Consistency, Counter, Decided, Degraded, Fallback, GiveBack, Home, Membership,
+    MemoryStore, Mode, Outcomes, Request, Store, StoreError, passes,
+};
+
+/// A shared store that knows how many nodes share it.
+pub trait Member: Store {
+    /// The nodes that are alive.
+    fn membership(&self) -> Membership;
+}
+
+/// This node's memory, and the stores it shares with others.
+pub struct Placed<S> {
+    memory: MemoryStore,
+    shared: Vec<S>,
+    names: Vec<String>,
+}
+
+/// Which store has a part of a request: this node's memory, or a shared one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Memory,
+    Shared(usize),
+}
+
+/// What a part of a request came to: its instants, and the outcomes of its charges in its own order.
+struct Held {
+    part: Part,
+    places: SmallVec<[usize; 8]>,
+    decided: Decided,
+    outcomes: Outcomes,
+}
+
+impl<S: Member> Placed<S> {
+    /// Without shared stores everything is kept in memory. The first shared store is that of
+    /// counters that name none.
+    pub const fn new(memory: MemoryStore, shared: Vec<S>, names: Vec<String>) -> Self {
+        Self { memory, shared, names }
+    }
+
+    /// This node's memory.
+    pub const fn memory(&self) -> &MemoryStore {
+        &self.memory
+    }
+
+    /// The shared stores, in the order of their names.
+    pub fn shared(&self) -> &[S] {
+        &self.shared
+    }
+
+    fn part_of(&self, home: &Home) -> Part {
+        let index = usize::from(home.store);
+        if home.consistency == Consistency::Local || index >= self.shared.len() {
+            Part::Memory
+        } else {
+            Part::Shared(index)
+        }
+    }
+
+    /// The one part that has all charges, if there is one.
+    fn only_part(&self, requests: &[Request<'_>]) -> Option<Part> {
+        let mut charges = requests.iter().flat_map(|request| request.charges);
+        let first = self.part_of(&charges.next()?.counter.home);
+        charges.all(|charge| self.part_of(&charge.counter.home) == first).then_some(first)
+    }
+
+    async fn decide_on(
+        &self,
+        part: Part,
+        requests: &[Request<'_>],
+        now: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> Result<Decided, StoreError> {
+        match part {
+            Part::Memory => {
+                for request in requests {
+                    self.decide_alone(request, now, outcomes);
+                }
+                Ok(Decided::at(now))
+            }
+            Part::Shared(index) => match self.shared.get(index) {
+                Some(store) => store.decide(requests, now, outcomes).await,
+                None => self.memory.decide(requests, now, outcomes).await,
+            },
+        }
+    }
+
+    /// The nodes that share a counter which each of them counts alone.
+    fn membership(&self, home: &Home) -> Membership {
+        self.shared.get(usize::from(home.store)).map_or(Membership::ALONE, Member::membership)
+    }
+
+    /// Decides in memory, each counter on this node's share of its limit.
+    fn decide_alone(&self, request: &Request<'_>, now: Nanos, outcomes: &mut Outcomes) {
+        let is_shared = |charge: &Charge<'_>| self.membership(&charge.counter.home).nodes > 1;
+        if !request.charges.iter().any(is_shared) {
+            return self.memory.decide_now(request, now, outcomes);
+        }
+        let limits: SmallVec<[Limit; 4]> = request
+            .charges
+            .iter()
+            .map(|charge| {
+                let Membership { nodes, rank } = self.membership(&charge.counter.home);
+                charge.limit.share(rank, nodes)
+            })
+            .collect();
+        let charges: SmallVec<[Charge<'_>; 4]> = request
+            .charges
+            .iter()
+            .zip(&limits)
+            .map(|(charge, limit)| Charge { limit, ..*charge })
+            .collect();
+        self.memory.decide_now(&Request { charges: &charges, mode: request.mode }, now, outcomes);
+    }
+
+    /// Decides one request whose charges live in several stores.
+    async fn decide_spread(
+        &self,
+        request: &Request<'_>,
+        now: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> Result<Decided, StoreError> {
+        let mut parts = SmallVec::<[(Part, SmallVec<[usize; 8]>); 4]>::new();
+        for (place, charge) in request.charges.iter().enumerate() {
+            let part = self.part_of(&charge.counter.home);
+            match parts.iter_mut().find(|(known, _)| *known == part) {
+                Some((_, places)) => places.push(place),
+                None => parts.push((part, SmallVec::from_slice(&[place]))),
+            }
+        }
+        let mode = if request.mode == Mode::Charge { Mode::Hold } else { request.mode };
+        let decide = |(part, places): (Part, SmallVec<[usize; 8]>)| async move {
+            let charges: SmallVec<[Charge<'_>; 8]> =
+                places.iter().filter_map(|place| request.charges.get(*place)).copied().collect();
+            let part_of_request = Request { charges: &charges, mode };
+            let mut outcomes = Outcomes::new();
+            let decided = self.decide_on(part, &[part_of_request], now, &mut outcomes).await?;
+            Ok::<Held, StoreError>(Held { part, places, decided, outcomes })
+        };
+        let mut held = Vec::with_capacity(parts.len());
+        let mut failure = None;
+        for result in join_all(parts.into_iter().map(decide)).await {
+            match result {
+                Ok(part) => held.push(part),
+                Err(error) => failure = Some(error),
+            }
+        }
+        if let Some(error) = failure {
+            self.undo(request, &mut held, now).await;
+            return Err(error);
+        }
+        let first = outcomes.len();
+        gather(&held, request.charges.len(), now, outcomes);
+        let own = outcomes.get(first..).unwrap_or_default();
+        if mode == Mode::Hold && request.mode == Mode::Charge && !passes(request.charges, own) {
+            self.undo(request, &mut held, now).await;
+            outcomes.truncate(first);
+            gather(&held, request.charges.len(), now, outcomes);
+        }
+        Ok(combine(&held, request.charges.len(), now))
+    }
+
+    /// Gives back what was held.
+    async fn undo(&self, request: &Request<'_>, held: &mut [Held], now: Nanos) {
+        if request.mode != Mode::Charge {
+            return;
+        }
+        let give_back = held.iter_mut().map(|held| async move {
+            let mut returns = SmallVec::<[GiveBack<'_>; 8]>::new();
+            for (place, outcome) in held.places.iter().zip(&mut held.outcomes) {
+                let Some(charge) = request.charges.get(*place) else { continue };
+                if outcome.receipt != Receipt::Nothing {
+                    let (counter, limit) = (charge.counter, charge.limit);
+                    returns.push(GiveBack { counter, limit, receipt: outcome.receipt });
+                    take_off(outcome, charge);
+                }
+            }
+            if !returns.is_empty() {
+                // Where the store has gone meanwhile, what is held stays until its window passes.
+                let _ = match held.part {
+                    Part::Memory => self.memory.give_back(&returns, now).await,
+                    Part::Shared(index) => match self.shared.get(index) {
+                        Some(store) => store.give_back(&returns, now).await,
+                        None => Ok(()),
+                    },
+                };
+            }
+        });
+        join_all(give_back).await;
+    }
+
+    async fn on_home<T>(
+        &self,
+        home: &Home,
+        memory: impl AsyncFnOnce(&MemoryStore) -> T,
+        shared: impl AsyncFnOnce(&S) -> T,
+    ) -> T {
+        match self.part_of(home) {
+            Part::Shared(index) => match self.shared.get(index) {
+                Some(store) => shared(store).await,
+                None => memory(&self.memory).await,
+            },
+            Part::Memory => memory(&self.memory).await,
+        }
+    }
+}
+
+/// The figures of a counter without a charge that was taken back.
+fn take_off(outcome: &mut Outcome, charge: &Charge<'_>) {
+    let cost = if matches!(outcome.receipt, Receipt::Slot(_)) { 1 } else { charge.ask.cost };
+    outcome.receipt = Receipt::Nothing;
+    outcome.status.used = outcome.status.used.saturating_sub(cost);
+    outcome.status.remaining = charge.limit.capacity().saturating_sub(outcome.status.used);
+}
+
+/// The outcomes of all parts in the order of the request's charges.
+fn gather(held: &[Held], charges: usize, now: Nanos, outcomes: &mut Outcomes) {
+    let mut placed: SmallVec<[Option<Outcome>; 8]> = SmallVec::from_elem(None, charges);
+    for part in held {
+        for (place, outcome) in part.places.iter().zip(&part.outcomes) {
+            if let Some(slot) = placed.get_mut(*place) {
+                *slot = Some(*outcome);
+            }
+        }
+    }
+    let never = Outcome {
+        examination: tollgate_core::Examination::Refuse { retry_at: Some(now) },
+        status: tollgate_core::Status::default(),
+        receipt: Receipt::Nothing,
+    };
+    outcomes.extend(placed.into_iter().map(|outcome| outcome.unwrap_or(never)));
+}
+
+fn combine(held: &[Held], charges: usize, now: Nanos) -> Decided {
+    let mut each = vec![now; charges].into_boxed_slice();
+    for part in held {
+        for (index, place) in part.places.iter().enumerate() {
+            if let Some(at) = each.get_mut(*place) {
+                *at = part.decided.of(index);
+            }
+        }
+    }
+    let degraded = held.iter().filter_map(|part| part.decided.degraded);
+    let weight = |degraded: &Degraded| match degraded.fallback {
+        Fallback::Closed => 2,
+        Fallback::Local { .. } => 1,
+        Fallback::Open => 0,
+    };
+    let at = each.first().copied().unwrap_or(now);
+    let degraded = degraded.max_by_key(weight);
+    Decided { at, each: Some(each), degraded, degraded_each: None }
+}
+
+impl<S: Member> Store for Placed<S> {
+    async fn decide(
+        &self,
+        requests: &[Request<'_>],
+        now: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> Result<Decided, StoreError> {
+        if self.shared.is_empty() {
+            return self.memory.decide(requests, now, outcomes).await;
+        }
+        if requests.iter().all(|request| request.charges.is_empty()) {
+            return Ok(Decided::at(now));
+        }
+        if let Some(part) = self.only_part(requests) {
+            return self.decide_on(part, requests, now, outcomes).await;
+        }
+        let mut all = Decided::at(now);
+        let mut each = Vec::with_capacity(outcomes.len());
+        let mut degraded_each = Vec::with_capacity(requests.len());
+        for request in requests {
+            let one = std::slice::from_ref(request);
+            let decided = match self.only_part(one) {
+                Some(part) => self.decide_on(part, one, now, outcomes).await?,
+                None if request.charges.is_empty() => Decided::at(now),
+                None => self.decide_spread(request, now, outcomes).await?,
+            };
+            each.extend((0..request.charges.len()).map(|charge| decided.of(charge)));
+            all.degraded = all.degraded.or(decided.degraded);
+            degraded_each.push(decided.degraded);
+        }
+        all.at = each.first().copied().unwrap_or(now);
+        all.each = Some(each.into_boxed_slice());
+        all.degraded_each = Some(degraded_each.into_boxed_slice());
+        Ok(all)
+    }
+
+    async fn give_back(&self, returns: &[GiveBack<'_>], now: Nanos) -> Result<(), StoreError> {
+        for one in returns {
+            let one = std::slice::from_ref(one);
+            let Some(first) = one.first() else { continue };
+            self.on_home(
+                &first.counter.home,
+                async |memory| memory.give_back(one, now).await,
+                async |shared| shared.give_back(one, now).await,
+            )
+            .await?;
+        }
+        Ok(())
+    }
+
+    async fn reset(&self, counters: &[Counter<'_>], now: Nanos) -> Result<(), StoreError> {
+        self.memory.reset(counters, now).await?;
+        for (index, store) in self.shared.iter().enumerate() {
+            let own: SmallVec<[Counter<'_>; 8]> = counters
+                .iter()
+                .filter(|counter| self.part_of(&counter.home) == Part::Shared(index))
+                .copied()
+                .collect();
+            if !own.is_empty() {
+                store.reset(&own, now).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn renew(
+        &self,
+        counter: &Counter<'_>,
+        limit: &Limit,
+        slot: SlotId,
+        now: Nanos,
+    ) -> Result<bool, StoreError> {
+        self.on_home(
+            &counter.home,
+            async |memory| memory.renew(counter, limit, slot, now).await,
+            async |shared| shared.renew(counter, limit, slot, now).await,
+        )
+        .await
+    }
+
+    async fn release(
+        &self,
+        counter: &Counter<'_>,
+        slot: SlotId,
+        now: Nanos,
+    ) -> Result<bool, StoreError> {
+        self.on_home(
+            &counter.home,
+            async |memory| memory.release(counter, slot, now).await,
+            async |shared| shared.release(counter, slot, now).await,
+        )
+        .await
+    }
+
+    fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    async fn claim(&self, id: u128, content: u128) -> Result<Claim, StoreError> {
+        match self.shared.first() {
+            Some(store) => store.claim(id, content).await,
+            None => Ok(Claim::NotShared),
+        }
+    }
+
+    async fn publish(
+        &self,
+        id: u128,
+        content: u128,
+        answer: Option<&[u8]>,
+    ) -> Result<(), StoreError> {
+        match self.shared.first() {
+            Some(store) => store.publish(id, content, answer).await,
+            None => Ok(()),
+        }
+    }
+}
