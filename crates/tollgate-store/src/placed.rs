@@ -188,16 +188,31 @@ impl<S: Member> Placed<S> {
             }
             if !returns.is_empty() {
                 // Where the store has gone meanwhile, what is held stays until its window passes.
-                let _ = match held.part {
-                    Part::Memory => self.memory.give_back(&returns, now).await,
-                    Part::Shared(index) => match self.shared.get(index) {
-                        Some(store) => store.give_back(&returns, now).await,
-                        None => Ok(()),
-                    },
-                };
+                let _ = self.give_back_on(held.part, &returns, now).await;
             }
         });
         join_all(give_back).await;
+    }
+
+    async fn give_back_on(
+        &self,
+        part: Part,
+        returns: &[GiveBack<'_>],
+        now: Nanos,
+    ) -> Result<(), StoreError> {
+        if let Part::Shared(index) = part
+            && let Some(store) = self.shared.get(index)
+        {
+            return store.give_back(returns, now).await;
+        }
+        for one in returns {
+            // It was charged on this node's share of the limit.
+            let Membership { nodes, rank } = self.membership(&one.counter.home);
+            let share = (nodes > 1).then(|| one.limit.share(rank, nodes));
+            let limit = share.as_ref().unwrap_or(one.limit);
+            self.memory.give_back_now(&GiveBack { limit, ..*one }, now);
+        }
+        Ok(())
     }
 
     async fn on_home<T>(
@@ -300,14 +315,8 @@ impl<S: Member> Store for Placed<S> {
 
     async fn give_back(&self, returns: &[GiveBack<'_>], now: Nanos) -> Result<(), StoreError> {
         for one in returns {
-            let one = std::slice::from_ref(one);
-            let Some(first) = one.first() else { continue };
-            self.on_home(
-                &first.counter.home,
-                async |memory| memory.give_back(one, now).await,
-                async |shared| shared.give_back(one, now).await,
-            )
-            .await?;
+            let part = self.part_of(&one.counter.home);
+            self.give_back_on(part, std::slice::from_ref(one), now).await?;
         }
         Ok(())
     }
