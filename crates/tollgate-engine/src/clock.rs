@@ -1,6 +1,7 @@
 //! The one place where the clock is read.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use tollgate_core::{Nanos, SECOND};
@@ -72,6 +73,53 @@ impl Clock for SystemClock {
     }
 }
 
+/// The system's time, corrected by that of the store that nodes share, so that nodes whose clocks
+/// differ agree on when a rule begins and which window it is.
+pub struct SharedClock {
+    system: Arc<SystemClock>,
+    /// What is added to the system's time, in nanoseconds.
+    correction: AtomicI64,
+    /// The latest time that was told.
+    told: AtomicU64,
+}
+
+/// Clocks that differ by less are as good as each other.
+const TOLERATED_DIFFERENCE: u64 = SECOND / 10;
+
+impl SharedClock {
+    /// A clock that tells the system's time until it is corrected.
+    pub const fn new(system: Arc<SystemClock>) -> Self {
+        Self { system, correction: AtomicI64::new(0), told: AtomicU64::new(0) }
+    }
+
+    /// Tells the time of this store from now on, which says `shared` where the system says
+    /// `system`. It never goes back: a store that is behind is waited for.
+    pub fn follow(&self, system: Nanos, shared: Nanos) {
+        let known = self.correction.load(Ordering::Relaxed);
+        let difference = i64::try_from(i128::from(shared) - i128::from(system)).unwrap_or(known);
+        if known.abs_diff(difference) < TOLERATED_DIFFERENCE {
+            return;
+        }
+        self.correction.store(difference, Ordering::Relaxed);
+        tracing::warn!(
+            ahead_seconds = difference / SECOND.cast_signed(),
+            "the shared store's clock differs from this node's; decisions go by the store's"
+        );
+    }
+}
+
+impl Clock for SharedClock {
+    #[inline]
+    fn now(&self) -> Nanos {
+        let correction = self.correction.load(Ordering::Relaxed);
+        if correction == 0 && self.told.load(Ordering::Relaxed) == 0 {
+            return self.system.now();
+        }
+        let now = self.system.now().saturating_add_signed(correction);
+        self.told.fetch_max(now, Ordering::Relaxed).max(now)
+    }
+}
+
 /// A clock that stands still until it is moved, for tests.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
@@ -91,5 +139,26 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Nanos {
         self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_clock_follows_and_never_goes_back() {
+        let system = Arc::new(SystemClock::new());
+        let clock = SharedClock::new(Arc::clone(&system));
+        let before = clock.now();
+        assert!(before >= system.now() - SECOND);
+        clock.follow(system.now(), system.now() + SECOND / 20);
+        assert!(clock.now() < system.now() + SECOND / 20, "too little to care about");
+        clock.follow(system.now(), system.now() + 600 * SECOND);
+        let ahead = clock.now();
+        assert!(ahead >= before + 599 * SECOND);
+        clock.follow(system.now(), system.now() - 600 * SECOND);
+        assert!(clock.now() >= ahead);
+        assert!(clock.now() < ahead + SECOND, "it waits to be reached");
     }
 }

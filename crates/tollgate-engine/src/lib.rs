@@ -19,7 +19,7 @@ use arc_swap::ArcSwap;
 use tollgate_policy::RuleSet;
 use tollgate_store::{Store, StoreError};
 
-pub use clock::{Clock, ManualClock, SystemClock};
+pub use clock::{Clock, ManualClock, SharedClock, SystemClock};
 pub use decision::{Decision, Reason, Scope, Verdict, Warning};
 pub use idempotency::REMEMBERED_FOR;
 pub use request::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Request, RequestError, Validated};
