@@ -1,8 +1,10 @@
 //! Starts the real `tollgate` binary and talks to it as a client would.
 
+pub mod fleet;
 pub mod http;
 pub mod server;
 
+pub use fleet::{Answer, Fleet};
 pub use http::{Client, Response};
 pub use server::{Server, ServerBuilder};
 

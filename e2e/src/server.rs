@@ -31,6 +31,8 @@ pub fn binary() -> PathBuf {
 pub struct ServerBuilder {
     dir: TempDir,
     args: Vec<String>,
+    /// A command that is to start it.
+    wrapper: Vec<String>,
     env: Vec<(String, String)>,
     has_data_dir: bool,
 }
@@ -38,7 +40,7 @@ pub struct ServerBuilder {
 impl Default for ServerBuilder {
     fn default() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        Self { dir, args: Vec::new(), env: Vec::new(), has_data_dir: true }
+        Self { dir, args: Vec::new(), wrapper: Vec::new(), env: Vec::new(), has_data_dir: true }
     }
 }
 
@@ -53,6 +55,25 @@ impl ServerBuilder {
     /// With a further argument.
     pub fn arg(mut self, arg: &str) -> Self {
         self.args.push(arg.to_owned());
+        self
+    }
+
+    /// With further arguments.
+    pub fn args(mut self, args: &[String]) -> Self {
+        self.args.extend_from_slice(args);
+        self
+    }
+
+    /// With a configuration file.
+    pub fn config(self, yaml: &str) -> Self {
+        let path = self.dir.path().join("tollgate.yaml");
+        fs::write(&path, yaml).expect("the configuration is written");
+        self.arg("--config").arg(&path.display().to_string())
+    }
+
+    /// Started by another command, which becomes it.
+    pub fn wrapped(mut self, command: &[&str]) -> Self {
+        self.wrapper = command.iter().map(|&word| word.to_owned()).collect();
         self
     }
 
@@ -77,7 +98,14 @@ impl ServerBuilder {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(binary());
+        let mut command = match self.wrapper.split_first() {
+            None => Command::new(binary()),
+            Some((program, words)) => {
+                let mut command = Command::new(program);
+                command.args(words).arg(binary());
+                command
+            }
+        };
         command.args(["serve", "--http", "127.0.0.1:0"]);
         if self.has_data_dir {
             command.arg("--data-dir").arg(self.dir.path().join("data"));

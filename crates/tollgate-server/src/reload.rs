@@ -40,6 +40,20 @@ pub enum RulesError {
     /// The rules are wrong.
     #[error(transparent)]
     Wrong(#[from] Problems),
+    /// A rule counts in a store that is not there.
+    #[error(
+        "{path}: rule {rule:?}: store: there is no store {store:?}; the configuration has {known}"
+    )]
+    UnknownStore {
+        /// Which file.
+        path: PathBuf,
+        /// Which rule.
+        rule: String,
+        /// What it asks for.
+        store: String,
+        /// What there is.
+        known: String,
+    },
 }
 
 /// What a rule file held when it was read.
@@ -50,9 +64,9 @@ pub(crate) struct Loaded {
 }
 
 /// Reads and compiles a rule file.
-pub(crate) fn load(path: &Path) -> Result<Loaded, RulesError> {
+pub(crate) fn load(path: &Path, stores: &[String]) -> Result<Loaded, RulesError> {
     let text = read(path)?;
-    let rules = compile(&text, path)?;
+    let rules = compile(&text, path, stores)?;
     Ok(Loaded { rules, path: path.to_owned(), content: fingerprint(&text) })
 }
 
@@ -90,8 +104,22 @@ fn says_nothing(text: &str) -> bool {
     text.lines().map(str::trim).all(|line| line.is_empty() || line.starts_with('#'))
 }
 
-fn compile(text: &str, path: &Path) -> Result<RuleSet, Problems> {
-    RuleSet::from_yaml(text, &path.display().to_string())
+fn compile(text: &str, path: &Path, stores: &[String]) -> Result<RuleSet, RulesError> {
+    let rules = RuleSet::from_yaml(text, &path.display().to_string())?;
+    // Without any shared store everything is counted here, whatever rules say: a rule file can be
+    // tried on one machine as it is.
+    let unknown = |store: &&String| !stores.is_empty() && !stores.contains(store);
+    for rule in rules.rules() {
+        if let Some(store) = rule.store.as_ref().filter(unknown) {
+            return Err(RulesError::UnknownStore {
+                path: path.to_owned(),
+                rule: rule.id.clone(),
+                store: store.clone(),
+                known: stores.join(", "),
+            });
+        }
+    }
+    Ok(rules)
 }
 
 /// Keeps an engine's rules in step with a file until dropped.
@@ -241,7 +269,7 @@ impl WatchedFile {
                 "the rule file is empty; the rules in force stay (rules: [] means none)");
             return;
         }
-        match compile(&text, &self.path) {
+        match compile(&text, &self.path, engine.store().names()) {
             Ok(rules) => {
                 let count = rules.rules().len();
                 let version = engine.swap_rules(rules);
