@@ -1,0 +1,279 @@
+//! A request over several counters: reserved on all leases, the rest decided on the shared store, all
+//! or none.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tollgate_core::{Examination, Limit, Nanos, Outcome, Receipt, Status};
+
+use super::Shared;
+use super::figures::LeaseFigures;
+use super::flight::{Flight, Landing};
+use super::key::Owned;
+use super::lease::{Reserved, Wanted};
+use super::table::Due;
+use super::{is_leased, wanted};
+use crate::{Charge, Decided, Mode, Outcomes, Request, SharedStore, StoreError, passes_as};
+
+/// How far one charge of a request has come.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// The shared store decides it.
+    PassOn,
+    /// It is charged on the lease with this fingerprint.
+    Spent(u128, Outcome),
+    /// The counter has no room.
+    Refused(Outcome),
+    /// A fetch was started for it.
+    Fetches(u128, Arc<Flight>),
+    /// A fetch is on its way that should bring enough for it.
+    Waits(u128, Arc<Flight>),
+}
+
+/// The steps of one request. What is reserved is put back when this is dropped, for whatever reason:
+/// also when nobody wants the answer any more.
+struct Steps<'a, S: SharedStore + 'static> {
+    shared: &'a Arc<Shared<S>>,
+    charges: &'a [Charge<'a>],
+    each: SmallVec<[Step; 8]>,
+}
+
+impl<S: SharedStore + 'static> Drop for Steps<'_, S> {
+    fn drop(&mut self) {
+        for (charge, step) in self.charges.iter().zip(self.each.drain(..)) {
+            let (fingerprint, receipt) = match step {
+                Step::Spent(fingerprint, outcome) => (fingerprint, Some(outcome.receipt)),
+                Step::Fetches(fingerprint, flight) => (fingerprint, flight.abandon()),
+                Step::PassOn | Step::Refused(_) | Step::Waits(..) => continue,
+            };
+            if let Some(receipt) = receipt {
+                let owned = || Arc::new(Owned::new(&charge.counter, charge.limit));
+                self.shared.put_back(fingerprint, charge.limit, receipt, owned);
+            }
+        }
+    }
+}
+
+/// The instants of the charges of a call.
+#[derive(Default)]
+struct Instants {
+    each: SmallVec<[Nanos; 8]>,
+}
+
+impl Instants {
+    fn add(&mut self, decided: &Decided, charges: usize) {
+        self.each.extend((0..charges).map(|charge| decided.of(charge)));
+    }
+
+    /// `otherwise`: the instant of a call without charges.
+    fn told(self, otherwise: Nanos) -> Decided {
+        let at = self.each.first().copied().unwrap_or(otherwise);
+        let is_one = self.each.iter().all(|each| *each == at);
+        let each = (!is_one).then(|| self.each.into_vec().into_boxed_slice());
+        Decided { each, ..Decided::at(at) }
+    }
+}
+
+impl<S: SharedStore + 'static> Shared<S> {
+    /// Serves a charge from its lease, and starts the fetch that it needs.
+    #[inline]
+    pub(super) fn reserve(
+        self: &Arc<Self>,
+        charge: &Charge<'_>,
+        wanted: &Wanted<'_>,
+        at: Nanos,
+    ) -> Step {
+        let fingerprint = self.fingerprints.of(&charge.counter);
+        let about = (&self.options, &self.figures);
+        let due = |due| self.due.lock().push(due);
+        match self.table.reserve(fingerprint, charge, wanted, at, about, due) {
+            Reserved::Spent(outcome, None) => Step::Spent(fingerprint, outcome),
+            Reserved::Spent(outcome, Some(fetch)) => {
+                self.start(fingerprint, fetch);
+                Step::Spent(fingerprint, outcome)
+            }
+            Reserved::Refused(outcome) => Step::Refused(outcome),
+            Reserved::Wait(flight) => Step::Waits(fingerprint, flight),
+            Reserved::Fetch(fetch) => {
+                let flight = Arc::clone(&fetch.flight);
+                if self.start(fingerprint, fetch) {
+                    Step::Fetches(fingerprint, flight)
+                } else {
+                    Step::PassOn
+                }
+            }
+            Reserved::PassOn => {
+                LeaseFigures::add(&self.figures.passed_on, 1);
+                Step::PassOn
+            }
+        }
+    }
+
+    /// Undoes a reservation: on the lease, or, where that has moved on, on the shared store.
+    pub(super) fn put_back(
+        &self,
+        fingerprint: u128,
+        limit: &Limit,
+        receipt: Receipt,
+        owned: impl FnOnce() -> Arc<Owned>,
+    ) {
+        if receipt == Receipt::Nothing {
+            return;
+        }
+        let put_back = self.table.with(fingerprint, |lease| lease.put_back(limit, &receipt));
+        if put_back != Some(true) {
+            self.due.lock().push(Due { owned: owned(), receipt });
+        }
+    }
+
+    /// Decides several requests one after another. `first` is how far the only charge of the only
+    /// request has come, if it was begun.
+    pub(super) async fn decide(
+        self: &Arc<Self>,
+        requests: &[Request<'_>],
+        first: Option<Step>,
+        now: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> Result<Decided, StoreError> {
+        let (mut instants, mut degraded) = (Instants::default(), None);
+        let (mut rest, mut first) = (requests, first);
+        while let Some((request, others)) = rest.split_first() {
+            if is_leased(request) {
+                let steps = self.begin(request, first.take(), now);
+                self.decide_one(request, steps, now, outcomes, &mut instants).await?;
+                rest = others;
+                continue;
+            }
+            // Those that have nothing to do with leases go on together.
+            let run = rest.iter().position(is_leased).unwrap_or(rest.len());
+            let (plain, others) = rest.split_at(run);
+            let decided = self.inner.decide(plain, now, outcomes).await?;
+            instants.add(&decided, plain.iter().map(|request| request.charges.len()).sum());
+            degraded = degraded.or(decided.degraded);
+            rest = others;
+        }
+        Ok(Decided { degraded, ..instants.told(self.inner.clock(now)) })
+    }
+
+    fn begin<'a>(
+        self: &'a Arc<Self>,
+        request: &Request<'a>,
+        first: Option<Step>,
+        now: Nanos,
+    ) -> Steps<'a, S> {
+        let at = self.inner.clock(now);
+        let step = |charge: &Charge<'_>| match wanted(charge, request.mode) {
+            Some(wanted) => self.reserve(charge, &wanted, at),
+            None => Step::PassOn,
+        };
+        let each = match first {
+            Some(first) => SmallVec::from_iter([first]),
+            None => request.charges.iter().map(step).collect(),
+        };
+        Steps { shared: self, charges: request.charges, each }
+    }
+
+    async fn decide_one(
+        &self,
+        request: &Request<'_>,
+        mut steps: Steps<'_, S>,
+        now: Nanos,
+        outcomes: &mut Outcomes,
+        instants: &mut Instants,
+    ) -> Result<(), StoreError> {
+        let at = self.inner.clock(now);
+        for (charge, step) in request.charges.iter().zip(&mut steps.each) {
+            self.arrive(charge, request.mode, step, at).await?;
+        }
+        let is_refused = steps.each.iter().any(|step| matches!(step, Step::Refused(_)));
+        let rest: SmallVec<[Charge<'_>; 8]> = (request.charges.iter().zip(&steps.each))
+            .filter(|(_, step)| matches!(step, Step::PassOn))
+            .map(|(charge, _)| *charge)
+            .collect();
+        // Once refused, the rest is only looked at, for its figures.
+        let mode = if is_refused { Mode::Peek } else { request.mode };
+        let mut told = Outcomes::new();
+        let decided = if rest.is_empty() {
+            Decided::at(at)
+        } else {
+            let requests = [Request { charges: &rest, mode }];
+            self.inner.decide(&requests, now, &mut told).await?
+        };
+        let passes = !is_refused && passes_as(request.mode, &rest, &told);
+        let mut passed_on = told.into_iter().enumerate();
+        for (charge, step) in request.charges.iter().zip(&steps.each) {
+            let (outcome, at) = match step {
+                Step::Spent(_, outcome) if passes => (*outcome, at),
+                Step::Spent(_, outcome) => (undone(outcome, charge.ask.cost), at),
+                Step::Refused(outcome) => (*outcome, at),
+                Step::PassOn | Step::Fetches(..) | Step::Waits(..) => match passed_on.next() {
+                    Some((place, outcome)) => (outcome, decided.of(place)),
+                    None => (unheard_of(charge, at), at),
+                },
+            };
+            outcomes.push(outcome);
+            instants.each.push(at);
+        }
+        if passes {
+            steps.each.clear();
+        } else {
+            drop(steps);
+            self.settle(now).await;
+        }
+        Ok(())
+    }
+
+    /// Waits for the fetch that a charge needs.
+    async fn arrive(
+        &self,
+        charge: &Charge<'_>,
+        mode: Mode,
+        step: &mut Step,
+        at: Nanos,
+    ) -> Result<(), StoreError> {
+        *step = match step {
+            Step::PassOn | Step::Spent(..) | Step::Refused(_) => return Ok(()),
+            Step::Fetches(fingerprint, flight) => {
+                flight.wait().await;
+                match flight.landing() {
+                    Some(Landing::Granted(outcome)) => Step::Spent(*fingerprint, outcome),
+                    Some(Landing::Refused(outcome)) => Step::Refused(outcome),
+                    Some(Landing::Failed(error)) => return Err(error),
+                    Some(Landing::Nothing) | None => Step::PassOn,
+                }
+            }
+            Step::Waits(fingerprint, flight) => {
+                flight.wait().await;
+                if let Some(error) = flight.failure() {
+                    return Err(error);
+                }
+                let reserved = wanted(charge, mode)
+                    .map(|wanted| self.table.reserve_after_wait(*fingerprint, &wanted, at));
+                match reserved {
+                    Some(Reserved::Spent(outcome, _)) => Step::Spent(*fingerprint, outcome),
+                    Some(Reserved::Refused(outcome)) => Step::Refused(outcome),
+                    _ => Step::PassOn,
+                }
+            }
+        };
+        Ok(())
+    }
+}
+
+/// A charge that fits, of a request that was refused: the figures without it.
+fn undone(outcome: &Outcome, cost: u64) -> Outcome {
+    let Outcome { examination, status, .. } = *outcome;
+    let status = Status {
+        used: status.used.saturating_sub(cost),
+        remaining: status.remaining.saturating_add(cost),
+        ..status
+    };
+    Outcome { examination, status, receipt: Receipt::Nothing }
+}
+
+/// A store that answers with too few outcomes has not admitted the rest.
+fn unheard_of(charge: &Charge<'_>, at: Nanos) -> Outcome {
+    let status = charge.limit.status(&charge.limit.fresh(), at);
+    let examination = Examination::Refuse { retry_at: Some(at) };
+    Outcome { examination, status, receipt: Receipt::Nothing }
+}

@@ -1,0 +1,206 @@
+//! Fetches from take-off to landing, and the way back of what is not spent.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tollgate_core::{Nanos, Receipt, SECOND};
+
+use super::figures::LeaseFigures;
+use super::flight::{Flight, Landing};
+use super::key::Parts;
+use super::lease::{Fetch, Plan};
+use super::table::Due;
+use super::{Leased, Shared};
+use crate::{Failure, GiveBack, LeaseAsk, LeaseGrant, SharedStore, StoreError};
+
+/// So many counters are returned at the same time.
+const AT_ONCE: usize = 64;
+
+/// For so long a lease with nothing on it is remembered, for what it knows of the demand.
+const REMEMBERED: Nanos = 10 * SECOND;
+
+/// The same, when the table is nearly full.
+const REMEMBERED_IN_NEED: Nanos = SECOND / 2;
+
+/// A fetch in the air. However it ends, its flight lands: those who wait are never forgotten.
+struct Airborne<S: SharedStore + 'static> {
+    shared: Arc<Shared<S>>,
+    fingerprint: u128,
+    plan: Plan,
+    flight: Arc<Flight>,
+    has_landed: bool,
+}
+
+impl<S: SharedStore + 'static> Airborne<S> {
+    fn land(&mut self, answer: &Result<LeaseGrant, StoreError>) {
+        self.has_landed = true;
+        let Self { shared, fingerprint, plan, flight, .. } = self;
+        let figures = &shared.figures;
+        if let Ok(grant) = answer {
+            LeaseFigures::add(&figures.taken, u64::from(grant.granted > 0));
+            LeaseFigures::add(&figures.granted, grant.granted);
+            LeaseFigures::add(&figures.returned, plan.returned);
+        } else {
+            // It may have gone back or not: it is never sent twice, which could mint quota.
+            LeaseFigures::add(&figures.lost, plan.returned);
+            LeaseFigures::add(&figures.failed, 1);
+        }
+        let landing = shared
+            .table
+            .with(*fingerprint, |lease| lease.land(plan, answer, &shared.options, figures));
+        // Leases in flight are not forgotten, so there always is one.
+        let landing = landing.unwrap_or(Landing::Nothing);
+        if let Some(receipt) = flight.land(landing) {
+            let owned = Arc::clone(&plan.owned);
+            shared.put_back(*fingerprint, &plan.owned.limit, receipt, || owned);
+        }
+    }
+}
+
+impl<S: SharedStore + 'static> Drop for Airborne<S> {
+    fn drop(&mut self) {
+        if !self.has_landed {
+            self.land(&Err(Failure::Connection.into()));
+        }
+    }
+}
+
+impl<S: SharedStore + 'static> Shared<S> {
+    /// Starts a fetch. False if there is no runtime to do so.
+    pub(super) fn start(self: &Arc<Self>, fingerprint: u128, fetch: Fetch) -> bool {
+        let flight = self.fly(fingerprint, fetch);
+        match Handle::try_current() {
+            Ok(runtime) => {
+                runtime.spawn(flight);
+                true
+            }
+            // Dropped, it lands.
+            Err(_) => false,
+        }
+    }
+
+    fn fly(self: &Arc<Self>, fingerprint: u128, fetch: Fetch) -> impl Future<Output = ()> + use<S> {
+        let Fetch { flight, plan } = fetch;
+        let shared = Arc::clone(self);
+        let mut airborne = Airborne { shared, fingerprint, plan, flight, has_landed: false };
+        async move {
+            let answer = {
+                let Airborne { shared, plan, .. } = &airborne;
+                if let Some(receipt) = plan.beside {
+                    shared.due.lock().push(Due { owned: Arc::clone(&plan.owned), receipt });
+                    shared.settle(0).await;
+                }
+                let parts = plan.owned.parts();
+                let ask = LeaseAsk {
+                    counter: plan.owned.counter(&parts),
+                    limit: &plan.owned.limit,
+                    node: &shared.options.node,
+                    want: plan.want,
+                    least: plan.least,
+                    returned: plan.returned,
+                    receipt: plan.receipt,
+                    held: plan.held,
+                    pool: plan.pool,
+                    ttl: shared.options.ttl,
+                };
+                shared.inner.lease(&ask).await
+            };
+            airborne.land(&answer);
+        }
+    }
+
+    /// Gives back what could not be put back on its lease.
+    pub(super) async fn settle(&self, now: Nanos) {
+        let due = std::mem::take(&mut *self.due.lock());
+        if due.is_empty() {
+            return;
+        }
+        let parts: SmallVec<[Parts<'_>; 4]> = due.iter().map(|due| due.owned.parts()).collect();
+        let returns: SmallVec<[GiveBack<'_>; 4]> = due
+            .iter()
+            .zip(&parts)
+            .map(|(Due { owned, receipt }, parts)| GiveBack {
+                counter: owned.counter(parts),
+                limit: &owned.limit,
+                receipt: *receipt,
+            })
+            .collect();
+        let sum = due.iter().map(|due| cost_of(&due.receipt)).sum();
+        let total = match self.inner.give_back(&returns, now).await {
+            Ok(()) => &self.figures.returned,
+            Err(_) => &self.figures.lost,
+        };
+        total.fetch_add(sum, Ordering::Relaxed);
+    }
+
+    /// Takes what should go back off the leases: what expired or lies idle, or everything.
+    fn retreats(&self, at: Nanos, everything: bool) -> Vec<(u128, Fetch)> {
+        let mut retreats = Vec::new();
+        for shard in self.table.shards() {
+            let mut shard = shard.lock();
+            let is_crowded = shard.leases.len() * 4 >= self.table.per_shard() * 3;
+            let remembered = if is_crowded { REMEMBERED_IN_NEED } else { REMEMBERED };
+            shard.leases.retain(|fingerprint, lease| {
+                let idle = at.saturating_sub(lease.asked_at);
+                let is_due = everything || idle >= self.options.idle || lease.has_expired(at);
+                if is_due && let Some(fetch) = lease.retreat(at) {
+                    retreats.push((*fingerprint, fetch));
+                }
+                lease.flight.is_some() || lease.left() > 0 || idle < remembered
+            });
+        }
+        retreats
+    }
+
+    /// The fetches that are on their way.
+    fn in_flight(&self) -> Vec<Arc<Flight>> {
+        let flights = |shard: &parking_lot::Mutex<super::table::Shard>| {
+            let shard = shard.lock();
+            shard.leases.values().filter_map(|lease| lease.flight.clone()).collect::<Vec<_>>()
+        };
+        self.table.shards().flat_map(flights).collect()
+    }
+
+    async fn send_back(self: &Arc<Self>, retreats: Vec<(u128, Fetch)>) {
+        let mut tasks = JoinSet::new();
+        for (fingerprint, fetch) in retreats {
+            if tasks.len() >= AT_ONCE {
+                tasks.join_next().await;
+            }
+            tasks.spawn(self.fly(fingerprint, fetch));
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+}
+
+fn cost_of(receipt: &Receipt) -> u64 {
+    match *receipt {
+        Receipt::Window { cost, .. } | Receipt::Log { cost, .. } | Receipt::Bucket { cost, .. } => {
+            cost
+        }
+        Receipt::Nothing | Receipt::Slot(_) => 0,
+    }
+}
+
+impl<S: SharedStore + 'static> Leased<S> {
+    /// Returns what expired or lies idle, and forgets counters that nobody asks for. To be called
+    /// every 100 ms or so, inside a tokio runtime.
+    pub async fn sweep(&self, now: Nanos) {
+        let at = self.shared.inner.clock(now);
+        self.shared.send_back(self.shared.retreats(at, false)).await;
+        self.shared.settle(now).await;
+    }
+
+    /// Returns everything, for a node that goes. What is asked for meanwhile may be leased again.
+    pub async fn return_all(&self, now: Nanos) {
+        let at = self.shared.inner.clock(now);
+        for flight in self.shared.in_flight() {
+            flight.wait().await;
+        }
+        self.shared.send_back(self.shared.retreats(at, true)).await;
+        self.shared.settle(now).await;
+    }
+}
