@@ -3,7 +3,8 @@
 #
 #   BENCH_QUICK=1   everything small, in about three minutes: does it run? The document stays as it is.
 #   BENCH_ONLY=…    only these, of: check decide allocations memory growth flood handler http start
-#                   (separated by blanks). The document stays as it is.
+#                   (separated by blanks). The document stays as it is. One more runs only when it is
+#                   named: redis_clients, which starts a Redis cluster.
 #
 # All load stays on loopback. Servers are children of the benchmark that needs them: it stops them when
 # it is done, and they die with it however it ends.
@@ -78,9 +79,13 @@ for name in $only; do
   case $name in
     check | decide | growth | flood | handler) measure "$built/tollgate-bench" "$name" ;;
     http | start) measure "$built/tollgate-bench" "$name" --tollgate "$tollgate" ;;
+    redis_clients)
+      scripts/install-test-deps.sh
+      measure "$built/tollgate-bench" "$name"
+      ;;
     allocations | memory) measure "$built/tollgate-count" "$name" ;;
     *)
-      echo "there is no benchmark called $name; there are: $everything" >&2
+      echo "there is no benchmark called $name; there are: $everything redis_clients" >&2
       exit 2
       ;;
   esac

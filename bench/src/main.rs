@@ -65,6 +65,16 @@ enum Command {
         #[arg(long, default_value_t = 5)]
         rounds: usize,
     },
+    /// Clients of a Redis cluster, side by side
+    #[command(name = "redis_clients")]
+    RedisClients {
+        /// Rounds, of which the median counts
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Threads that the clients' tasks run on
+        #[arg(long, default_value_t = 2)]
+        threads: usize,
+    },
     /// Fills a data directory with counters
     Snapshot {
         /// Where
@@ -111,6 +121,9 @@ fn main() {
         Command::Flood => bench::flood::run(quick),
         Command::Http { tollgate, rounds } => bench::http::run(quick, rounds, &tollgate),
         Command::Start { tollgate, rounds } => bench::start::run(quick, rounds, &tollgate),
+        Command::RedisClients { rounds, threads } => {
+            bench::redis_clients::run(quick, rounds, threads);
+        }
         Command::Snapshot { dir, counters } => bench::start::snapshot(&dir, counters),
         Command::Profile { what, times } => bench::profile::run(what, times),
         Command::Bare { kind } => tollgate_bench::http::serve_bare(kind),

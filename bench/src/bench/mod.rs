@@ -7,5 +7,6 @@ pub mod growth;
 pub mod handler;
 pub mod http;
 pub mod profile;
+pub mod redis_clients;
 pub mod report;
 pub mod start;
