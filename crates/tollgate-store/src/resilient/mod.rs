@@ -1,1 +1,252 @@
-//! What decides when a shared store does not.
+//! What happens when the shared store does not answer: every rule's `on_failure` says.
+//!
+//! `local` counters are decided in this node's memory, on its share of the limit, starting from what
+//! was last known to be used; `open` ones pass; `closed` ones are refused. When the store is back, it
+//! is told what was admitted without it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `fallback.rs` | deciding without the store |
+//! | `known.rs` | what was last known of every counter |
+//! | `report.rs` | what was admitted, until it is told |
+//! | `heal.rs` | who is alive; losing the store and coming back to it |
+
+mod fallback;
+mod figures;
+mod heal;
+mod known;
+mod report;
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
+use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SlotId};
+
+use crate::leased::key::Fingerprints;
+use crate::placed::Member;
+use crate::{
+    Charge, Claim, Counter, Decided, GiveBack, Membership, MemoryStore, Mode, OnFailure, Outcomes,
+    Request, Role, SharedStore, Store, StoreError,
+};
+pub use figures::FallbackFigures;
+use heal::{Heard, Outage};
+use known::Known;
+use report::Reports;
+
+/// How a node does without its store.
+#[derive(Debug, Clone)]
+pub struct ResilientOptions {
+    /// The name of this node among all that share the store; no two may have the same.
+    pub node: String,
+    /// Of how many counters the last known usage is kept, and how many are counted in an outage.
+    pub max_counters: usize,
+    /// How many counters can wait to be reported.
+    pub max_reports: usize,
+    /// Who is taken to be alive before the store was ever heard of.
+    pub assumed: Membership,
+}
+
+impl ResilientOptions {
+    /// The defaults, for a node of this name.
+    pub const fn new(node: String) -> Self {
+        Self { node, max_counters: 200_000, max_reports: 100_000, assumed: Membership::ALONE }
+    }
+}
+
+/// A shared store that always answers.
+pub struct Resilient<S> {
+    inner: S,
+    options: ResilientOptions,
+    fingerprints: Fingerprints,
+    known: Known,
+    reports: Reports,
+    /// Decides while the store does not.
+    memory: RwLock<Arc<MemoryStore>>,
+    outage: Mutex<Option<Outage>>,
+    heard: Mutex<Heard>,
+    figures: FallbackFigures,
+}
+
+impl<S: SharedStore> Resilient<S> {
+    /// Answers for a store, with it or without it.
+    pub fn new(inner: S, options: ResilientOptions) -> Self {
+        Self {
+            inner,
+            fingerprints: Fingerprints::new(),
+            known: Known::new(options.max_counters),
+            reports: Reports::new(options.max_reports),
+            memory: RwLock::new(Arc::new(MemoryStore::new(options.max_counters))),
+            outage: Mutex::new(None),
+            heard: Mutex::new(Heard::new(options.assumed)),
+            options,
+            figures: FallbackFigures::default(),
+        }
+    }
+
+    /// The store behind it.
+    pub const fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    /// What happens without the store, in numbers.
+    pub const fn figures(&self) -> &FallbackFigures {
+        &self.figures
+    }
+
+    /// Since when the store has been lost.
+    pub fn degraded_since(&self) -> Option<Nanos> {
+        self.outage.lock().as_ref().map(Outage::since)
+    }
+
+    /// How many counters wait to be reported.
+    pub fn waiting_reports(&self) -> usize {
+        self.reports.len()
+    }
+
+    /// The nodes that are alive, as far as this one has heard.
+    pub fn membership(&self) -> Membership {
+        self.heard.lock().membership
+    }
+
+    /// Keeps what the store has just said of counters that this node may have to decide alone.
+    fn remember(&self, requests: &[Request<'_>], outcomes: &[Outcome]) {
+        let charges = requests.iter().flat_map(|request| request.charges);
+        for (charge, outcome) in charges.zip(outcomes) {
+            if charge.counter.home.on_failure == OnFailure::Local {
+                let fingerprint = self.fingerprints.of(&charge.counter);
+                self.known.remember(fingerprint, &outcome.status);
+            }
+        }
+    }
+
+    fn share(&self, limit: &Limit) -> Limit {
+        let Membership { nodes, rank } = self.membership();
+        limit.share(rank, nodes)
+    }
+}
+
+impl<S: SharedStore> Member for Resilient<S> {
+    fn membership(&self) -> Membership {
+        self.membership()
+    }
+}
+
+impl<S: SharedStore> Store for Resilient<S> {
+    async fn decide(
+        &self,
+        requests: &[Request<'_>],
+        now: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> Result<Decided, StoreError> {
+        let first = outcomes.len();
+        match self.inner.decide(requests, now, outcomes).await {
+            Ok(decided) => {
+                self.remember(requests, outcomes.get(first..).unwrap_or_default());
+                Ok(decided)
+            }
+            Err(error) => {
+                outcomes.truncate(first);
+                Ok(self.fall_back(requests, error.failure, now, outcomes))
+            }
+        }
+    }
+
+    /// What waits to be reported is taken off that; the rest goes to the store. Where that does not
+    /// answer, this node's memory has the room at least, and the store does not learn of it.
+    async fn give_back(&self, returns: &[GiveBack<'_>], now: Nanos) -> Result<(), StoreError> {
+        let at = self.inner.clock(now);
+        let here = |give_back: &GiveBack<'_>| {
+            let share = self.share(give_back.limit);
+            self.memory().give_back_now(&GiveBack { limit: &share, ..*give_back }, at);
+        };
+        let mut rest = SmallVec::<[GiveBack<'_>; 8]>::new();
+        for give_back in returns {
+            let fingerprint = self.fingerprints.of(&give_back.counter);
+            if self.reports.take_back(fingerprint, &give_back.receipt, at) {
+                here(give_back);
+            } else {
+                rest.push(*give_back);
+            }
+        }
+        if !rest.is_empty() && self.inner.give_back(&rest, now).await.is_err() {
+            rest.iter().for_each(here);
+        }
+        Ok(())
+    }
+
+    /// Whoever resets a counter must know if the store did not: here it is forgotten in any case.
+    async fn reset(&self, counters: &[Counter<'_>], now: Nanos) -> Result<(), StoreError> {
+        for counter in counters {
+            let fingerprint = self.fingerprints.of(counter);
+            self.known.forget(fingerprint);
+            self.reports.forget(fingerprint);
+        }
+        self.memory().reset(counters, now).await?;
+        self.inner.reset(counters, now).await
+    }
+
+    async fn renew(
+        &self,
+        counter: &Counter<'_>,
+        limit: &Limit,
+        slot: SlotId,
+        now: Nanos,
+    ) -> Result<bool, StoreError> {
+        let answer = self.inner.renew(counter, limit, slot, now).await;
+        if answer == Ok(true) {
+            return answer;
+        }
+        let (at, share) = (self.inner.clock(now), self.share(limit));
+        let memory = self.memory();
+        if memory.renew(counter, &share, slot, at).await? {
+            self.reports.renew(self.fingerprints.of(counter), slot, at);
+            return Ok(true);
+        }
+        let Err(error) = answer else { return answer };
+        match counter.home.on_failure {
+            OnFailure::Closed => Err(error),
+            OnFailure::Open => Ok(true),
+            // It was taken before the store was lost, and is held by this node from now on.
+            OnFailure::Local => {
+                let ask = Ask::slot(slot);
+                let charge = Charge { counter: *counter, limit, ask, role: Role::Must };
+                memory.decide_single(&Charge { limit: &share, ..charge }, Mode::Owe, at);
+                self.note(&charge, &share, at);
+                Ok(true)
+            }
+        }
+    }
+
+    async fn release(
+        &self,
+        counter: &Counter<'_>,
+        slot: SlotId,
+        now: Nanos,
+    ) -> Result<bool, StoreError> {
+        let (at, fingerprint) = (self.inner.clock(now), self.fingerprints.of(counter));
+        let was_waiting = self.reports.take_back(fingerprint, &Receipt::Slot(slot), at);
+        let was_here = self.memory().release(counter, slot, at).await?;
+        let was_there = self.inner.release(counter, slot, now).await.unwrap_or(false);
+        Ok(was_waiting || was_here || was_there)
+    }
+
+    fn names(&self) -> &[String] {
+        self.inner.names()
+    }
+
+    async fn claim(&self, id: u128, content: u128) -> Result<Claim, StoreError> {
+        Ok(self.inner.claim(id, content).await.unwrap_or(Claim::NotShared))
+    }
+
+    async fn publish(
+        &self,
+        id: u128,
+        content: u128,
+        answer: Option<&[u8]>,
+    ) -> Result<(), StoreError> {
+        // Whoever waits for it answers for itself after a while.
+        let _unheard = self.inner.publish(id, content, answer).await;
+        Ok(())
+    }
+}

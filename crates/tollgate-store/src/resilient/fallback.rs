@@ -1,0 +1,230 @@
+//! Deciding without the store.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::FutureExt;
+use smallvec::SmallVec;
+use tollgate_core::{Ask, Examination, Limit, Nanos, Outcome, Receipt, SECOND, SlotId, Status};
+
+use super::Resilient;
+use crate::{
+    Charge, Decided, Degraded, Failure, Fallback, Membership, MemoryStore, Mode, OnFailure,
+    Outcomes, Request, Role, SharedStore, Store, passes_as,
+};
+
+/// After how long whoever was refused for want of the store may ask again.
+const ASK_AGAIN: Nanos = SECOND;
+
+/// The share of every charge that is decided here.
+type Shares = SmallVec<[Limit; 4]>;
+
+impl<S: SharedStore> Resilient<S> {
+    /// Decides requests without the store.
+    pub(super) fn fall_back(
+        &self,
+        requests: &[Request<'_>],
+        failure: Failure,
+        now: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> Decided {
+        let at = self.inner.clock(now);
+        self.lose(requests, failure, at);
+        let memory = self.memory();
+        let each: SmallVec<[Fallback; 4]> = requests
+            .iter()
+            .map(|request| self.decide_without(request, &memory, at, outcomes))
+            .collect();
+        for fallback in &each {
+            self.figures.count(*fallback);
+        }
+        let degraded = |fallback| Degraded { failure, fallback };
+        let gravest = each.iter().copied().max_by_key(|fallback| match fallback {
+            Fallback::Open => 0,
+            Fallback::Local { .. } => 1,
+            Fallback::Closed => 2,
+        });
+        let is_one = each.iter().all(|fallback| Some(*fallback) == gravest);
+        Decided {
+            degraded: gravest.map(degraded),
+            degraded_each: (!is_one)
+                .then(|| each.into_iter().map(|fallback| Some(degraded(fallback))).collect()),
+            ..Decided::at(at)
+        }
+    }
+
+    fn decide_without(
+        &self,
+        request: &Request<'_>,
+        memory: &MemoryStore,
+        at: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> Fallback {
+        let Membership { nodes, rank } = self.membership();
+        let policy = |charge: &Charge<'_>| charge.counter.home.on_failure;
+        let is_closed = (request.charges.iter())
+            .any(|charge| charge.role != Role::Watch && policy(charge) == OnFailure::Closed);
+        let is_local = |charge: &&Charge<'_>| policy(charge) == OnFailure::Local;
+        let local = request.charges.iter().filter(is_local);
+        let shares: Shares = local.clone().map(|charge| charge.limit.share(rank, nodes)).collect();
+        let told = {
+            let shared = local.zip(&shares).map(|(charge, limit)| Charge { limit, ..*charge });
+            let shared: SmallVec<[Charge<'_>; 4]> = shared.collect();
+            self.decide_shares(request, &shared, memory, is_closed, at)
+        };
+        let (mut told, mut shares) = (told.into_iter(), shares.iter());
+        for charge in request.charges {
+            let outcome = match policy(charge) {
+                OnFailure::Local => {
+                    let share = shares.next().unwrap_or(charge.limit);
+                    let outcome = told.next().unwrap_or_else(|| closed(at));
+                    if outcome.receipt != Receipt::Nothing {
+                        self.note(charge, share, at);
+                    }
+                    if is_closed && charge.role == Role::AnyOf {
+                        Outcome { receipt: outcome.receipt, ..closed(at) }
+                    } else {
+                        soon_instead_of_never(charge, outcome, at)
+                    }
+                }
+                other => {
+                    if request.mode == Mode::Owe {
+                        // It was spent already, whatever the policy: the store learns of it.
+                        self.note(charge, charge.limit, at);
+                    }
+                    let refuses = match charge.role {
+                        Role::Watch => false,
+                        Role::Must => other == OnFailure::Closed,
+                        Role::AnyOf => is_closed,
+                    };
+                    if refuses { closed(at) } else { passed(charge, at) }
+                }
+            };
+            outcomes.push(outcome);
+        }
+        if is_closed {
+            Fallback::Closed
+        } else if request.charges.iter().any(|charge| policy(charge) == OnFailure::Local) {
+            Fallback::Local { nodes }
+        } else {
+            Fallback::Open
+        }
+    }
+
+    /// Decides the charges of a request that fall to this node, all or none.
+    fn decide_shares(
+        &self,
+        request: &Request<'_>,
+        shared: &[Charge<'_>],
+        memory: &MemoryStore,
+        is_closed: bool,
+        at: Nanos,
+    ) -> Outcomes {
+        let mut told = Outcomes::new();
+        if shared.is_empty() {
+            return told;
+        }
+        let mut whole = request.charges.iter();
+        for share in shared {
+            let of = |charge: &&Charge<'_>| charge.counter.home.on_failure == OnFailure::Local;
+            if let Some(charge) = whole.find(of) {
+                self.carry(charge, share.limit, memory, at);
+            }
+        }
+        let has_open_member = (request.charges.iter()).any(|charge| {
+            charge.role == Role::AnyOf && charge.counter.home.on_failure == OnFailure::Open
+        });
+        let mode = match request.mode {
+            // Refused already: only for its figures.
+            Mode::Charge | Mode::Hold if is_closed => Mode::Peek,
+            // The group passes by a member that is not counted.
+            Mode::Charge if has_open_member => Mode::Hold,
+            mode => mode,
+        };
+        memory.decide_now(&Request { charges: shared, mode }, at, &mut told);
+        debug_assert!(mode.charges(passes_as(mode, shared, &told)) || told.iter().all(is_nothing));
+        told
+    }
+
+    /// Charges this node's part of what was last known to be used, once, before the first decision
+    /// on a counter.
+    fn carry(&self, charge: &Charge<'_>, share: &Limit, memory: &MemoryStore, at: Nanos) {
+        let (counter, limit) = (&charge.counter, charge.limit);
+        let fingerprint = self.fingerprints.of(counter);
+        self.known.hand_on(fingerprint, |then| {
+            let used = limit.used_later(&then, at);
+            let carried = part_of(used, share.capacity(), limit.capacity());
+            // What was counted here in an outage before this one is in what is known, except for
+            // what could not be reported yet.
+            let (untold, slots) = self.reports.untold(fingerprint, at);
+            memory.reset(std::slice::from_ref(counter), at).now_or_never();
+            let owe = |ask: Ask| {
+                let charge = Charge { counter: *counter, limit: share, ask, role: Role::Must };
+                memory.decide_single(&charge, Mode::Owe, at);
+            };
+            if limit.holds_slots() {
+                let others = (0..carried.min(share.capacity())).map(|number| {
+                    // Nobody's: they come back by expiry only.
+                    SlotId(fingerprint ^ u128::from(number) << 64)
+                });
+                slots.into_iter().chain(others).for_each(|slot| owe(Ask::slot(slot)));
+            } else if carried > 0 || untold > 0 {
+                owe(Ask::cost(carried.saturating_add(untold)));
+            }
+        });
+    }
+
+    /// Keeps a charge, to report it when the store is back.
+    pub(super) fn note(&self, charge: &Charge<'_>, share: &Limit, at: Nanos) {
+        let fingerprint = self.fingerprints.of(&charge.counter);
+        if !self.reports.add(fingerprint, charge, share, at) {
+            self.figures.dropped_reports.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The memory that decides.
+    pub(super) fn memory(&self) -> Arc<MemoryStore> {
+        Arc::clone(&self.memory.read())
+    }
+}
+
+fn is_nothing(outcome: &Outcome) -> bool {
+    outcome.receipt == Receipt::Nothing
+}
+
+/// `amount * part / whole`, rounded up.
+fn part_of(amount: u64, part: u64, whole: u64) -> u64 {
+    let scaled = (u128::from(amount) * u128::from(part)).div_ceil(u128::from(whole.max(1)));
+    u64::try_from(scaled).unwrap_or(u64::MAX)
+}
+
+/// Refused for want of the store.
+fn closed(at: Nanos) -> Outcome {
+    let retry_at = at.saturating_add(ASK_AGAIN);
+    Outcome {
+        examination: Examination::Refuse { retry_at: Some(retry_at) },
+        status: Status { used: 0, remaining: 0, reset_at: retry_at },
+        receipt: Receipt::Nothing,
+    }
+}
+
+/// Passes uncounted.
+fn passed(charge: &Charge<'_>, at: Nanos) -> Outcome {
+    Outcome {
+        examination: Examination::Admit { wait: 0 },
+        status: charge.limit.status(&charge.limit.fresh(), at),
+        receipt: Receipt::Nothing,
+    }
+}
+
+/// What does not fit into this node's share may fit into the whole, once the store is back.
+fn soon_instead_of_never(charge: &Charge<'_>, outcome: Outcome, at: Nanos) -> Outcome {
+    let cost = if charge.limit.holds_slots() { 1 } else { charge.ask.cost };
+    let is_never = outcome.examination == Examination::Refuse { retry_at: None };
+    if is_never && cost <= charge.limit.capacity() {
+        let retry_at = Some(at.saturating_add(ASK_AGAIN));
+        Outcome { examination: Examination::Refuse { retry_at }, ..outcome }
+    } else {
+        outcome
+    }
+}

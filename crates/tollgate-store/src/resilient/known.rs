@@ -1,0 +1,142 @@
+//! What was last known of every counter, so that a node that is cut off does not start from nothing.
+//!
+//! Two generations: when the younger is full, it becomes the older, and the older is dropped. What was
+//! seen lately is therefore always known, nothing is searched for when room is needed, and memory
+//! stays within its bound.
+
+use parking_lot::Mutex;
+use tollgate_core::{Nanos, Status};
+
+use crate::leased::key::ByFingerprint;
+
+/// A power of two.
+const SHARDS: usize = 64;
+
+#[derive(Debug, Clone, Copy)]
+struct Usage {
+    used: u64,
+    reset_at: Nanos,
+}
+
+#[repr(align(64))]
+#[derive(Default)]
+struct Generations {
+    young: ByFingerprint<Usage>,
+    old: ByFingerprint<Usage>,
+}
+
+pub(super) struct Known {
+    shards: Box<[Mutex<Generations>]>,
+    /// How many counters a generation of a shard may have.
+    per_generation: usize,
+}
+
+impl Known {
+    pub(super) fn new(max_counters: usize) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            per_generation: max_counters.div_ceil(2 * SHARDS).max(1),
+        }
+    }
+
+    #[inline]
+    fn shard(&self, fingerprint: u128) -> Option<&Mutex<Generations>> {
+        self.shards.get(fingerprint as usize & (SHARDS - 1))
+    }
+
+    #[inline]
+    pub(super) fn remember(&self, fingerprint: u128, status: &Status) {
+        let Some(shard) = self.shard(fingerprint) else { return };
+        let mut shard = shard.lock();
+        let Generations { young, old } = &mut *shard;
+        let usage = Usage { used: status.used, reset_at: status.reset_at };
+        if let Some(known) = young.get_mut(&fingerprint) {
+            *known = usage;
+            return;
+        }
+        if usage.used == 0 {
+            // As good as unknown.
+            old.remove(&fingerprint);
+            return;
+        }
+        if young.len() >= self.per_generation {
+            std::mem::swap(young, old);
+            young.clear();
+        }
+        young.insert(fingerprint, usage);
+    }
+
+    /// Hands on what is known of a counter, once: whoever gets it accounts for it before anybody else
+    /// can find that nothing is known any more.
+    pub(super) fn hand_on(&self, fingerprint: u128, account: impl FnOnce(Status)) {
+        let Some(shard) = self.shard(fingerprint) else { return };
+        let mut shard = shard.lock();
+        let Generations { young, old } = &mut *shard;
+        let (newer, older) = (young.remove(&fingerprint), old.remove(&fingerprint));
+        if let Some(Usage { used, reset_at }) = newer.or(older) {
+            account(Status { used, remaining: 0, reset_at });
+        }
+    }
+
+    pub(super) fn forget(&self, fingerprint: u128) {
+        self.hand_on(fingerprint, |_| {});
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.shards.iter().map(|s| s.lock()).map(|s| s.young.len() + s.old.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(used: u64) -> Status {
+        Status { used, remaining: 0, reset_at: 7 }
+    }
+
+    fn take(known: &Known, fingerprint: u128) -> Option<u64> {
+        let mut taken = None;
+        known.hand_on(fingerprint, |status| taken = Some(status.used));
+        taken
+    }
+
+    #[test]
+    fn the_last_word_counts_and_is_handed_on_once() {
+        let known = Known::new(1000);
+        known.remember(1, &status(3));
+        known.remember(1, &status(5));
+        assert_eq!(take(&known, 1), Some(5));
+        assert_eq!(take(&known, 1), None);
+        known.remember(2, &status(0));
+        assert_eq!(take(&known, 2), None, "nothing used is nothing known");
+        known.remember(3, &status(1));
+        known.forget(3);
+        assert_eq!(take(&known, 3), None);
+    }
+
+    #[test]
+    fn what_was_seen_lately_is_known_and_memory_is_bounded() {
+        let known = Known::new(1_000);
+        for number in 0..100_000_u128 {
+            known.remember(number << 64 | number, &status(number as u64 + 1));
+            // This one is seen again and again.
+            known.remember(5 << 64 | 5, &status(number as u64 + 1));
+        }
+        assert!(known.len() <= 1_000 + 2 * SHARDS, "{}", known.len());
+        assert_eq!(take(&known, 5 << 64 | 5), Some(100_000));
+        assert_eq!(take(&known, 99_999 << 64 | 99_999), Some(100_000));
+        assert_eq!(take(&known, 9 << 64 | 9), None);
+    }
+
+    #[test]
+    fn an_older_word_does_not_come_back() {
+        let known = Known::new(SHARDS * 2);
+        known.remember(0, &status(9));
+        // Another of the same shard makes it old.
+        known.remember(1 << 64, &status(1));
+        known.remember(0, &status(0));
+        assert_eq!(take(&known, 0), None);
+    }
+}

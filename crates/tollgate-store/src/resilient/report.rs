@@ -1,0 +1,251 @@
+//! What was admitted without the store, until it is told.
+//!
+//! Only what the store would still count is told: a window that is over is not charged for, and a
+//! bucket has paid for part of it meanwhile. So an outage of an hour is not followed by an hour of
+//! refusals.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tollgate_core::{Algorithm, Ask, Limit, LimitSpec, Nanos, Receipt, Slot, SlotId, Slots, Small};
+
+use crate::leased::key::{ByFingerprint, Owned};
+use crate::{Charge, Counter};
+
+/// What is to be told of one counter.
+struct Report {
+    owned: Arc<Owned>,
+    /// The limit by which the amount wears off.
+    wears: Limit,
+    /// What was admitted and not sent.
+    waiting: Small,
+    /// What is being sent.
+    sent: u64,
+    /// The slots that were taken.
+    slots: Slots,
+}
+
+/// What is to be charged on the store for one counter.
+pub(super) struct Sending {
+    pub(super) fingerprint: u128,
+    pub(super) owned: Arc<Owned>,
+    pub(super) cost: u64,
+    pub(super) slots: SmallVec<[SlotId; 4]>,
+}
+
+/// Everything that is to be told.
+pub(super) struct Reports {
+    waiting: Mutex<ByFingerprint<Report>>,
+    /// How many there are, so that nobody locks to find none.
+    len: AtomicUsize,
+    most: usize,
+}
+
+impl Report {
+    fn new(counter: &Counter<'_>, limit: &Limit, share: &Limit) -> Self {
+        let wears = wears_off_by(limit, share);
+        Self {
+            owned: Arc::new(Owned::new(counter, limit)),
+            waiting: wears.fresh_small(),
+            wears,
+            sent: 0,
+            slots: Slots::default(),
+        }
+    }
+
+    /// What the store would still count of what waits.
+    fn worth(&self, at: Nanos) -> u64 {
+        match self.waiting {
+            // Of a log, windows of this size are kept instead of entries: rather too much is told.
+            Small::Sliding(counts)
+                if self.owned.limit.algorithm() != Algorithm::SlidingWindowCounter =>
+            {
+                let previous = if at < counts.end { counts.previous } else { 0 };
+                let is_over = at >= counts.end.saturating_add(self.wears.window_nanos());
+                if is_over { 0 } else { counts.current.saturating_add(previous) }
+            }
+            state => self.wears.status_small(&state, at).used,
+        }
+    }
+
+    fn is_empty(&self, at: Nanos) -> bool {
+        self.sent == 0 && self.slots.fresh_at() <= at && self.worth(at) == 0
+    }
+
+    fn add(&mut self, ask: &Ask, at: Nanos) {
+        if self.owned.limit.holds_slots() {
+            self.hold(ask.slot, at);
+        } else {
+            self.wears.charge_small(&mut self.waiting, ask.cost, at);
+        }
+    }
+
+    fn hold(&mut self, id: SlotId, at: Nanos) {
+        let expires_at = at.saturating_add(self.owned.limit.slot_ttl());
+        let others = self.slots.iter().filter(|slot| slot.id != id && slot.expires_at > at);
+        self.slots = Slots::from_slots(others.copied().chain([Slot { id, expires_at }]));
+    }
+
+    /// Takes a cost off what waits: the last of it, whichever it was.
+    fn take_back(&mut self, cost: u64, at: Nanos) -> bool {
+        if cost == 0 || self.worth(at) < cost {
+            return false;
+        }
+        let receipt = match self.waiting {
+            Small::Fixed(state) => Receipt::Window { end: state.end, cost },
+            Small::Sliding(state) => Receipt::Window { end: state.end, cost },
+            Small::Bucket(state) => Receipt::Bucket { nominal_end: state.tat, cost },
+        };
+        self.wears.give_back_small(&mut self.waiting, &receipt, at);
+        true
+    }
+}
+
+/// A node's admissions wear off at the pace of its share, as those of all nodes together do at the
+/// pace of the whole.
+fn wears_off_by(limit: &Limit, share: &Limit) -> Limit {
+    let share = if share.quota() > 0 { share } else { limit };
+    if limit.algorithm() != Algorithm::SlidingWindowLog {
+        return share.clone();
+    }
+    let spec = LimitSpec {
+        algorithm: Algorithm::SlidingWindowCounter,
+        quota: share.quota(),
+        window: share.window().clone(),
+        burst: None,
+        slot_ttl: 0,
+    };
+    Limit::new(spec).unwrap_or_else(|_| share.clone())
+}
+
+impl Reports {
+    pub(super) fn new(most: usize) -> Self {
+        Self { waiting: Mutex::default(), len: AtomicUsize::new(0), most }
+    }
+
+    /// How many counters wait.
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
+    }
+
+    fn with<R>(&self, act: impl FnOnce(&mut ByFingerprint<Report>) -> R) -> R {
+        let mut reports = self.waiting.lock();
+        let result = act(&mut reports);
+        self.len.store(reports.len(), Ordering::Relaxed);
+        result
+    }
+
+    /// Notes a charge that was made without the store. False if there is no room for it.
+    pub(super) fn add(
+        &self,
+        fingerprint: u128,
+        charge: &Charge<'_>,
+        share: &Limit,
+        at: Nanos,
+    ) -> bool {
+        if charge.ask.cost == 0 && !charge.limit.holds_slots() {
+            return true;
+        }
+        self.with(|reports| {
+            if reports.len() >= self.most && !reports.contains_key(&fingerprint) {
+                return false;
+            }
+            let new = || Report::new(&charge.counter, charge.limit, share);
+            reports.entry(fingerprint).or_insert_with(new).add(&charge.ask, at);
+            true
+        })
+    }
+
+    /// What is not told of a counter: a cost, or slots.
+    pub(super) fn untold(&self, fingerprint: u128, at: Nanos) -> (u64, SmallVec<[SlotId; 4]>) {
+        if self.len() == 0 {
+            return Default::default();
+        }
+        self.with(|reports| {
+            reports.get(&fingerprint).map_or_else(Default::default, |report| {
+                let slots = report.slots.iter().filter(|slot| slot.expires_at > at);
+                let cost = report.worth(at).saturating_add(report.sent);
+                (cost, slots.map(|slot| slot.id).collect())
+            })
+        })
+    }
+
+    /// Takes a charge off what waits, so that it is never told. False if it does not wait.
+    pub(super) fn take_back(&self, fingerprint: u128, receipt: &Receipt, at: Nanos) -> bool {
+        if self.len() == 0 {
+            return false;
+        }
+        self.with(|reports| {
+            let Some(report) = reports.get_mut(&fingerprint) else { return false };
+            match *receipt {
+                Receipt::Nothing => false,
+                Receipt::Slot(id) => report.slots.release(id),
+                Receipt::Window { cost, .. }
+                | Receipt::Log { cost, .. }
+                | Receipt::Bucket { cost, .. } => report.take_back(cost, at),
+            }
+        })
+    }
+
+    /// Holds a slot longer that waits to be told.
+    pub(super) fn renew(&self, fingerprint: u128, id: SlotId, at: Nanos) {
+        if self.len() == 0 {
+            return;
+        }
+        self.with(|reports| {
+            if let Some(report) = reports.get_mut(&fingerprint)
+                && report.slots.iter().any(|slot| slot.id == id)
+            {
+                report.hold(id, at);
+            }
+        });
+    }
+
+    pub(super) fn forget(&self, fingerprint: u128) {
+        if self.len() > 0 {
+            self.with(|reports| reports.remove(&fingerprint));
+        }
+    }
+
+    /// What is to be sent now. It waits on until its answer has come; what has worn off is dropped.
+    pub(super) fn send(&self, at: Nanos) -> Vec<Sending> {
+        if self.len() == 0 {
+            return Vec::new();
+        }
+        self.with(|reports| {
+            reports.retain(|_, report| !report.is_empty(at));
+            reports
+                .iter_mut()
+                .filter(|(_, report)| report.sent == 0)
+                .map(|(fingerprint, report)| {
+                    let cost = report.worth(at);
+                    (report.sent, report.waiting) = (cost, report.wears.fresh_small());
+                    let slots = report.slots.iter().filter(|slot| slot.expires_at > at);
+                    let slots = slots.map(|slot| slot.id).collect();
+                    let owned = Arc::clone(&report.owned);
+                    Sending { fingerprint: *fingerprint, owned, cost, slots }
+                })
+                .collect()
+        })
+    }
+
+    /// Whether the store has answered: what was sent is dropped, or waits again.
+    pub(super) fn sent(&self, sending: &Sending, has_arrived: bool, at: Nanos) {
+        self.with(|reports| {
+            let Some(report) = reports.get_mut(&sending.fingerprint) else { return };
+            let sent = std::mem::take(&mut report.sent);
+            if has_arrived {
+                for id in &sending.slots {
+                    report.slots.release(*id);
+                }
+                if report.is_empty(at) {
+                    reports.remove(&sending.fingerprint);
+                }
+            } else {
+                report.wears.charge_small(&mut report.waiting, sent, at);
+            }
+        });
+    }
+}
