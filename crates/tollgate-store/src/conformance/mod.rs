@@ -54,7 +54,24 @@ pub trait Harness: Send + Sync + 'static {
 #[macro_export]
 macro_rules! conformance_tests {
     ($make:path) => {
-        $crate::conformance_tests! { $make:
+        $crate::conformance_cases! { tests $make }
+    };
+}
+
+/// Every case on one harness, one after another, for stores that are slow to set up.
+#[macro_export]
+macro_rules! conformance_in_order {
+    ($harness:expr) => {
+        $crate::conformance_cases! { in_order $harness }
+    };
+}
+
+/// The list of cases.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_cases {
+    ($($how:tt)*) => {
+        $crate::conformance_run! { [$($how)*]
             admits_the_quota_and_no_more,
             a_refusal_charges_nothing,
             figures_follow_every_decision,
@@ -87,12 +104,23 @@ macro_rules! conformance_tests {
             many_tasks_on_many_counters_account_exactly,
         }
     };
-    ($make:path: $($case:ident,)*) => {
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_run {
+    ([tests $make:path] $($case:ident,)*) => {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
             async fn $case() {
                 $crate::conformance::$case(&::std::sync::Arc::new($make().await)).await;
             }
+        )*
+    };
+    ([in_order $harness:expr] $($case:ident,)*) => {
+        $(
+            println!("{}", stringify!($case));
+            $crate::conformance::$case($harness).await;
         )*
     };
 }

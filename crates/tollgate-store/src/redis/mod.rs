@@ -1,1 +1,178 @@
 //! Counters in Redis: single server, Sentinel or Cluster.
+//!
+//! State changes only inside scripts on the server, by the server's clock. A script reads counters,
+//! examines and charges; the figures that callers see are worked out here from the state before
+//! (`figures.rs`), so that they are the core's own. Decisions that wait at the same time go as one call
+//! (`lane.rs`); a call that must be repeated is not charged twice, and one that the server comes to too
+//! late is not charged at all (`hub.rs`, `scripts/common.lua`).
+
+mod breaker;
+mod cluster;
+mod connect;
+mod decide;
+mod encode;
+mod figures;
+mod health;
+mod hub;
+mod key;
+mod lane;
+mod lease;
+mod metrics;
+mod msgpack;
+mod node;
+mod operations;
+mod options;
+mod script;
+mod sentinel;
+mod several;
+mod trouble;
+
+use std::sync::Arc;
+
+use tollgate_core::{Limit, Nanos, SlotId};
+
+use crate::{
+    Claim, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant, Membership, Outcomes,
+    Request, SharedStore, Store, StoreError,
+};
+use cluster::Cluster;
+use connect::Endpoint;
+use hub::{Hub, Topology};
+use key::Speller;
+use node::Node;
+use sentinel::Sentinels;
+
+pub use breaker::BreakerState;
+pub use metrics::{BATCH_BOUNDS, Histogram, LATENCY_BOUNDS, Operation, RedisMetrics};
+pub use options::{RedisKind, RedisOptions, RedisOptionsError};
+
+/// Counters in Redis, which any number of nodes share.
+#[derive(Clone)]
+pub struct RedisStore {
+    hub: Arc<Hub>,
+}
+
+impl RedisStore {
+    /// A store as the options say. A Redis that is away is no error: the log says so, and the store works
+    /// as soon as it is back.
+    pub async fn connect(options: RedisOptions) -> Result<Self, RedisOptionsError> {
+        let store = Self::new(&options)?;
+        // Whatever is wrong is in the log by now.
+        let _ = store.ping().await;
+        Ok(store)
+    }
+
+    /// The same without a first look at the server, and without a runtime.
+    pub fn new(options: &RedisOptions) -> Result<Self, RedisOptionsError> {
+        options.check()?;
+        let metrics = Arc::new(RedisMetrics::default());
+        let seeds = options.seeds()?;
+        let topology = match &options.kind {
+            RedisKind::Cluster => {
+                let cluster = Cluster::new(seeds, options, Arc::clone(&metrics));
+                Topology::Cluster(Arc::new(cluster.ok_or(RedisOptionsError::NoUrl)?))
+            }
+            RedisKind::Single => {
+                let seed = seeds.into_iter().next().ok_or(RedisOptionsError::NoUrl)?;
+                let info = Box::new(options.with_credentials(seed));
+                let endpoint = Endpoint::Fixed { info, expects_cluster: false };
+                Topology::One(Arc::new(Node::new(endpoint, Arc::clone(&metrics))))
+            }
+            RedisKind::Sentinel { master_name } => {
+                let sentinels = Sentinels::new(seeds, master_name, options);
+                let endpoint = Endpoint::Sentinel(Arc::new(sentinels));
+                Topology::One(Arc::new(Node::new(endpoint, Arc::clone(&metrics))))
+            }
+        };
+        let speller = Speller::new(&options.prefix, &options.api_key_secret);
+        Ok(Self { hub: Arc::new(Hub::new(topology, speller, metrics, options.timeout)) })
+    }
+
+    /// Whether Redis answers, every node of it.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        Ok(self.hub.ping().await?)
+    }
+
+    /// What happened between this process and Redis.
+    pub fn metrics(&self) -> &Arc<RedisMetrics> {
+        &self.hub.metrics
+    }
+
+    /// The scripts as they are sent, by name, for tests that run them on a clock of their own.
+    #[doc(hidden)]
+    pub fn scripts() -> [(&'static str, &'static str); 3] {
+        [
+            ("decide", &script::DECIDE.text),
+            ("give_back", &script::GIVE_BACK.text),
+            ("lease", &script::LEASE.text),
+        ]
+    }
+}
+
+impl Store for RedisStore {
+    async fn decide(
+        &self,
+        requests: &[Request<'_>],
+        now: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> Result<Decided, StoreError> {
+        Ok(self.hub.decide(requests, now, outcomes).await?)
+    }
+
+    async fn give_back(&self, returns: &[GiveBack<'_>], _now: Nanos) -> Result<(), StoreError> {
+        Ok(self.hub.give_back(returns).await?)
+    }
+
+    async fn reset(&self, counters: &[Counter<'_>], _now: Nanos) -> Result<(), StoreError> {
+        Ok(self.hub.reset(counters).await?)
+    }
+
+    async fn renew(
+        &self,
+        counter: &Counter<'_>,
+        limit: &Limit,
+        slot: SlotId,
+        _now: Nanos,
+    ) -> Result<bool, StoreError> {
+        if !limit.fits_micros() {
+            return Err(Failure::Protocol.into());
+        }
+        Ok(self.hub.slots(counter, slot, limit.slot_ttl()).await?)
+    }
+
+    async fn release(
+        &self,
+        counter: &Counter<'_>,
+        slot: SlotId,
+        _now: Nanos,
+    ) -> Result<bool, StoreError> {
+        Ok(self.hub.slots(counter, slot, 0).await?)
+    }
+
+    async fn claim(&self, id: u128, content: u128) -> Result<Claim, StoreError> {
+        Ok(self.hub.claim(id, content).await?)
+    }
+
+    async fn publish(
+        &self,
+        id: u128,
+        content: u128,
+        answer: Option<&[u8]>,
+    ) -> Result<(), StoreError> {
+        Ok(self.hub.publish(id, content, answer).await?)
+    }
+}
+
+impl SharedStore for RedisStore {
+    async fn lease(&self, ask: &LeaseAsk<'_>) -> Result<LeaseGrant, StoreError> {
+        Ok(self.hub.lease(ask).await?)
+    }
+
+    async fn announce(&self, node: &str, ttl: Nanos) -> Result<Membership, StoreError> {
+        Ok(self.hub.announce(node, ttl).await?)
+    }
+
+    fn clock(&self, now: Nanos) -> Nanos {
+        self.hub.clock().unwrap_or(now)
+    }
+}

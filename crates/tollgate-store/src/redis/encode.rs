@@ -1,0 +1,202 @@
+//! Requests as the scripts read them.
+
+use smallvec::SmallVec;
+use tollgate_core::{Algorithm, Ask, Limit, MICRO, MOST_MICROS, Nanos, Receipt, SECOND, Window};
+
+use super::figures::Line;
+use super::key::{Keys, Speller};
+use super::msgpack::Elements;
+use crate::{Charge, Failure, Mode, Request, Role};
+
+pub(super) type Lines<'a> = SmallVec<[Line<'a>; 8]>;
+
+/// How a limit is counted; `scripts/counters.lua` has the same names.
+const BUCKET: u64 = 1;
+const WINDOW: u64 = 2;
+const CALENDAR: u64 = 3;
+const SLIDING: u64 = 4;
+const LOG: u64 = 5;
+const SLOTS: u64 = 6;
+
+/// How far the server's clock may be from what we take it for before a calendar's next or last window
+/// has to be looked up for it.
+const CLOCK_DOUBT: Nanos = 60 * SECOND;
+
+/// Requests on their way into a call.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Encoded {
+    pub(super) keys: Keys,
+    pub(super) elements: Elements,
+    /// Per request, how many numbers its answer has after its verdict.
+    pub(super) replies: SmallVec<[u32; 4]>,
+    /// Whether any of it may change a counter.
+    pub(super) charges: bool,
+}
+
+impl Encoded {
+    /// Adds a request, and to `lines` its charges. `now` is what we take the server's clock for.
+    pub(super) fn push<'a>(
+        &mut self,
+        speller: &Speller,
+        request: &Request<'a>,
+        now: Nanos,
+        lines: &mut Lines<'a>,
+    ) -> Result<(), Failure> {
+        self.begin(request.mode, request.charges.len());
+        let first = self.keys.len();
+        for (index, charge) in request.charges.iter().enumerate() {
+            speller.push_counter(&charge.counter, &mut self.keys);
+            self.charge(charge.limit, &charge.ask, charge.role, now)?;
+            let counter = self.keys.first_like(first, first + index) - first;
+            let Charge { limit, ask, role, .. } = *charge;
+            lines.push(Line { counter, limit, ask, role });
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin(&mut self, mode: Mode, charges: usize) {
+        let mode_number = match mode {
+            Mode::Charge => 0,
+            Mode::Peek => 1,
+            Mode::Owe => 2,
+            Mode::Hold => 3,
+        };
+        self.charges |= mode != Mode::Peek;
+        self.elements.number(mode_number);
+        self.elements.number(charges as u64);
+        self.replies.push(0);
+    }
+
+    /// Adds a charge to the request begun last; its key is added apart.
+    pub(super) fn charge(
+        &mut self,
+        limit: &Limit,
+        ask: &Ask,
+        role: Role,
+        now: Nanos,
+    ) -> Result<(), Failure> {
+        self.elements.number(kind_of(limit)?);
+        self.elements.number(match role {
+            Role::Must => 0,
+            Role::AnyOf => 1,
+            Role::Watch => 2,
+        });
+        push_parameters(&mut self.elements, limit, ask, now);
+        if let Some(reply) = self.replies.last_mut() {
+            *reply += answer_width(limit);
+        }
+        Ok(())
+    }
+
+    pub(super) fn append(&mut self, other: &Self) {
+        self.keys.append(&other.keys);
+        self.elements.append(&other.elements);
+        self.replies.extend_from_slice(&other.replies);
+        self.charges |= other.charges;
+    }
+}
+
+/// How many numbers tell whether a charge fits, and the state before.
+pub(super) fn answer_width(limit: &Limit) -> u32 {
+    match limit.algorithm() {
+        Algorithm::FixedWindow => 3,
+        Algorithm::Concurrency => 5,
+        _ => 4,
+    }
+}
+
+/// How a limit is counted. An error where it cannot be in whole microseconds below 2^53, which a rule's
+/// check tells beforehand.
+pub(super) fn kind_of(limit: &Limit) -> Result<u64, Failure> {
+    if !limit.fits_micros() {
+        return Err(Failure::Protocol);
+    }
+    Ok(match (limit.algorithm(), limit.window()) {
+        (Algorithm::FixedWindow, Window::Calendar(_)) => CALENDAR,
+        (Algorithm::FixedWindow, Window::Every(_)) => WINDOW,
+        (Algorithm::SlidingWindowCounter, _) => SLIDING,
+        (Algorithm::SlidingWindowLog, _) => LOG,
+        (Algorithm::Concurrency, _) => SLOTS,
+        _ => BUCKET,
+    })
+}
+
+/// The parameters of a charge, as its kind has them.
+pub(super) fn push_parameters(elements: &mut Elements, limit: &Limit, ask: &Ask, now: Nanos) {
+    let cost = ask.cost.min(MOST_MICROS);
+    match (limit.algorithm(), limit.window()) {
+        (Algorithm::Concurrency, _) => {
+            elements.text(format!("{:032x}", ask.slot.0).as_bytes());
+            elements.number(limit.quota().min(MOST_MICROS));
+            elements.number(limit.slot_ttl() / MICRO);
+        }
+        (Algorithm::FixedWindow, Window::Calendar(calendar)) => {
+            elements.number(cost);
+            elements.number(limit.quota());
+            let (start, end) = calendar.bounds(now);
+            let far = |from: Nanos, to: Nanos| to.saturating_sub(from) > CLOCK_DOUBT;
+            let before =
+                if far(start, now) { start } else { calendar.bounds(start.saturating_sub(1)).0 };
+            let after = if far(now, end) { end } else { calendar.bounds(end).1 };
+            for bound in [before, start, end, after] {
+                elements.number(bound / MICRO);
+            }
+        }
+        (algorithm, _) if algorithm.is_bucket() => {
+            let pace = limit.micro_pace();
+            match pace.room_for(&Ask { cost, ..*ask }) {
+                Some(room) => {
+                    elements.number(room.micros);
+                    elements.number(room.part);
+                }
+                None => {
+                    elements.never();
+                    elements.number(0);
+                }
+            }
+            let span = pace.span_of(cost);
+            elements.number(span.micros);
+            elements.number(span.part);
+            elements.number(pace.unit());
+        }
+        _ => {
+            elements.number(cost);
+            elements.number(limit.quota());
+            elements.number(limit.window_nanos() / MICRO);
+        }
+    }
+}
+
+/// The kind and figures of a receipt, as `scripts/receipts.lua` reads them; false where there is nothing
+/// to give back.
+pub(super) fn push_receipt(elements: &mut Elements, limit: &Limit, receipt: &Receipt) -> bool {
+    let Ok(kind) = kind_of(limit) else { return false };
+    match (kind, receipt) {
+        (BUCKET, Receipt::Bucket { nominal_end, cost }) => {
+            let pace = limit.micro_pace();
+            elements.number(kind);
+            for span in [pace.rounded_down(*nominal_end), pace.span_of((*cost).min(MOST_MICROS))] {
+                elements.number(span.micros);
+                elements.number(span.part);
+            }
+            elements.number(pace.unit());
+        }
+        (WINDOW | CALENDAR, Receipt::Window { end, cost }) => {
+            elements.number(kind);
+            elements.number(end / MICRO);
+            elements.number((*cost).min(MOST_MICROS));
+        }
+        (SLIDING, Receipt::Window { end, cost }) | (LOG, Receipt::Log { at: end, cost }) => {
+            elements.number(kind);
+            elements.number(end / MICRO);
+            elements.number((*cost).min(MOST_MICROS));
+            elements.number(limit.window_nanos() / MICRO);
+        }
+        (SLOTS, Receipt::Slot(slot)) => {
+            elements.number(kind);
+            elements.text(format!("{:032x}", slot.0).as_bytes());
+        }
+        _ => return false,
+    }
+    true
+}

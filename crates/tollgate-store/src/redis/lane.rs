@@ -1,0 +1,272 @@
+//! One connection of one runtime to one Redis node, and the decisions that wait for it.
+//!
+//! A decision goes at once while fewer than two calls are under way. Otherwise it waits, and when a call
+//! returns, all that have gathered go together as one. No timer is involved: the busier the server, the
+//! larger the calls.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::connect::{self, Refusal};
+use super::encode::Encoded;
+use super::hub::{Call, Hub};
+use super::metrics::Operation;
+use super::node::Node;
+use super::script::DECIDE;
+use crate::Failure;
+
+/// Calls under way at once.
+const CALLS: usize = 2;
+
+/// The most requests and charges of one call.
+pub(super) const MOST_REQUESTS: usize = 64;
+pub(super) const MOST_CHARGES: usize = 512;
+
+/// The most decisions that wait.
+const MOST_WAITING: usize = 8_192;
+
+/// A decision on its way.
+pub(super) struct Job {
+    pub(super) encoded: Encoded,
+    pub(super) slot: u16,
+    pub(super) deadline: Instant,
+    pub(super) reply: oneshot::Sender<Result<Answer, Failure>>,
+}
+
+/// What became of it: per request a verdict, and what the script saw.
+#[derive(Debug, Default)]
+pub(super) struct Answer {
+    /// The server's clock, in microseconds.
+    pub(super) now: u64,
+    pub(super) numbers: Vec<u64>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    pumps: usize,
+}
+
+type Connected = Result<(u64, MultiplexedConnection), Refusal>;
+
+#[derive(Default)]
+enum Link {
+    #[default]
+    Down,
+    Connecting(watch::Receiver<Option<Connected>>),
+    Up(u64, MultiplexedConnection),
+}
+
+/// One connection of one runtime to one node.
+#[derive(Default)]
+pub(super) struct Lane {
+    queue: Mutex<Queue>,
+    link: Mutex<Link>,
+}
+
+impl Lane {
+    /// Puts a decision on the lane.
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        hub: &Arc<Hub>,
+        node: &Arc<Node>,
+        job: Job,
+    ) -> Result<(), Failure> {
+        let mut queue = self.queue.lock();
+        if queue.jobs.len() >= MOST_WAITING {
+            return Err(Failure::Overloaded);
+        }
+        queue.jobs.push_back(job);
+        if queue.pumps < CALLS {
+            queue.pumps += 1;
+            drop(queue);
+            let pump = Pump {
+                hub: Arc::clone(hub),
+                node: Arc::clone(node),
+                lane: Arc::clone(self),
+                is_done: false,
+            };
+            tokio::spawn(pump.run());
+        }
+        Ok(())
+    }
+
+    /// The connection, made if there is none, and its number.
+    pub(super) async fn connection(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        deadline: Instant,
+    ) -> Connected {
+        let mut receiver = {
+            let mut link = self.link.lock();
+            match &*link {
+                Link::Up(number, connection) => return Ok((*number, connection.clone())),
+                Link::Connecting(receiver) if receiver.has_changed().is_ok() => receiver.clone(),
+                // Nobody is at it, or no longer.
+                Link::Down | Link::Connecting(_) => {
+                    let (sender, receiver) = watch::channel(None);
+                    *link = Link::Connecting(receiver.clone());
+                    tokio::spawn(Arc::clone(self).connect(Arc::clone(node), sender));
+                    receiver
+                }
+            }
+        };
+        let lost = || (Failure::Connection, "the connection was given up".to_owned());
+        let connected = receiver.wait_for(Option::is_some);
+        match tokio::time::timeout_at(deadline, connected).await {
+            Ok(Ok(connected)) => connected.clone().unwrap_or_else(|| Err(lost())),
+            Ok(Err(_)) => Err(lost()),
+            Err(_) => Err((Failure::Timeout, "no connection in time".to_owned())),
+        }
+    }
+
+    /// Goes on even if nobody waits for it any more: the next decision will need it.
+    async fn connect(self: Arc<Self>, node: Arc<Node>, told: watch::Sender<Option<Connected>>) {
+        let opened = connect::open(&node).await;
+        let connected = opened.map(|connection| (next_number(), connection));
+        *self.link.lock() = match &connected {
+            Ok((number, connection)) => Link::Up(*number, connection.clone()),
+            Err(_) => Link::Down,
+        };
+        let _ = told.send(Some(connected));
+    }
+
+    /// Forgets a connection that has failed.
+    pub(super) fn drop_connection(&self, number: u64) {
+        let mut link = self.link.lock();
+        if matches!(&*link, Link::Up(current, _) if *current == number) {
+            *link = Link::Down;
+        }
+    }
+
+    /// What waits, as much as one call takes, or nothing, and then the pump is no more.
+    fn take(&self) -> Vec<Job> {
+        let mut queue = self.queue.lock();
+        let (mut jobs, mut requests, mut charges) = (Vec::new(), 0, 0);
+        while let Some(next) = queue.jobs.front() {
+            requests += next.encoded.replies.len();
+            charges += next.encoded.keys.len();
+            if !jobs.is_empty() && (requests > MOST_REQUESTS || charges > MOST_CHARGES) {
+                break;
+            }
+            let Some(job) = queue.jobs.pop_front() else { break };
+            // Whoever has given up is not charged.
+            if job.reply.is_closed() {
+                requests -= job.encoded.replies.len();
+                charges -= job.encoded.keys.len();
+            } else {
+                jobs.push(job);
+            }
+        }
+        if jobs.is_empty() {
+            queue.pumps -= 1;
+        }
+        jobs
+    }
+}
+
+/// Tells connections apart.
+fn next_number() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+}
+
+/// Sends what waits until nothing does.
+struct Pump {
+    hub: Arc<Hub>,
+    node: Arc<Node>,
+    lane: Arc<Lane>,
+    is_done: bool,
+}
+
+impl Pump {
+    async fn run(mut self) {
+        loop {
+            let mut jobs = self.lane.take();
+            let Some(first) = jobs.first() else { break };
+            let slot = first.slot;
+            if jobs.iter().all(|job| job.slot == slot) {
+                send(&self.hub, &self.node, jobs).await;
+                continue;
+            }
+            // A script call is of one slot; several go one behind the other on the connection.
+            let mut calls = JoinSet::new();
+            jobs.sort_by_key(|job| job.slot);
+            while let Some(slot) = jobs.first().map(|job| job.slot) {
+                let rest = jobs.split_off(jobs.partition_point(|job| job.slot == slot));
+                let (hub, node) = (Arc::clone(&self.hub), Arc::clone(&self.node));
+                calls.spawn(async move { send(&hub, &node, jobs).await });
+                jobs = rest;
+            }
+            while calls.join_next().await.is_some() {}
+        }
+        self.is_done = true;
+    }
+}
+
+impl Drop for Pump {
+    fn drop(&mut self) {
+        // Ended by its runtime in the middle of a call.
+        if !self.is_done {
+            self.lane.queue.lock().pumps -= 1;
+        }
+    }
+}
+
+/// One call for all of these.
+async fn send(hub: &Arc<Hub>, node: &Arc<Node>, jobs: Vec<Job>) {
+    let Some(mut deadline) = jobs.iter().map(|job| job.deadline).min() else { return };
+    let merged;
+    let encoded = match jobs.as_slice() {
+        [only] => &only.encoded,
+        several => {
+            let mut all = Encoded::default();
+            for job in several {
+                all.append(&job.encoded);
+            }
+            merged = all;
+            &merged
+        }
+    };
+    let requests: usize = jobs.iter().map(|job| job.encoded.replies.len()).sum();
+    hub.metrics.batch(requests);
+    // Those that have waited long must not take their time from the others.
+    deadline = deadline.max(Instant::now() + hub.timeout / 4);
+    let call = Call {
+        operation: Operation::Decide,
+        script: &DECIDE,
+        keys: &encoded.keys,
+        body: &encoded.elements,
+        remember: encoded.charges,
+        slot: jobs.first().map_or(0, |job| job.slot),
+        deadline,
+    };
+    let mut answer = match hub.call(&call, Some(node)).await {
+        Ok(reply) => reply,
+        Err(failure) => {
+            for job in jobs {
+                let _ = job.reply.send(Err(failure));
+            }
+            return;
+        }
+    };
+    let now = answer.now;
+    let mut numbers = answer.elements.drain(..).map_while(|element| element.number());
+    for job in jobs {
+        let mut mine = Answer { now, numbers: Vec::new() };
+        for width in &job.encoded.replies {
+            let Some(verdict) = numbers.next() else { break };
+            mine.numbers.push(verdict);
+            if verdict <= 1 {
+                mine.numbers.extend(numbers.by_ref().take(*width as usize));
+            }
+        }
+        let _ = job.reply.send(Ok(mine));
+    }
+}

@@ -1,0 +1,144 @@
+//! One Redis server as this process sees it: its clock, its breaker, and a lane per runtime.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use tokio::runtime::{Handle, Id};
+use tokio::time::Instant;
+use tollgate_core::MICRO;
+
+use super::breaker::{Breaker, BreakerState};
+use super::connect::Endpoint;
+use super::health::Health;
+use super::lane::Lane;
+use super::metrics::RedisMetrics;
+use crate::{Failure, Nanos};
+
+/// More lanes than this belong to runtimes that have gone.
+const MOST_LANES: usize = 256;
+
+/// What an unknown clock shows.
+const UNKNOWN: i64 = i64::MIN;
+
+/// One Redis server.
+pub(super) struct Node {
+    pub(super) name: String,
+    pub(super) endpoint: Endpoint,
+    pub(super) health: Health,
+    breaker: Mutex<Breaker>,
+    /// The server's clock less the time since `began`, in microseconds.
+    offset: AtomicI64,
+    began: Instant,
+    metrics: Arc<RedisMetrics>,
+    lanes: RwLock<Vec<(Id, Arc<Lane>)>>,
+}
+
+impl Node {
+    pub(super) fn new(endpoint: Endpoint, metrics: Arc<RedisMetrics>) -> Self {
+        Self {
+            name: endpoint.name(),
+            endpoint,
+            health: Health::default(),
+            breaker: Mutex::default(),
+            offset: AtomicI64::new(UNKNOWN),
+            began: Instant::now(),
+            metrics,
+            lanes: RwLock::default(),
+        }
+    }
+
+    /// The lane of the runtime that the caller runs on.
+    pub(super) fn lane(self: &Arc<Self>) -> Arc<Lane> {
+        let id = Handle::current().id();
+        let of_mine = |(of, _): &&(Id, Arc<Lane>)| *of == id;
+        if let Some((_, lane)) = self.lanes.read().iter().find(of_mine) {
+            return Arc::clone(lane);
+        }
+        let mut lanes = self.lanes.write();
+        if let Some((_, lane)) = lanes.iter().find(of_mine) {
+            return Arc::clone(lane);
+        }
+        if lanes.len() >= MOST_LANES {
+            lanes.remove(0);
+        }
+        let lane = Arc::new(Lane::default());
+        lanes.push((id, Arc::clone(&lane)));
+        lane
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn elapsed_micros(&self, at: Instant) -> i64 {
+        i64::try_from(at.saturating_duration_since(self.began).as_micros()).unwrap_or(i64::MAX)
+    }
+
+    /// The server said that its clock shows `micros`, between these instants of ours.
+    pub(super) fn saw_clock(&self, micros: u64, sent: Instant, received: Instant) {
+        let ours = i64::midpoint(self.elapsed_micros(sent), self.elapsed_micros(received));
+        let theirs = i64::try_from(micros).unwrap_or(i64::MAX);
+        self.offset.store(theirs.saturating_sub(ours), Relaxed);
+    }
+
+    /// What the server's clock shows at `at`, if we have seen it.
+    pub(super) fn clock_at(&self, at: Instant) -> Option<u64> {
+        let offset = self.offset.load(Relaxed);
+        let micros = (offset != UNKNOWN).then(|| offset.saturating_add(self.elapsed_micros(at)))?;
+        u64::try_from(micros).ok()
+    }
+
+    /// The same now, in nanoseconds.
+    pub(super) fn clock(&self) -> Option<Nanos> {
+        self.clock_at(Instant::now()).map(|micros| micros.saturating_mul(MICRO))
+    }
+
+    /// Whether a call may go. If so, its result is told by [`Node::told`].
+    pub(super) fn admits(&self) -> bool {
+        self.breaker.lock().admits(self.elapsed())
+    }
+
+    /// An answer came, of whatever content.
+    pub(super) fn succeeded(&self) {
+        let mut breaker = self.breaker.lock();
+        let before = breaker.state();
+        breaker.succeeded();
+        drop(breaker);
+        self.moved(before, BreakerState::Closed);
+        self.health.succeeded(&self.name, self.elapsed());
+    }
+
+    pub(super) fn failed(&self, failure: Failure, detail: &str, spread: u8) {
+        let now = self.elapsed();
+        let mut breaker = self.breaker.lock();
+        let before = breaker.state();
+        breaker.failed(now, spread);
+        let after = breaker.state();
+        drop(breaker);
+        self.moved(before, after);
+        self.health.failed(&self.name, failure, detail, now);
+    }
+
+    fn moved(&self, before: BreakerState, after: BreakerState) {
+        let is_open = |state| i64::from(state != BreakerState::Closed);
+        let by = is_open(after) - is_open(before);
+        if by != 0 {
+            self.metrics.breaker_moved(by);
+            if by > 0 {
+                tracing::warn!(redis = self.name, "Redis failed again and again; leaving it alone");
+            } else {
+                tracing::info!(redis = self.name, "Redis is asked again");
+            }
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.breaker.lock().state() != BreakerState::Closed {
+            self.metrics.breaker_moved(-1);
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What a store does beside deciding.
+
+use std::sync::Arc;
+
+use tollgate_core::{MICRO, MOST_MICROS, Nanos, Receipt, SlotId};
+
+use super::encode::push_receipt;
+use super::hub::{Call, Hub, Reply};
+use super::key::{Keys, slot_of};
+use super::metrics::Operation;
+use super::msgpack::{Element, Elements};
+use super::script::{ANSWERS, GIVE_BACK, NODES, SLOTS, Script};
+use crate::{Claim, Counter, Failure, GiveBack, Membership, Request};
+
+/// How long an id is being answered before another node may try, and how long the answer is known, in
+/// milliseconds.
+const CLAIM_MILLIS: u64 = 5_000;
+const ANSWER_MILLIS: u64 = 60_000;
+
+/// The most counters of one call.
+const MOST_KEYS: usize = 512;
+
+/// Receipts of one slot.
+#[derive(Default)]
+pub(super) struct Returns {
+    pub(super) keys: Keys,
+    pub(super) body: Elements,
+    slot: u16,
+}
+
+impl Returns {
+    pub(super) fn of_slot(slot: u16) -> Self {
+        Self { slot, ..Self::default() }
+    }
+}
+
+impl Hub {
+    async fn run(
+        self: &Arc<Self>,
+        operation: Operation,
+        script: &Script,
+        keys: &Keys,
+        body: &Elements,
+    ) -> Result<Reply, Failure> {
+        let slot = self.slot_of(keys.get(0).unwrap_or_default());
+        let deadline = self.deadline();
+        let call = Call { operation, script, keys, body, remember: true, slot, deadline };
+        self.call(&call, None).await
+    }
+
+    pub(super) async fn give_back(
+        self: &Arc<Self>,
+        returns: &[GiveBack<'_>],
+    ) -> Result<(), Failure> {
+        let mut groups: Vec<Returns> = Vec::new();
+        for returned in returns {
+            let (mut key, mut body) = (Keys::default(), Elements::default());
+            if !push_receipt(&mut body, returned.limit, &returned.receipt) {
+                continue;
+            }
+            self.speller.push_counter(&returned.counter, &mut key);
+            let slot = self.slot_of(key.get(0).unwrap_or_default());
+            let room = |group: &&mut Returns| group.slot == slot && group.keys.len() < MOST_KEYS;
+            if let Some(group) = groups.iter_mut().find(room) {
+                group.keys.append(&key);
+                group.body.append(&body);
+            } else {
+                groups.push(Returns { keys: key, body, slot });
+            }
+        }
+        let mut result = Ok(());
+        for group in &groups {
+            // One that fails must not keep the others from being given back.
+            if let Err(failure) = self.give_back_slot(group).await {
+                result = Err(failure);
+            }
+        }
+        result
+    }
+
+    pub(super) async fn give_back_slot(self: &Arc<Self>, group: &Returns) -> Result<(), Failure> {
+        let reply = self.run(Operation::GiveBack, &GIVE_BACK, &group.keys, &group.body).await?;
+        match reply.number(0) {
+            Some(0) => Ok(()),
+            Some(_) => Err(Failure::ForeignKey),
+            None => Err(Failure::Protocol),
+        }
+    }
+
+    pub(super) async fn reset(self: &Arc<Self>, counters: &[Counter<'_>]) -> Result<(), Failure> {
+        let mut groups: Vec<(u16, Keys)> = Vec::new();
+        for counter in counters {
+            let mut key = Keys::default();
+            self.speller.push_counter(counter, &mut key);
+            let slot = self.slot_of(key.get(0).unwrap_or_default());
+            let room = |(of, keys): &&mut (u16, Keys)| *of == slot && keys.len() < MOST_KEYS;
+            match groups.iter_mut().find(room) {
+                Some((_, keys)) => keys.append(&key),
+                None => groups.push((slot, key)),
+            }
+        }
+        let script = &super::script::RESET;
+        for (_, keys) in &groups {
+            self.run(Operation::Reset, script, keys, &Elements::default()).await?;
+        }
+        Ok(())
+    }
+
+    /// Holds a slot for `ttl` longer, or with a `ttl` of 0 gives it back. Whether it was held.
+    pub(super) async fn slots(
+        self: &Arc<Self>,
+        counter: &Counter<'_>,
+        slot: SlotId,
+        ttl: Nanos,
+    ) -> Result<bool, Failure> {
+        let (mut keys, mut body) = (Keys::default(), Elements::default());
+        self.speller.push_counter(counter, &mut keys);
+        body.text(format!("{:032x}", slot.0).as_bytes());
+        body.number((ttl / MICRO).min(MOST_MICROS));
+        let reply = self.run(Operation::Slots, &SLOTS, &keys, &body).await?;
+        match reply.number(0) {
+            Some(0) => Ok(false),
+            Some(1) => Ok(true),
+            Some(_) => Err(Failure::ForeignKey),
+            None => Err(Failure::Protocol),
+        }
+    }
+
+    pub(super) async fn announce(
+        self: &Arc<Self>,
+        node: &str,
+        ttl: Nanos,
+    ) -> Result<Membership, Failure> {
+        let (mut keys, mut body) = (Keys::default(), Elements::default());
+        keys.push(&self.speller.own("nodes", "live"));
+        body.text(node.as_bytes());
+        body.number((ttl / MICRO).min(MOST_MICROS / 2));
+        let reply = self.run(Operation::Nodes, &NODES, &keys, &body).await?;
+        let (Some(nodes), Some(rank)) = (reply.number(0), reply.number(1)) else {
+            return Err(Failure::Protocol);
+        };
+        let bounded = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        Ok(Membership { nodes: bounded(nodes).max(1), rank: bounded(rank) })
+    }
+
+    pub(super) async fn claim(self: &Arc<Self>, id: u128, content: u128) -> Result<Claim, Failure> {
+        let mut reply = self.answers(1, id, content, CLAIM_MILLIS, b"").await?;
+        match (reply.number(0), reply.elements.pop()) {
+            (Some(0), _) => Ok(Claim::Yours),
+            (Some(1), _) => Ok(Claim::Pending),
+            (Some(2), _) => Ok(Claim::OtherContent),
+            (Some(3), Some(Element::Text(answer))) => Ok(Claim::Answered(answer)),
+            _ => Err(Failure::Protocol),
+        }
+    }
+
+    pub(super) async fn publish(
+        self: &Arc<Self>,
+        id: u128,
+        content: u128,
+        answer: Option<&[u8]>,
+    ) -> Result<(), Failure> {
+        let what = if answer.is_some() { 2 } else { 3 };
+        self.answers(what, id, content, ANSWER_MILLIS, answer.unwrap_or_default()).await?;
+        Ok(())
+    }
+
+    async fn answers(
+        self: &Arc<Self>,
+        what: u64,
+        id: u128,
+        content: u128,
+        millis: u64,
+        answer: &[u8],
+    ) -> Result<Reply, Failure> {
+        let (mut keys, mut body) = (Keys::default(), Elements::default());
+        keys.push(&self.speller.own(&format!("{id:032x}"), "answer"));
+        body.number(what);
+        body.text(format!("{content:032x}").as_bytes());
+        body.number(millis);
+        body.text(answer);
+        self.run(Operation::Answers, &ANSWERS, &keys, &body).await
+    }
+
+    /// Says once for a key that it holds something that is not ours.
+    pub(super) fn report_foreign(&self, request: &Request<'_>) {
+        let mut keys = Keys::default();
+        for charge in request.charges {
+            self.speller.push_counter(&charge.counter, &mut keys);
+        }
+        self.strangers.report(&keys);
+    }
+}
+
+/// Keys that were reported, so that each is reported once.
+#[derive(Default)]
+pub(super) struct Strangers(parking_lot::Mutex<Vec<u16>>);
+
+/// So many reports are enough.
+const MOST_REPORTS: usize = 64;
+
+impl Strangers {
+    pub(super) fn report(&self, keys: &Keys) {
+        // A rough mark of the request: a collision costs a line in the log.
+        let mark = keys.iter().fold(0u16, |mark, key| mark.rotate_left(3) ^ slot_of(key));
+        let mut reported = self.0.lock();
+        if reported.len() >= MOST_REPORTS || reported.contains(&mark) {
+            return;
+        }
+        reported.push(mark);
+        let keys: Vec<_> = keys.iter().map(String::from_utf8_lossy).collect();
+        tracing::error!(
+            ?keys,
+            "one of these keys holds something that is not ours; nothing is \
+            charged until it is removed: give counters a Redis or a prefix of their own"
+        );
+    }
+}
+
+/// What a receipt is worth giving back.
+pub(super) const fn is_charged(receipt: &Receipt) -> bool {
+    !matches!(receipt, Receipt::Nothing)
+}

@@ -1,0 +1,108 @@
+//! The Redis store passes the suite on a single server, under Sentinel and on a cluster, by the servers'
+//! own clocks.
+
+mod redis_support;
+
+use std::sync::Arc;
+
+use redis_support::{RealClock, options};
+use tollgate_store::conformance;
+use tollgate_store::redis::{RedisKind, RedisOptions};
+use tollgate_testkit::{Cluster, Redis, Sentinel};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn single_server() {
+    let server = Redis::start();
+    let harness = RealClock::new(options(&[server.url()])).await;
+    tollgate_store::conformance_in_order!(&harness);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn sentinel() {
+    let sentinel = Sentinel::start();
+    let kind = RedisKind::Sentinel { master_name: sentinel.master_name().to_owned() };
+    let harness = RealClock::new(RedisOptions { kind, ..options(&sentinel.urls()) }).await;
+    tollgate_store::conformance_in_order!(&harness);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn cluster() {
+    let cluster = Cluster::start(3, 1);
+    let kind = RedisKind::Cluster;
+    let harness = RealClock::new(RedisOptions { kind, ..options(&cluster.urls()) }).await;
+    tollgate_store::conformance_in_order!(&harness);
+}
+
+/// A few cases of every sort, for other ways to connect.
+async fn some_cases(harness: &Arc<RealClock>) {
+    conformance::admits_the_quota_and_no_more(harness).await;
+    conformance::all_or_none_over_every_algorithm(harness).await;
+    conformance::give_back_of_one_among_others(harness).await;
+    conformance::slots_are_held_and_released(harness).await;
+    conformance::keys_do_not_collide(harness).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn unix_socket() {
+    let server = Redis::builder().unix_socket().start();
+    some_cases(&RealClock::new(options(&[server.unix_url()])).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn tls_with_a_client_certificate() {
+    let server = Redis::builder().tls().require_client_certificate().start();
+    let certificates = server.certificates();
+    let options = RedisOptions {
+        tls_ca_file: Some(server.ca_file()),
+        tls_client: Some((certificates.client_cert_file(), certificates.client_key_file())),
+        ..options(&[server.tls_url()])
+    };
+    some_cases(&RealClock::new(options).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn password() {
+    let server = Redis::builder().password("a secret: @/").start();
+    let password = Some("a secret: @/".to_owned());
+    let bare = format!("redis://127.0.0.1:{}", server.port());
+    some_cases(&RealClock::new(RedisOptions { password, ..options(&[bare]) }).await).await;
+}
+
+/// A user that may do what we need and no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_user_with_few_rights() {
+    let server = Redis::start();
+    let rights = [
+        "ACL",
+        "SETUSER",
+        "counter",
+        "on",
+        ">word",
+        "resetkeys",
+        "~tg:*",
+        "nocommands",
+        "+eval",
+        "+evalsha",
+        "+time",
+        "+get",
+        "+mget",
+        "+set",
+        "+del",
+        "+exists",
+        "+pexpire",
+        "+zadd",
+        "+zrange",
+        "+zrangebyscore",
+        "+zcount",
+        "+zscore",
+        "+zrem",
+        "+zremrangebyscore",
+    ];
+    assert_eq!(server.call(&rights).unwrap().ok().unwrap().text(), "OK");
+    let options = RedisOptions {
+        username: Some("counter".to_owned()),
+        password: Some("word".to_owned()),
+        ..options(&[format!("redis://127.0.0.1:{}", server.port())])
+    };
+    some_cases(&RealClock::new(options).await).await;
+}
