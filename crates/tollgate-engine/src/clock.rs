@@ -79,6 +79,8 @@ pub struct SharedClock {
     system: Arc<SystemClock>,
     /// What is added to the system's time, in nanoseconds.
     correction: AtomicI64,
+    /// How far the shared clock was ahead of the system's when last heard of, in nanoseconds.
+    drift: AtomicI64,
     /// The latest time that was told.
     told: AtomicU64,
 }
@@ -89,7 +91,8 @@ const TOLERATED_DIFFERENCE: u64 = SECOND / 10;
 impl SharedClock {
     /// A clock that tells the system's time until it is corrected.
     pub const fn new(system: Arc<SystemClock>) -> Self {
-        Self { system, correction: AtomicI64::new(0), told: AtomicU64::new(0) }
+        let (correction, drift) = (AtomicI64::new(0), AtomicI64::new(0));
+        Self { system, correction, drift, told: AtomicU64::new(0) }
     }
 
     /// Tells the time of this store from now on, which says `shared` where the system says
@@ -97,6 +100,7 @@ impl SharedClock {
     pub fn follow(&self, system: Nanos, shared: Nanos) {
         let known = self.correction.load(Ordering::Relaxed);
         let difference = i64::try_from(i128::from(shared) - i128::from(system)).unwrap_or(known);
+        self.drift.store(difference, Ordering::Relaxed);
         if known.abs_diff(difference) < TOLERATED_DIFFERENCE {
             return;
         }
@@ -105,6 +109,13 @@ impl SharedClock {
             ahead_seconds = difference / SECOND.cast_signed(),
             "the shared store's clock differs from this node's; decisions go by the store's"
         );
+    }
+}
+
+impl SharedClock {
+    /// How far the shared clock was ahead of the system's when last heard of, in nanoseconds.
+    pub fn drift(&self) -> i64 {
+        self.drift.load(Ordering::Relaxed)
     }
 }
 

@@ -5,8 +5,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tollgate_engine::{Clock, Engine, SystemClock};
-use tollgate_store::MemoryStore;
+use tollgate_engine::{Engine, SystemClock};
+
+use crate::stores::Stores;
 
 /// The store is tidied part by part, all of it in so many rounds.
 const TIDY_PARTS: usize = 60;
@@ -19,7 +20,7 @@ pub(crate) struct Housekeeping {
 
 impl Housekeeping {
     pub(crate) fn start(
-        engine: Arc<Engine<MemoryStore>>,
+        engine: Arc<Engine<Stores>>,
         clock: Arc<SystemClock>,
         interval: Duration,
     ) -> std::io::Result<Self> {
@@ -40,20 +41,15 @@ impl Housekeeping {
     }
 }
 
-fn keep(
-    engine: &Engine<MemoryStore>,
-    clock: &SystemClock,
-    interval: Duration,
-    stopped: &Receiver<()>,
-) {
+fn keep(engine: &Engine<Stores>, clock: &SystemClock, interval: Duration, stopped: &Receiver<()>) {
     for round in 0.. {
         let stop = stopped.recv_timeout(interval) != Err(RecvTimeoutError::Timeout);
         clock.follow();
-        let now = clock.now();
-        engine.store().flush(now);
+        let now = engine.clock().now();
+        engine.store().memory().flush(now);
         if stop {
             return;
         }
-        engine.store().tidy(round, TIDY_PARTS, now);
+        engine.store().memory().tidy(round, TIDY_PARTS, now);
     }
 }

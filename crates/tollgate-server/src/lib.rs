@@ -7,5 +7,7 @@ pub mod http;
 mod listen;
 mod reload;
 mod serve;
+mod stores;
+mod telemetry;
 
 pub use serve::{ServeError, run};

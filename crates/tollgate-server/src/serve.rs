@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
-use tollgate_engine::{Clock, Engine, SystemClock};
+use tollgate_engine::{Clock, Engine, SharedClock, SystemClock};
 use tollgate_policy::RuleSet;
 use tollgate_store::MemoryStore;
 use tollgate_store::memory::MemoryOptions;
@@ -18,6 +18,8 @@ use crate::config::Config;
 use crate::http::Api;
 use crate::listen;
 use crate::reload::{self, RuleWatch, RulesError};
+use crate::stores::{self, StoreKeeper, Stores};
+use crate::telemetry::Telemetry;
 
 /// Why the service did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +27,9 @@ pub enum ServeError {
     /// The rules are wrong.
     #[error(transparent)]
     Rules(#[from] RulesError),
+    /// A store's settings make no sense.
+    #[error(transparent)]
+    Store(#[from] tollgate_store::redis::RedisOptionsError),
     /// The address cannot be listened on.
     #[error("cannot listen on {addr}: {error}")]
     Listen {
@@ -41,16 +46,17 @@ pub enum ServeError {
 impl ServeError {
     /// True if the configuration is to blame rather than the system.
     pub const fn is_usage(&self) -> bool {
-        matches!(self, Self::Rules(_))
+        matches!(self, Self::Rules(_) | Self::Store(_))
     }
 }
 
 /// Serves until SIGTERM or SIGINT, then drains and returns.
 pub fn run(config: Config) -> Result<(), ServeError> {
     let config = Arc::new(config);
+    let names: Vec<String> = config.shared_stores().map(|store| store.name.clone()).collect();
     let (rules, file) = match &config.rules {
         Some(path) => {
-            let (rules, file) = reload::load(path)?.split();
+            let (rules, file) = reload::load(path, &names)?.split();
             (rules, Some(file))
         }
         None => (RuleSet::builtin(), None),
@@ -64,11 +70,21 @@ pub fn run(config: Config) -> Result<(), ServeError> {
     let clock = Arc::new(SystemClock::new());
     let options =
         MemoryOptions { max_counters: config.max_counters, data_dir: config.data_dir.clone() };
-    let store = MemoryStore::open(&options, clock.now());
-    let dyn_clock: Arc<dyn Clock> = Arc::<SystemClock>::clone(&clock);
+    let memory = MemoryStore::open(&options, clock.now());
+    let shared_clock = Arc::new(SharedClock::new(Arc::clone(&clock)));
+    let dyn_clock: Arc<dyn Clock> = Arc::<SharedClock>::clone(&shared_clock);
+    let store = stores::build(&config, memory)?;
     let engine = Arc::new(Engine::new(store, dyn_clock, rules));
     engine.set_enforcement(config.enforcement);
-    let api = Arc::new(Api::new(Arc::clone(&engine), Arc::clone(&config)));
+    let telemetry = Telemetry::new(&engine, &shared_clock);
+    let metrics = Box::new(move || telemetry.text());
+    let api = Arc::new(Api::new(Arc::clone(&engine), Arc::clone(&config), metrics));
+    let keeper = if names.is_empty() {
+        None
+    } else {
+        let system = Arc::clone(&clock);
+        Some(StoreKeeper::start(Arc::clone(&engine), system, shared_clock)?)
+    };
 
     let housekeeping = Housekeeping::start(Arc::clone(&engine), clock, config.journal_interval)?;
     let watch_rules = file.map(|file| RuleWatch::start(Arc::clone(&engine), file)).transpose()?;
@@ -80,7 +96,8 @@ pub fn run(config: Config) -> Result<(), ServeError> {
         rule_file = config.rules.as_deref().map(|path| path.display().to_string()),
         data_dir = config.data_dir.as_deref().map(|path| path.display().to_string()),
         default_rule = engine.rules().set.default_rule().is_some(),
-        counters = engine.store().usage().counters,
+        counters = engine.store().memory().usage().counters,
+        stores = (!names.is_empty()).then(|| names.join(",")),
         workers = listeners.len(),
         enforcement = config.enforcement.name(),
         "serving"
@@ -105,6 +122,9 @@ pub fn run(config: Config) -> Result<(), ServeError> {
     if let Some(watch) = watch_rules {
         watch.stop();
     }
+    if let Some(keeper) = keeper {
+        keeper.stop();
+    }
     housekeeping.stop();
     tracing::info!("stopped");
     Ok(())
@@ -123,7 +143,7 @@ type Worker = JoinHandle<io::Result<()>>;
 /// One thread, one runtime and one socket each: a connection stays on its core.
 fn start_workers(
     listeners: Vec<std::net::TcpListener>,
-    api: &Arc<Api<MemoryStore>>,
+    api: &Arc<Api<Stores>>,
     config: &Arc<Config>,
     stopped: &watch::Receiver<bool>,
 ) -> io::Result<Vec<Worker>> {

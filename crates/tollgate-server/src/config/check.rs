@@ -52,12 +52,13 @@ pub(super) fn check(mut reader: Reader, stores: &[String]) -> Result<Config, Con
         parse_address(text).ok()
     });
     let data_auth = auth::check(&mut reader, http.as_ref());
-    let (stores, api_key_secret) = stores::check(&mut reader, stores);
+    let (redis, stores, api_key_secret) = stores::check(&mut reader, stores);
     let config = Config {
         http: http.map_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), |said| said.value),
         data_dir: reader.optional_path("data_dir").map(|said| said.value),
         rules: reader.optional_path("rules").map(|said| said.value),
         enforcement: reader.choice("enforcement", &ENFORCEMENTS),
+        redis,
         stores,
         api_key_secret,
         max_counters: size(&mut reader, "max_counters", 1_000, 1_000_000_000),

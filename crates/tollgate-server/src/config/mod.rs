@@ -24,7 +24,7 @@ use tollgate_engine::Enforcement;
 
 pub use check::parse_address;
 pub use problem::{ConfigProblem, ConfigProblems, Origin};
-pub use stores::{DEFAULT_STORE, RedisKind, StoreConfig, without_password};
+pub use stores::{DEFAULT_STORE, RedisKind, Secret, StoreConfig, without_password};
 
 /// The commented default file, which is the defaults.
 pub const DEFAULT_FILE: &str = include_str!("tollgate.default.yaml");
@@ -46,10 +46,12 @@ pub struct Config {
     pub rules: Option<PathBuf>,
     /// Whether refusals are enforced.
     pub enforcement: Enforcement,
-    /// The stores that nodes share, the first for rules that name none; empty: this node is alone.
+    /// The Redis that nodes share, if it has an address.
+    pub redis: StoreConfig,
+    /// Further ones, by name.
     pub stores: Vec<StoreConfig>,
-    /// What keys the hash that API keys are known by in shared stores.
-    pub api_key_secret: Option<String>,
+    /// Holds what keys the hash that API keys are known by in shared stores.
+    pub api_key_secret: Secret,
     /// How many counters are kept in memory.
     pub max_counters: usize,
     /// How often changes of counters are written to disk.
@@ -188,6 +190,11 @@ pub struct Overrides {
 }
 
 impl Config {
+    /// The stores that nodes share, the first for rules that name none; none: this node is alone.
+    pub fn shared_stores(&self) -> impl Iterator<Item = &StoreConfig> {
+        std::iter::once(&self.redis).filter(|redis| !redis.urls.is_empty()).chain(&self.stores)
+    }
+
     /// The configuration that a file, the environment and flags say together.
     pub fn load(
         file: Option<&Path>,

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Config, DEFAULT_STORE, DataAuth, StoreConfig, without_password};
+use super::{Config, DataAuth, StoreConfig, without_password};
 
 /// Stands where a secret would.
 const HIDDEN: &str = "(hidden)";
@@ -13,9 +13,9 @@ struct Shown<'c> {
     data_dir: Option<String>,
     rules: Option<String>,
     enforcement: &'static str,
-    redis: Option<Store>,
+    redis: Store,
     stores: Option<std::collections::BTreeMap<String, Store>>,
-    api_key_secret: Option<&'static str>,
+    api_key_secret_file: Option<String>,
     max_counters: usize,
     journal_interval_ms: u64,
     data_auth: &'static str,
@@ -32,7 +32,7 @@ struct Store {
     urls: Vec<String>,
     kind: &'static str,
     master_name: String,
-    password: Option<&'static str>,
+    password_file: Option<String>,
     timeout_ms: u64,
     prefix: String,
     ca_file: Option<String>,
@@ -48,7 +48,7 @@ impl Store {
             urls: store.urls.iter().map(|url| without_password(url)).collect(),
             kind: store.kind.name(),
             master_name: store.master_name.clone(),
-            password: store.password.as_ref().map(|_| HIDDEN),
+            password_file: store.password.file.as_ref().map(path),
             timeout_ms: millis(store.timeout),
             prefix: store.prefix.clone(),
             ca_file: store.ca_file.as_ref().map(path),
@@ -102,10 +102,8 @@ impl Config {
 
     fn shown(&self) -> Shown<'_> {
         let path = |path: &std::path::PathBuf| path.display().to_string();
-        let is_default = |store: &&StoreConfig| store.name == DEFAULT_STORE;
-        let named = self.stores.iter().filter(|store| !is_default(store));
         let named: std::collections::BTreeMap<_, _> =
-            named.map(|store| (store.name.clone(), Store::of(store))).collect();
+            self.stores.iter().map(|store| (store.name.clone(), Store::of(store))).collect();
         let (data_auth, tokens) = match &self.data_auth {
             DataAuth::None => ("none", 0),
             DataAuth::Token(digests) => ("token", digests.len()),
@@ -115,9 +113,9 @@ impl Config {
             data_dir: self.data_dir.as_ref().map(path),
             rules: self.rules.as_ref().map(path),
             enforcement: self.enforcement.name(),
-            redis: self.stores.iter().find(is_default).map(Store::of),
+            redis: Store::of(&self.redis),
             stores: (!named.is_empty()).then_some(named),
-            api_key_secret: self.api_key_secret.as_ref().map(|_| HIDDEN),
+            api_key_secret_file: self.api_key_secret.file.as_ref().map(path),
             max_counters: self.max_counters,
             journal_interval_ms: millis(self.journal_interval),
             data_auth,

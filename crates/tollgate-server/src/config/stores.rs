@@ -14,6 +14,9 @@ const MAX_URLS: usize = 100;
 /// The most stores.
 const MAX_STORES: usize = 16;
 
+/// The least bytes of what keys the hash of API keys.
+const LEAST_SECRET_BYTES: usize = 16;
+
 /// The name of the store of the `redis` section.
 pub const DEFAULT_STORE: &str = "default";
 
@@ -44,6 +47,45 @@ impl RedisKind {
     }
 }
 
+/// A text that is kept in a file and not shown.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct Secret {
+    /// Where it is kept.
+    pub file: Option<PathBuf>,
+    /// The text itself.
+    pub text: Option<String>,
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Secret").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl Secret {
+    /// Reads the file of this key; `least` is how many bytes it must hold.
+    fn read(reader: &mut Reader, key: &str, least: usize) -> Self {
+        let Some(Said { value: path, origin }) = reader.optional_path(key) else {
+            return Self::default();
+        };
+        let text = match super::read_file(&path) {
+            Ok(text) if text.trim_end_matches(['\n', '\r']).len() >= least => {
+                Some(text.trim_end_matches(['\n', '\r']).to_owned())
+            }
+            Ok(_) => {
+                let message = format!("{} must hold at least {least} bytes", path.display());
+                reader.wrong(&origin, key, message);
+                None
+            }
+            Err(error) => {
+                reader.wrong(&origin, key, format!("{} cannot be read: {error}", path.display()));
+                None
+            }
+        };
+        Self { file: Some(path), text }
+    }
+}
+
 /// A Redis that nodes share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreConfig {
@@ -56,7 +98,7 @@ pub struct StoreConfig {
     /// What the Sentinels call the master.
     pub master_name: String,
     /// The password, where the URLs have none.
-    pub password: Option<String>,
+    pub password: Secret,
     /// How long one attempt at a call may take.
     pub timeout: Duration,
     /// What our keys begin with.
@@ -147,20 +189,19 @@ pub(super) fn expand(raw: &mut Raw, problems: &mut ConfigProblems) -> Vec<String
     names
 }
 
-/// Reads the `redis` section and every named store.
-pub(super) fn check(reader: &mut Reader, names: &[String]) -> (Vec<StoreConfig>, Option<String>) {
-    let secret = secret(reader);
-    let mut stores = Vec::new();
-    stores.extend(store(reader, "redis", DEFAULT_STORE));
-    for name in names {
-        let path = format!("stores.{name}");
-        stores.extend(store(reader, &path, name));
-    }
-    (stores, secret)
+/// Reads the `redis` section, every named store, and what keys the hash of API keys.
+pub(super) fn check(
+    reader: &mut Reader,
+    names: &[String],
+) -> (StoreConfig, Vec<StoreConfig>, Secret) {
+    let secret = Secret::read(reader, "api_key_secret_file", LEAST_SECRET_BYTES);
+    let redis = store(reader, "redis", DEFAULT_STORE);
+    let named = names.iter().map(|name| store(reader, &format!("stores.{name}"), name)).collect();
+    (redis, named, secret)
 }
 
-/// One section; `None` where it names no server.
-fn store(reader: &mut Reader, path: &str, name: &str) -> Option<StoreConfig> {
+/// One section.
+fn store(reader: &mut Reader, path: &str, name: &str) -> StoreConfig {
     let key = |key: &str| format!("{path}.{key}");
     let urls = reader.texts(&key("urls"), MAX_URLS);
     let kind = reader.choice(&key("kind"), RedisKind::ALL);
@@ -168,7 +209,7 @@ fn store(reader: &mut Reader, path: &str, name: &str) -> Option<StoreConfig> {
         name: name.to_owned(),
         kind,
         master_name: text(reader, &key("master_name")),
-        password: password(reader, &key("password_file")),
+        password: Secret::read(reader, &key("password_file"), 1),
         timeout: super::check::millis(reader, &key("timeout_ms"), 1, 10_000),
         prefix: text(reader, &key("prefix")),
         ca_file: file(reader, &key("ca_file")),
@@ -184,7 +225,7 @@ fn store(reader: &mut Reader, path: &str, name: &str) -> Option<StoreConfig> {
         let message = "one server has one URL; say kind cluster or sentinel for several";
         reader.wrong(&second.origin, &key("urls"), message);
     }
-    (!urls.is_empty()).then_some(config)
+    config
 }
 
 fn check_url(reader: &mut Reader, said: &Said<String>, key: &str, kind: RedisKind) {
@@ -206,35 +247,6 @@ fn text(reader: &mut Reader, key: &str) -> String {
 
 fn file(reader: &mut Reader, key: &str) -> Option<PathBuf> {
     reader.optional_path(key).map(|said| said.value)
-}
-
-fn password(reader: &mut Reader, key: &str) -> Option<String> {
-    let Said { value: path, origin } = reader.optional_path(key)?;
-    match super::read_file(&path) {
-        Ok(text) => Some(text.trim_end_matches(['\n', '\r']).to_owned()),
-        Err(error) => {
-            reader.wrong(&origin, key, format!("{} cannot be read: {error}", path.display()));
-            None
-        }
-    }
-}
-
-/// What API keys are hashed with before they are shown to a shared store.
-fn secret(reader: &mut Reader) -> Option<String> {
-    let key = "api_key_secret_file";
-    let Said { value: path, origin } = reader.optional_path(key)?;
-    match super::read_file(&path) {
-        Ok(text) if text.trim().len() >= 16 => Some(text.trim().to_owned()),
-        Ok(_) => {
-            let message = format!("{} must hold at least 16 bytes", path.display());
-            reader.wrong(&origin, key, message);
-            None
-        }
-        Err(error) => {
-            reader.wrong(&origin, key, format!("{} cannot be read: {error}", path.display()));
-            None
-        }
-    }
 }
 
 /// A URL as it may be shown.

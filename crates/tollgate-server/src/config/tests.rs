@@ -215,3 +215,70 @@ fn a_variable_that_is_no_setting_is_worth_a_warning() {
     let unknown = unknown_variables(names.into_iter().map(str::to_owned));
     assert_eq!(unknown, ["TOLLGATE_HTPP"]);
 }
+
+#[test]
+fn stores_take_over_what_the_redis_section_says() {
+    let text = "
+redis: {timeout_ms: 50, prefix: mine}
+stores:
+  regional: {urls: ['redis://10.0.0.1:6379']}
+  global: {urls: ['rediss://ann:geheim@a', 'rediss://ann:geheim@b'], kind: cluster, timeout_ms: 300}
+";
+    let config = from_file(text).unwrap();
+    let names: Vec<&str> = config.shared_stores().map(|store| store.name.as_str()).collect();
+    assert_eq!(names, ["regional", "global"], "the redis section names no server");
+    assert_eq!(config.stores[0].timeout, Duration::from_millis(50));
+    assert_eq!(
+        (config.stores[1].timeout, config.stores[1].kind),
+        (Duration::from_millis(300), RedisKind::Cluster)
+    );
+    assert!(config.stores.iter().all(|store| store.prefix == "mine"));
+    for shown in [config.to_yaml(), config.to_json().to_string(), format!("{config:?}")] {
+        assert!(!shown.contains("geheim"), "{shown}");
+        assert!(shown.contains("10.0.0.1"), "{shown}");
+    }
+    let both =
+        from_file("redis: {urls: ['unix:///run/redis.sock']}\nstores: {a: {urls: ['redis://h']}}")
+            .unwrap();
+    let names: Vec<&str> = both.shared_stores().map(|store| store.name.as_str()).collect();
+    assert_eq!(names, ["default", "a"]);
+}
+
+#[test]
+fn redis_url_is_honoured_where_nothing_else_is_said() {
+    let urls = |config: Config| config.redis.urls;
+    let variable = ("REDIS_URL", "redis://from-variable:1");
+    assert_eq!(urls(from_env(&[variable]).unwrap()), ["redis://from-variable:1"]);
+    let text = "redis: {urls: ['redis://from-file:1']}";
+    let said = load(text, &[variable], &Overrides::default()).unwrap();
+    assert_eq!(urls(said), ["redis://from-file:1"]);
+    let flags = Overrides {
+        redis: vec!["redis://a:1".to_owned(), "redis://b:2".to_owned()],
+        redis_cluster: true,
+        ..Overrides::default()
+    };
+    let said = load(text, &[variable], &flags).unwrap();
+    assert_eq!(
+        (said.redis.kind, urls(said)),
+        (RedisKind::Cluster, vec!["redis://a:1".to_owned(), "redis://b:2".to_owned()])
+    );
+}
+
+#[test]
+fn wrong_stores_are_named() {
+    for (text, said) in [
+        ("redis: {urls: ['localhost:6379']}", "redis.urls: must begin with redis://"),
+        ("redis: {urls: ['redis://a', 'redis://b']}", "redis.urls: one server has one URL"),
+        ("redis: {urls: ['unix:///s'], kind: cluster}", "redis.urls: a socket is one server"),
+        ("redis: {kind: ring}", "redis.kind: must be one of single, cluster, sentinel"),
+        ("redis: {password_file: /nowhere/at/all}", "redis.password_file: /nowhere/at/all cannot"),
+        ("stores: {a: {}}", "stores.a: its urls must name at least one server"),
+        ("stores: {a: {url: x}}", "stores.a.url: there is no such key; there are ca_file"),
+        ("stores: {default: {urls: ['redis://a']}}", "stores: a store's name is"),
+        ("stores: {'a b': {urls: ['redis://a']}}", "stores: a store's name is"),
+        ("stores: [a]", "stores: must be a mapping of names to stores"),
+    ] {
+        let problems = from_file(text).unwrap_err();
+        assert!(problems.contains(said), "{text}: {problems}");
+    }
+}

@@ -42,13 +42,17 @@ pub struct Api<S> {
     /// False while the process drains: load balancers send no more.
     ready: AtomicBool,
     openapi: Bytes,
+    metrics: Metrics,
 }
+
+/// Writes what `/metrics` answers.
+pub type Metrics = Box<dyn Fn() -> String + Send + Sync>;
 
 impl<S: Store> Api<S> {
     /// The API of this engine.
-    pub fn new(engine: Arc<Engine<S>>, config: Arc<Config>) -> Self {
+    pub fn new(engine: Arc<Engine<S>>, config: Arc<Config>, metrics: Metrics) -> Self {
         let openapi = Bytes::from(openapi::document());
-        Self { engine, config, ready: AtomicBool::new(true), openapi }
+        Self { engine, config, ready: AtomicBool::new(true), openapi, metrics }
     }
 
     /// From now on `/readyz` says no.
@@ -112,6 +116,10 @@ impl<S: Store> Api<S> {
             "/healthz" => Ok(text(StatusCode::OK, "ok\n")),
             "/readyz" if self.ready.load(Ordering::Relaxed) => Ok(text(StatusCode::OK, "ready\n")),
             "/readyz" => Ok(text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")),
+            "/metrics" => {
+                let kind = HeaderValue::from_static(crate::telemetry::CONTENT_TYPE);
+                Ok(respond::raw(StatusCode::OK, kind, (self.metrics)()))
+            }
             "/openapi.json" => {
                 let json = HeaderValue::from_static("application/json");
                 Ok(respond::raw(StatusCode::OK, json, self.openapi.clone()))
@@ -181,7 +189,10 @@ impl<S: Store> Api<S> {
 }
 
 fn is_known(path: &str) -> bool {
-    matches!(path, "/api/v1/rate-limits/status" | "/healthz" | "/readyz" | "/openapi.json")
+    matches!(
+        path,
+        "/api/v1/rate-limits/status" | "/healthz" | "/readyz" | "/metrics" | "/openapi.json"
+    )
 }
 
 fn text(status: StatusCode, text: &'static str) -> Response<Body> {

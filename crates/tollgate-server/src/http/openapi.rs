@@ -16,7 +16,7 @@ use super::wire::{
         description = "A rate limiter that explains itself.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
-    paths(allow, peek, check, batch, auth, status, healthz, readyz, openapi),
+    paths(allow, peek, check, batch, auth, status, healthz, readyz, metrics, openapi),
     components(schemas(
         AllowBody,
         BatchAnswer,
@@ -124,6 +124,13 @@ fn healthz() {}
     (status = 405, description = "Only GET", body = ErrorBody),
     (status = 503, description = "Shutting down")))]
 fn readyz() {}
+
+/// What happened so far, for Prometheus.
+#[utoipa::path(get, path = "/metrics", responses(
+    (status = 200, description = "OpenMetrics text", body = String,
+     content_type = "application/openmetrics-text"),
+))]
+fn metrics() {}
 
 /// This document.
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "This document"),

@@ -26,7 +26,7 @@ pub(super) fn ask(file: &Path, call: &Call) -> Result<Answer, Failure> {
         .context("the default configuration")?;
     let store = MemoryStore::new(MAX_COUNTERS);
     let engine = Engine::new(store, Arc::new(SystemClock::new()), set);
-    let api = Api::new(Arc::new(engine), Arc::new(config));
+    let api = Api::new(Arc::new(engine), Arc::new(config), Box::new(String::new));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     Ok(runtime.block_on(answer(&api, call))?)
 }

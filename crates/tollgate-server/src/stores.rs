@@ -1,0 +1,193 @@
+//! The stores of this process, and who looks after them.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+use tollgate_core::Nanos;
+use tollgate_engine::{Clock, Engine, SharedClock, SystemClock};
+use tollgate_store::leased::{LeaseOptions, Leased};
+use tollgate_store::placed::Placed;
+use tollgate_store::redis::{RedisKind, RedisOptions, RedisOptionsError, RedisStore};
+use tollgate_store::resilient::{Resilient, ResilientOptions};
+use tollgate_store::{MemoryStore, SharedStore};
+
+use crate::config::{self, Config, StoreConfig};
+
+/// A Redis, its leases, and what decides when it does not.
+pub(crate) type Shared = Resilient<Leased<RedisStore>>;
+
+/// This node's memory and every shared store.
+pub type Stores = Placed<Shared>;
+
+/// How often unspent quota is looked for.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How often what was admitted without the store is tried to be reported to it.
+const HEAL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How often a node says that it is alive.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a node waits at its start for a word from its stores, and at its end for the last ones.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// What API keys are hashed with where no secret is configured: it hides them from those who look at
+/// keys, not from those who can guess them.
+const KNOWN_SECRET: &[u8] = b"tollgate: no api_key_secret_file is configured";
+
+/// The stores that the configuration asks for.
+pub(crate) fn build(config: &Config, memory: MemoryStore) -> Result<Stores, RedisOptionsError> {
+    let node = node_name();
+    let mut shared = Vec::new();
+    for store in config.shared_stores() {
+        let redis = RedisStore::new(&options(config, store))?;
+        let mut leases = LeaseOptions::new(node.clone());
+        leases.ttl = nanos(store.lease_ttl);
+        shared
+            .push(Resilient::new(Leased::new(redis, leases), ResilientOptions::new(node.clone())));
+    }
+    let names = config.shared_stores().map(|store| store.name.clone()).collect();
+    Ok(Placed::new(memory, shared, names))
+}
+
+fn options(config: &Config, store: &StoreConfig) -> RedisOptions {
+    let kind = match store.kind {
+        config::RedisKind::Single => RedisKind::Single,
+        config::RedisKind::Cluster => RedisKind::Cluster,
+        config::RedisKind::Sentinel => {
+            RedisKind::Sentinel { master_name: store.master_name.clone() }
+        }
+    };
+    let secret =
+        config.api_key_secret.text.as_ref().map_or(KNOWN_SECRET, |secret| secret.as_bytes());
+    RedisOptions {
+        urls: store.urls.clone(),
+        kind,
+        password: store.password.text.clone(),
+        tls_ca_file: store.ca_file.clone(),
+        tls_client: store.cert_file.clone().zip(store.key_file.clone()),
+        timeout: store.timeout,
+        prefix: store.prefix.clone(),
+        api_key_secret: secret.to_owned(),
+        ..RedisOptions::default()
+    }
+}
+
+/// A name that no other node has.
+fn node_name() -> String {
+    let mut bytes = [0; 8];
+    if getrandom::fill(&mut bytes).is_err() {
+        bytes = (u64::from(std::process::id()) << 32).to_le_bytes();
+    }
+    format!("{:016x}", u64::from_le_bytes(bytes))
+}
+
+fn nanos(duration: Duration) -> Nanos {
+    u64::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX)
+}
+
+/// The thread that keeps this node known to others, its leases returned, and its stores told what
+/// was admitted without them.
+pub(crate) struct StoreKeeper {
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<()>,
+}
+
+impl StoreKeeper {
+    /// Starts it, and waits a moment for a first word from the stores: so that a node that begins to
+    /// serve knows their clock and how many it is one of.
+    pub(crate) fn start(
+        engine: Arc<Engine<Stores>>,
+        system: Arc<SystemClock>,
+        shared: Arc<SharedClock>,
+    ) -> std::io::Result<Self> {
+        let (stop, stopped) = watch::channel(false);
+        let (first, heard) = std::sync::mpsc::channel();
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let thread =
+            std::thread::Builder::new().name("store-keeper".to_owned()).spawn(move || {
+                let keeper = Keeper { engine, system, shared };
+                runtime.block_on(async {
+                    keeper.heartbeat().await;
+                    let _ = first.send(());
+                    keeper.keep(stopped).await;
+                });
+            })?;
+        // Without a word the node serves by its fallback, and goes on trying.
+        let _ = heard.recv_timeout(PATIENCE);
+        Ok(Self { stop, thread })
+    }
+
+    /// Returns what is on lease, reports what is to be reported, and says goodbye.
+    pub(crate) fn stop(self) {
+        let _ = self.stop.send(true);
+        if self.thread.join().is_err() {
+            tracing::error!("the store keeper had panicked");
+        }
+    }
+}
+
+struct Keeper {
+    engine: Arc<Engine<Stores>>,
+    system: Arc<SystemClock>,
+    shared: Arc<SharedClock>,
+}
+
+impl Keeper {
+    async fn keep(&self, mut stopped: watch::Receiver<bool>) {
+        let [mut sweep, mut heal, mut beat] = [SWEEP_INTERVAL, HEAL_INTERVAL, HEARTBEAT_INTERVAL]
+            .map(|every| {
+                let mut interval = tokio::time::interval(every);
+                interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+                interval
+            });
+        loop {
+            tokio::select! {
+                _ = stopped.wait_for(|stopped| *stopped) => break,
+                _ = beat.tick() => self.heartbeat().await,
+                _ = heal.tick() => self.heal().await,
+                _ = sweep.tick() => self.sweep().await,
+            }
+        }
+        let farewell = async {
+            for store in self.engine.store().shared() {
+                let now = self.system.now();
+                store.inner().return_all(now).await;
+                store.heal(now).await;
+                // Without a word the others notice a few seconds later.
+                let _ = store.goodbye().await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, farewell).await.is_err() {
+            tracing::warn!("a store did not answer at the end; what this node held there expires");
+        }
+    }
+
+    async fn heartbeat(&self) {
+        for store in self.engine.store().shared() {
+            // What fails is logged where it fails.
+            let _ = store.heartbeat(self.engine.clock().now()).await;
+        }
+        // Nodes agree by the clock of the store that rules without a name count in.
+        if let Some(store) = self.engine.store().shared().first() {
+            let now = self.system.now();
+            self.shared.follow(now, store.inner().inner().clock(now));
+        }
+    }
+
+    async fn heal(&self) {
+        for store in self.engine.store().shared() {
+            store.heal(self.engine.clock().now()).await;
+        }
+    }
+
+    async fn sweep(&self) {
+        for store in self.engine.store().shared() {
+            store.inner().sweep(self.engine.clock().now()).await;
+        }
+    }
+}

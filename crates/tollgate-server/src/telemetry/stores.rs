@@ -1,0 +1,275 @@
+//! Metrics of the stores: memory, Redis, leases and fallbacks.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use tollgate_engine::{Engine, SharedClock};
+use tollgate_store::redis::{LATENCY_BOUNDS, Operation, RedisMetrics};
+use tollgate_store::{Failure, Fallback, Store as _};
+
+use crate::stores::{Shared, Stores};
+
+/// Reads the stores of an engine at every scrape.
+pub(super) struct StoreCollector {
+    pub(super) engine: Arc<Engine<Stores>>,
+    pub(super) clock: Arc<SharedClock>,
+}
+
+impl fmt::Debug for StoreCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreCollector")
+    }
+}
+
+type Label = (&'static str, String);
+
+/// One value of a metric, under these labels.
+type Sample<V> = (Vec<Label>, V);
+
+impl Collector for StoreCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let stores = self.engine.store();
+        let memory = stores.memory().usage();
+        gauges(
+            &mut encoder,
+            "memory_counters",
+            "Counters kept in memory",
+            [(vec![], count(memory.counters))],
+        )?;
+        gauges(
+            &mut encoder,
+            "memory_bytes",
+            "Bytes that counters take in memory",
+            [(vec![], count(memory.bytes))],
+        )?;
+        let evicted = [(vec![], memory.evicted)];
+        counters(
+            &mut encoder,
+            "memory_evictions",
+            "Counters in use that had to go for want of room",
+            evicted,
+        )?;
+        let named: Vec<(&str, &Shared)> =
+            stores.names().iter().map(String::as_str).zip(stores.shared()).collect();
+        if !named.is_empty() {
+            let drift = [(vec![], seconds(self.clock.drift()))];
+            gauges(
+                &mut encoder,
+                "clock_drift_seconds",
+                "The shared store's clock less this node's",
+                drift,
+            )?;
+        }
+        redis(&mut encoder, &named)?;
+        leases(&mut encoder, &named)?;
+        fallbacks(&mut encoder, &named)
+    }
+}
+
+fn redis(
+    encoder: &mut DescriptorEncoder<'_>,
+    stores: &[(&str, &Shared)],
+) -> Result<(), fmt::Error> {
+    let all = |of: &dyn Fn(&RedisMetrics) -> u64| -> Vec<Sample<u64>> {
+        let of = |(name, store): &(&str, &Shared)| {
+            (vec![named(name)], of(store.inner().inner().metrics()))
+        };
+        stores.iter().map(of).collect()
+    };
+    let per_operation = |of: &dyn Fn(&RedisMetrics, Operation) -> u64| -> Vec<Sample<u64>> {
+        let mut samples = Vec::new();
+        for (name, store) in stores {
+            for operation in Operation::ALL {
+                let labels = vec![("operation", operation.name().to_owned()), named(name)];
+                samples.push((labels, of(store.inner().inner().metrics(), operation)));
+            }
+        }
+        samples
+    };
+    counters(encoder, "redis_calls", "Calls of Redis", per_operation(&RedisMetrics::calls))?;
+    let mut errors = Vec::new();
+    for (name, store) in stores {
+        for operation in Operation::ALL {
+            for failure in Failure::ALL {
+                let value = store.inner().inner().metrics().errors(operation, failure);
+                // Most of them never happen.
+                if value > 0 {
+                    let labels = vec![
+                        ("type", failure.name().to_owned()),
+                        ("operation", operation.name().to_owned()),
+                        named(name),
+                    ];
+                    errors.push((labels, value));
+                }
+            }
+        }
+    }
+    counters(encoder, "redis_errors", "Calls of Redis that failed", errors)?;
+    latencies(encoder, stores)?;
+    counters(
+        encoder,
+        "redis_retries",
+        "Calls of Redis that were repeated",
+        all(&RedisMetrics::retries),
+    )?;
+    let late = all(&RedisMetrics::late);
+    counters(
+        encoder,
+        "redis_late_calls",
+        "Calls that Redis came to when nobody waited for them",
+        late,
+    )?;
+    let open = all(&RedisMetrics::open_breakers);
+    let open = open.into_iter().map(|(labels, value)| (labels, count(value)));
+    gauges(encoder, "redis_open_breakers", "Redis servers that are left alone at the moment", open)
+}
+
+fn latencies(
+    encoder: &mut DescriptorEncoder<'_>,
+    stores: &[(&str, &Shared)],
+) -> Result<(), fmt::Error> {
+    let help = "How long calls of Redis took";
+    let mut family =
+        encoder.encode_descriptor("redis_latency_seconds", help, None, MetricType::Histogram)?;
+    for (name, store) in stores {
+        for operation in Operation::ALL {
+            let Some(histogram) = store.inner().inner().metrics().latency(operation) else {
+                continue;
+            };
+            let bounds = LATENCY_BOUNDS.iter().map(|micros| seconds_of_micros(*micros));
+            let buckets: Vec<(f64, u64)> =
+                bounds.chain([f64::MAX]).zip(histogram.buckets()).collect();
+            let labels = [("operation", operation.name().to_owned()), named(name)];
+            let sum = seconds_of_micros(histogram.sum());
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
+                sum,
+                histogram.count(),
+                &buckets,
+                None,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn leases(
+    encoder: &mut DescriptorEncoder<'_>,
+    stores: &[(&str, &Shared)],
+) -> Result<(), fmt::Error> {
+    let mut ratios = Vec::new();
+    for (name, store) in stores {
+        for rule in store.inner().figures().overshoot() {
+            for (kind, value) in [("over", rule.over), ("under", rule.under)] {
+                let labels = vec![
+                    ("rule_id", rule.rule_id.to_string()),
+                    ("kind", kind.to_owned()),
+                    named(name),
+                ];
+                ratios.push((labels, value));
+            }
+        }
+    }
+    let help = "The largest share of a leased rule's limit that was admitted beyond it (over), or lay on lease elsewhere when a request was refused (under)";
+    gauges(encoder, "overshoot_ratio", help, ratios)?;
+    let figures = |of: &dyn Fn(&Shared) -> &AtomicU64| -> Vec<Sample<u64>> {
+        let of = |(name, store): &(&str, &Shared)| {
+            (vec![named(name)], of(store).load(Ordering::Relaxed))
+        };
+        stores.iter().map(of).collect()
+    };
+    let taken = figures(&|store| &store.inner().figures().taken);
+    counters(encoder, "leases_taken", "Chunks of quota that were taken ahead", taken)?;
+    let granted = figures(&|store| &store.inner().figures().granted);
+    counters(encoder, "leases_granted", "Quota that was taken ahead", granted)?;
+    let returned = figures(&|store| &store.inner().figures().returned);
+    counters(encoder, "leases_returned", "Quota that went back unspent", returned)?;
+    let lost = figures(&|store| &store.inner().figures().lost);
+    counters(encoder, "leases_lost", "Quota that was neither spent nor returned", lost)?;
+    let local = stores.iter().map(|(name, store)| (vec![named(name)], store.inner().usage().local));
+    counters(encoder, "leases_local_charges", "Charges decided without asking Redis", local)
+}
+
+fn fallbacks(
+    encoder: &mut DescriptorEncoder<'_>,
+    stores: &[(&str, &Shared)],
+) -> Result<(), fmt::Error> {
+    let nodes =
+        stores.iter().map(|(name, store)| (vec![named(name)], f64::from(store.membership().nodes)));
+    gauges(encoder, "nodes", "Nodes that are alive, as this one sees it", nodes)?;
+    let mut totals = Vec::new();
+    for (name, store) in stores {
+        for mode in [Fallback::Local { nodes: 1 }, Fallback::Open, Fallback::Closed] {
+            let labels = vec![("mode", mode.name().to_owned()), named(name)];
+            totals.push((labels, store.figures().total(mode)));
+        }
+    }
+    counters(encoder, "fallback", "Decisions that a fallback made", totals)
+}
+
+fn named(name: &str) -> Label {
+    ("store", name.to_owned())
+}
+
+fn counters(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = Sample<u64>>,
+) -> Result<(), fmt::Error> {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (labels, value) in samples {
+        family
+            .encode_family(&Labels(labels))?
+            .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+    }
+    Ok(())
+}
+
+fn gauges(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    samples: impl IntoIterator<Item = Sample<f64>>,
+) -> Result<(), fmt::Error> {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in samples {
+        if labels.is_empty() {
+            family.encode_gauge(&value)?;
+            continue;
+        }
+        family.encode_family(&Labels(labels))?.encode_gauge(&value)?;
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+struct Labels(Vec<Label>);
+
+impl EncodeLabelSet for Labels {
+    fn encode(
+        &self,
+        encoder: &mut prometheus_client::encoding::LabelSetEncoder<'_>,
+    ) -> Result<(), fmt::Error> {
+        use prometheus_client::encoding::EncodeLabel as _;
+        self.0.iter().try_for_each(|label| label.encode(encoder.encode_label()))
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for dashboards")]
+const fn count(value: u64) -> f64 {
+    value as f64
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for dashboards")]
+fn seconds(nanos: i64) -> f64 {
+    nanos as f64 / 1e9
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for dashboards")]
+fn seconds_of_micros(micros: u64) -> f64 {
+    micros as f64 / 1e6
+}
