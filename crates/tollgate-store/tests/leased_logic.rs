@@ -448,3 +448,19 @@ async fn give_back_makes_room_at_once() {
         assert_eq!(world.status(key, &limit).used, 20, "{algorithm}");
     }
 }
+
+/// However short a lease lives, what it took ahead is spent.
+#[tokio::test]
+async fn short_leases_are_leases_too() {
+    let world = World::new();
+    let options = LeaseOptions { ttl: 10 * MILLISECOND, ..LeaseOptions::new("a".to_owned()) };
+    let store = Leased::new(Remote(Arc::clone(&world)), options);
+    let limit = limit(Algorithm::SlidingWindowLog, 100_000, LONG);
+    let key = counter("short", &["k"], leased(100_000));
+    for _ in 0..1_000 {
+        assert!(passes(&store, key, &limit, 1, &world).await);
+        world.advance(MILLISECOND / 20);
+    }
+    let calls = world.calls.load(Ordering::SeqCst);
+    assert!(calls < 200, "{calls} calls for 1000 requests");
+}

@@ -332,8 +332,12 @@ impl Lease {
         // Whatever is given back, there may be room again.
         self.refusal = None;
         let most = self.recorded.saturating_sub(self.left());
-        let chunks = self.chunks.iter_mut();
-        self.owned.is_under(limit) && chunks.rev().any(|chunk| chunk.put_back(limit, receipt, most))
+        // What is on its way needs a place to land: an empty chunk stays so.
+        let keeps_empty = self.flight.is_some();
+        self.owned.is_under(limit)
+            && self.chunks.iter_mut().rev().any(|chunk| {
+                (chunk.left > 0 || !keeps_empty) && chunk.put_back(limit, receipt, most)
+            })
     }
 
     /// What the store answered to a fetch.

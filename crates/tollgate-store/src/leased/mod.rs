@@ -105,7 +105,10 @@ struct Shared<S> {
 
 impl<S: SharedStore + 'static> Leased<S> {
     /// Leases in front of a store.
-    pub fn new(inner: S, options: LeaseOptions) -> Self {
+    pub fn new(inner: S, mut options: LeaseOptions) -> Self {
+        // Chunks that hardly live must still be spent for most of their life.
+        options.margin = options.margin.min(options.ttl / 4);
+        options.horizon = options.horizon.min(options.ttl / 2);
         let shared = Shared {
             inner,
             fingerprints: Fingerprints::new(),

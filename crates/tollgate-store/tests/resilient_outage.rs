@@ -1,0 +1,209 @@
+//! Real servers that go away: cut off by the network, or stopped in their tracks. Every decision is
+//! answered, and what is admitted meanwhile is bounded and reported.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "these are tests: a panic is how they fail"
+)]
+
+mod leased_support;
+mod redis_support;
+
+use std::time::Duration;
+
+use leased_support::{COSTS, counter, failing, limit};
+use redis_support::{now, options};
+use tollgate_core::{Algorithm, Ask, Limit, Nanos, Outcome, SECOND};
+use tollgate_store::leased::{LeaseOptions, Leased};
+use tollgate_store::redis::{RedisOptions, RedisStore};
+use tollgate_store::resilient::{Resilient, ResilientOptions};
+use tollgate_store::{
+    Charge, Consistency, Decided, Fallback, Home, Mode, OnFailure, Outcomes, Request, Role, Store,
+};
+use tollgate_testkit::{FaultProxy, PATIENCE, Redis};
+
+const LONG: Nanos = 30 * 24 * 3600 * SECOND;
+
+type Node = Resilient<Leased<RedisStore>>;
+
+async fn node(url: &str, name: &str, timeout: Duration) -> Node {
+    let options = RedisOptions { timeout, ..options(&[url.to_owned()]) };
+    let redis = RedisStore::connect(options).await.expect("sound options");
+    let leased = Leased::new(redis, LeaseOptions::new(name.to_owned()));
+    Resilient::new(leased, ResilientOptions::new(name.to_owned()))
+}
+
+async fn nodes(url: &str, count: usize, timeout: Duration) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    for number in 0..count {
+        nodes.push(node(url, &format!("node {number}"), timeout).await);
+    }
+    for _ in 0..2 {
+        for node in &nodes {
+            wait_for(async || node.heartbeat(now()).await.is_ok()).await;
+        }
+    }
+    for node in &nodes {
+        assert_eq!(node.membership().nodes as usize, count);
+    }
+    nodes
+}
+
+/// Waits until something holds; panics if it never does.
+async fn wait_for(condition: impl AsyncFn() -> bool) {
+    let deadline = now() + PATIENCE.as_nanos() as u64;
+    while !condition().await {
+        assert!(now() < deadline, "it never happened");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn decide(
+    store: &impl Store,
+    rule: &str,
+    home: Home,
+    limit: &Limit,
+    mode: Mode,
+) -> (Decided, Outcome) {
+    let key = counter(rule, &["k"], home);
+    let charges = [Charge { counter: key, limit, ask: Ask::cost(1), role: Role::Must }];
+    let mut outcomes = Outcomes::new();
+    let decided = store.decide(&[Request { charges: &charges, mode }], now(), &mut outcomes).await;
+    (decided.expect("it always answers"), outcomes[0])
+}
+
+/// Three nodes lose their server and admit what is left between them; then it comes back and is told.
+async fn outage(home: Home, algorithm: Algorithm, url: &str, lose: impl Fn(), find: impl Fn()) {
+    let (quota, rule) = (100, algorithm.name());
+    let limit = limit(algorithm, quota, LONG);
+    let nodes = nodes(url, 3, Duration::from_millis(100)).await;
+    let mut admitted = 0;
+    for number in 0..30 {
+        let (decided, outcome) = decide(&nodes[number % 3], rule, home, &limit, Mode::Charge).await;
+        assert!(outcome.examination.admits() && decided.degraded.is_none(), "{algorithm}");
+        admitted += 1;
+    }
+    for node in &nodes {
+        node.inner().return_all(now()).await;
+    }
+    // All of them know how it stands.
+    for node in &nodes {
+        decide(node, rule, home, &limit, Mode::Peek).await;
+    }
+    lose();
+    let mut local = 0;
+    for node in &nodes {
+        for _ in 0..60 {
+            let (decided, outcome) = decide(node, rule, home, &limit, Mode::Charge).await;
+            let degraded = decided.degraded.expect("the store is away");
+            assert_eq!(degraded.fallback, Fallback::Local { nodes: 3 }, "{algorithm}");
+            local += u64::from(outcome.examination.admits());
+        }
+        assert!(node.degraded_since().is_some(), "{algorithm}");
+        assert!(!node.heal(now()).await, "{algorithm}");
+    }
+    admitted += local;
+    assert!(admitted <= quota && admitted >= quota - 3, "{algorithm}: {admitted} of {quota}");
+    find();
+    for node in &nodes {
+        wait_for(async || node.heal(now()).await).await;
+        assert_eq!(node.waiting_reports(), 0, "{algorithm}");
+        assert_eq!(node.degraded_since(), None, "{algorithm}");
+    }
+    let (decided, outcome) = decide(&nodes[0], rule, home, &limit, Mode::Peek).await;
+    assert!(decided.degraded.is_none(), "{algorithm}");
+    // A charge whose answer was lost may be counted, and then counted again as a local one.
+    let used = outcome.status.used;
+    assert!(used >= admitted, "{algorithm}: {used} of {admitted} were reported");
+    assert!(used <= admitted + 3 * 10, "{algorithm}: {used} of {admitted} were reported");
+    let reported: u64 = nodes
+        .iter()
+        .map(|node| node.figures().reported.load(std::sync::atomic::Ordering::Relaxed))
+        .sum();
+    assert!(reported >= local, "{algorithm}: {reported} of {local}");
+    for node in &nodes {
+        node.goodbye().await.expect("it answers");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn cut_off_by_the_network() {
+    let server = Redis::start();
+    let proxy = FaultProxy::start(server.addr());
+    for algorithm in COSTS {
+        let home = failing(OnFailure::Local);
+        outage(home, algorithm, &proxy.url("redis"), || proxy.cut(), || proxy.heal()).await;
+        assert!(server.call(&["FLUSHALL"]).is_ok());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_server_stopped_in_its_tracks() {
+    let server = Redis::start();
+    for algorithm in [Algorithm::FixedWindow, Algorithm::TokenBucket] {
+        let home = failing(OnFailure::Local);
+        outage(home, algorithm, &server.url(), || server.pause(), || server.resume()).await;
+        assert!(server.call(&["FLUSHALL"]).is_ok());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn leases_in_between_change_nothing() {
+    let server = Redis::start();
+    let proxy = FaultProxy::start(server.addr());
+    let consistency = Consistency::Leased { max_overshoot_ppm: 200_000 };
+    let home = Home { consistency, ..failing(OnFailure::Local) };
+    let (lose, find) = (|| proxy.cut(), || proxy.heal());
+    outage(home, Algorithm::FixedWindow, &proxy.url("redis"), lose, find).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn open_passes_and_closed_refuses() {
+    let server = Redis::start();
+    let proxy = FaultProxy::start(server.addr());
+    let limit = limit(Algorithm::FixedWindow, 5, LONG);
+    let node = node(&proxy.url("redis"), "a", Duration::from_millis(100)).await;
+    wait_for(async || node.heartbeat(now()).await.is_ok()).await;
+    proxy.half_open();
+    for policy in [OnFailure::Open, OnFailure::Closed] {
+        for _ in 0..20 {
+            let (decided, outcome) =
+                decide(&node, "policy", failing(policy), &limit, Mode::Charge).await;
+            let fallback = decided.degraded.expect("the store is away").fallback;
+            let is_open = policy == OnFailure::Open;
+            assert_eq!(fallback == Fallback::Open, is_open);
+            assert_eq!(outcome.examination.admits(), is_open, "more than the limit, too");
+        }
+    }
+    assert_eq!(node.figures().total(Fallback::Open), 20);
+    assert_eq!(node.figures().total(Fallback::Closed), 20);
+    proxy.heal();
+    wait_for(async || node.heal(now()).await).await;
+    let (decided, outcome) =
+        decide(&node, "policy", failing(OnFailure::Open), &limit, Mode::Peek).await;
+    assert_eq!((decided.degraded, outcome.status.used), (None, 0), "nothing was counted");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_start_without_the_server() {
+    let server = Redis::start();
+    let proxy = FaultProxy::start(server.addr());
+    proxy.cut();
+    let limit = limit(Algorithm::FixedWindow, 5, LONG);
+    let home = failing(OnFailure::Local);
+    let node = node(&proxy.url("redis"), "a", Duration::from_millis(100)).await;
+    assert!(node.heartbeat(now()).await.is_err());
+    let mut admitted = 0;
+    for _ in 0..20 {
+        let (decided, outcome) = decide(&node, "start", home, &limit, Mode::Charge).await;
+        assert!(decided.degraded.is_some());
+        admitted += u64::from(outcome.examination.admits());
+    }
+    assert_eq!(admitted, 5);
+    proxy.heal();
+    wait_for(async || node.heal(now()).await).await;
+    let (decided, outcome) = decide(&node, "start", home, &limit, Mode::Peek).await;
+    assert_eq!((decided.degraded, outcome.status.used), (None, 5));
+}
