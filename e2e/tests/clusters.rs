@@ -13,13 +13,14 @@ const RULES: &str = "rules:
   - {rule_id: model, identifier_type: composite, key_by: [model_id], limit: 400, window: 30d, algorithm: sliding_window_log}
 ";
 
-fn fleet(cluster: &Cluster, nodes: usize) -> Fleet {
+/// With patience where exactness is tested, and without where it is how fast a failure is noticed.
+fn fleet(cluster: &Cluster, nodes: usize, is_patient: bool) -> Fleet {
     let urls = cluster.urls();
     let mut args = vec!["--redis-cluster"];
     for url in &urls {
         args.extend(["--redis", url]);
     }
-    Fleet::start(nodes, RULES, &args)
+    if is_patient { Fleet::patient(nodes, RULES, &args) } else { Fleet::start(nodes, RULES, &args) }
 }
 
 fn body(client: usize, request: usize) -> Value {
@@ -77,7 +78,7 @@ fn run(fleet: &Fleet, clients: usize, requests: usize) -> (Vec<Answer>, Vec<Valu
 #[test]
 fn limits_over_several_slots_are_charged_together() {
     let cluster = Cluster::start(3, 0);
-    let fleet = fleet(&cluster, 3);
+    let fleet = fleet(&cluster, 3, true);
     let (answers, bodies) = run(&fleet, 12, 25);
     assert!(answers.iter().all(|answer| !answer.is_degraded()));
     let refused = answers.iter().filter(|answer| !answer.is_allowed()).count();
@@ -99,7 +100,7 @@ fn limits_over_several_slots_are_charged_together() {
 #[test]
 fn nodes_killed_mid_flight_over_admit_nothing() {
     let cluster = Cluster::start(3, 0);
-    let fleet = fleet(&cluster, 3);
+    let fleet = fleet(&cluster, 3, true);
     let load = fleet.load(16, body);
     std::thread::sleep(Duration::from_millis(400));
     for node in &fleet.nodes()[1..] {
@@ -127,7 +128,7 @@ fn nodes_killed_mid_flight_over_admit_nothing() {
 #[test]
 fn resharding_under_load_loses_and_mints_nothing() {
     let cluster = Cluster::start(3, 0);
-    let fleet = fleet(&cluster, 2);
+    let fleet = fleet(&cluster, 2, true);
     let users: Vec<String> = (0..4).map(|user| format!("u{user}")).collect();
     let slot = tollgate_testkit::slot_of("u0");
     let from = cluster.master_of(slot);
@@ -164,7 +165,7 @@ fn resharding_under_load_loses_and_mints_nothing() {
 #[test]
 fn service_goes_on_when_a_master_is_killed() {
     let cluster = Cluster::start(3, 1);
-    let fleet = fleet(&cluster, 2);
+    let fleet = fleet(&cluster, 2, false);
     let load = fleet.load(8, |client, request| {
         std::thread::sleep(Duration::from_millis(5));
         json!({"userId": format!("u{}-{}", client, request / 10)})

@@ -52,7 +52,7 @@ fn used(server: &Server, user: &str, model: &str) -> u64 {
 #[test]
 fn strict_admits_exactly_the_quota() {
     let redis = Redis::start();
-    let fleet = Fleet::start(NODES, &rules(""), &["--redis", &redis.url()]);
+    let fleet = Fleet::patient(NODES, &rules(""), &["--redis", &redis.url()]);
     for run in 0..runs() {
         for algorithm in ALGORITHMS {
             let user = format!("user-{run}");
@@ -84,7 +84,7 @@ fn leased_stays_within_its_bound() {
     let redis = Redis::start();
     let lent = QUOTA / 10;
     let extra = ", consistency: leased, max_overshoot: 0.1";
-    let fleet = Fleet::start(NODES, &rules(extra), &["--redis", &redis.url()]);
+    let fleet = Fleet::patient(NODES, &rules(extra), &["--redis", &redis.url()]);
     for run in 0..runs() {
         for algorithm in ALGORITHMS.into_iter().filter(|name| *name != "concurrency") {
             let user = format!("user-{run}");
@@ -118,7 +118,7 @@ fn what_is_over_is_gone() {
   - {rule_id: e, identifier_type: user_id, limit: 5, unit: concurrency, slot_ttl: 1s}
   - {rule_id: f, identifier_type: tenant_id, limit: 500, window: 1s, consistency: leased, max_overshoot: 0.5}
 ";
-    let mut fleet = Fleet::start(2, rules, &["--redis", &redis.url()]);
+    let mut fleet = Fleet::patient(2, rules, &["--redis", &redis.url()]);
     let body = |client: usize, request: usize| {
         let (user, id) = (format!("u{client}"), format!("{client}-{request}"));
         json!({"userId": user, "tenantId": "t", "requestId": id})
@@ -155,7 +155,10 @@ fn nodes_whose_clocks_differ_agree() {
   - {rule_id: bucket, identifier_type: user_id, limit: 60, window: 30d, algorithm: token_bucket}
 ";
     let start = |offset: Option<&str>| {
-        let builder = ServerBuilder::default().rules(rules).arg("--redis").arg(&redis.url());
+        let builder = ServerBuilder::default()
+            .rules(rules)
+            .args(&["--redis".to_owned(), redis.url()])
+            .env("TOLLGATE_REDIS_TIMEOUT_MS", "5000");
         match offset {
             None => builder.start(),
             Some(offset) => builder
@@ -198,7 +201,7 @@ fn a_lost_answer_is_charged_once() {
     let server = ServerBuilder::default()
         .rules(&rules(""))
         .args(&["--redis".to_owned(), proxy.url("redis")])
-        .env("TOLLGATE_REDIS_TIMEOUT_MS", "200")
+        .env("TOLLGATE_REDIS_TIMEOUT_MS", "1000")
         .start();
     let mut client = server.client();
     for round in 1..=20 {
@@ -219,7 +222,7 @@ fn a_lost_answer_is_charged_once() {
 #[test]
 fn a_request_id_is_answered_once_by_all_nodes() {
     let redis = Redis::start();
-    let fleet = Fleet::start(3, &rules(""), &["--redis", &redis.url()]);
+    let fleet = Fleet::patient(3, &rules(""), &["--redis", &redis.url()]);
     let body = json!({"userId": "ann", "modelId": "fixed_window", "requestId": "r1", "cost": 3});
     let first = fleet.ask(0, "/rate-limit/allow", &body).json();
     assert_eq!(first["scopes"][0]["current"], 3);

@@ -13,7 +13,7 @@ const RULES: &str = "rules:
 
 fn node(regional: &Redis, global: &FaultProxy) -> Server {
     let config = format!(
-        "stores:\n  regional: {{urls: [\"{}\"]}}\n  global: {{urls: [\"{}\"], timeout_ms: 500}}\n",
+        "stores:\n  regional: {{urls: [\"{}\"], timeout_ms: 2000}}\n  global: {{urls: [\"{}\"], timeout_ms: 3000}}\n",
         regional.url(),
         global.url("redis"),
     );
