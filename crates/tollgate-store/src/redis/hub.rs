@@ -15,7 +15,7 @@ use super::metrics::{Operation, RedisMetrics};
 use super::msgpack::{self, Element, Elements};
 use super::node::Node;
 use super::operations::Strangers;
-use super::script::Script;
+use super::script::{Script, Scripts};
 use super::trouble::Trouble;
 use crate::{Failure, Nanos};
 
@@ -36,6 +36,7 @@ pub(super) enum Topology {
 pub(super) struct Hub {
     pub(super) topology: Topology,
     pub(super) speller: Speller,
+    pub(super) scripts: Scripts,
     pub(super) metrics: Arc<RedisMetrics>,
     pub(super) timeout: Duration,
     pub(super) strangers: Strangers,
@@ -74,6 +75,7 @@ impl Hub {
     pub(super) fn new(
         topology: Topology,
         speller: Speller,
+        scripts: Scripts,
         metrics: Arc<RedisMetrics>,
         timeout: Duration,
     ) -> Self {
@@ -82,7 +84,7 @@ impl Hub {
         let _ = getrandom::fill(&mut seed);
         let seed = u64::from_le_bytes(seed);
         let (strangers, drawn) = (Strangers::default(), AtomicU64::new(0));
-        Self { topology, speller, metrics, timeout, strangers, seed, drawn }
+        Self { topology, speller, scripts, metrics, timeout, strangers, seed, drawn }
     }
 
     /// A number that does not come again in this process, and hardly in another.
@@ -146,7 +148,7 @@ impl Hub {
             let lane = node.lane();
             let pinged = async {
                 let (number, connection) = lane.connection(node, by).await?;
-                match tokio::time::timeout_at(by, ask::<Value>(&connection, &["PING"])).await {
+                match tokio::time::timeout_at(by, ask::<Value>(&connection, &["TIME"])).await {
                     Ok(Ok(_)) => Ok(()),
                     Ok(Err(error)) => {
                         lane.drop_connection(number);

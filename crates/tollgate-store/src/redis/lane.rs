@@ -18,7 +18,6 @@ use super::encode::Encoded;
 use super::hub::{Call, Hub};
 use super::metrics::Operation;
 use super::node::Node;
-use super::script::DECIDE;
 use crate::Failure;
 
 /// Calls under way at once.
@@ -240,7 +239,7 @@ async fn send(hub: &Arc<Hub>, node: &Arc<Node>, jobs: Vec<Job>) {
     deadline = deadline.max(Instant::now() + hub.timeout / 4);
     let call = Call {
         operation: Operation::Decide,
-        script: &DECIDE,
+        script: &hub.scripts.decide,
         keys: &encoded.keys,
         body: &encoded.elements,
         remember: encoded.charges,

@@ -10,7 +10,6 @@ use super::hub::{Call, Hub};
 use super::key::{Keys, beside};
 use super::metrics::Operation;
 use super::msgpack::Elements;
-use super::script::LEASE;
 use crate::{Failure, LeaseAsk, LeaseGrant, Mode, Role};
 
 /// How often a lease is asked for again because no calendar window fitted.
@@ -31,7 +30,7 @@ impl Hub {
         let mut clock = self.clock().unwrap_or(0);
         for _ in 0..LOOKS_AT_THE_CALENDAR {
             let body = body(ask, clock)?;
-            let (operation, script) = (Operation::Lease, &LEASE);
+            let (operation, script) = (Operation::Lease, &self.scripts.lease);
             let call = Call {
                 operation,
                 script,

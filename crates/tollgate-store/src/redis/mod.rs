@@ -40,6 +40,7 @@ use connect::Endpoint;
 use hub::{Hub, Topology};
 use key::Speller;
 use node::Node;
+use script::Scripts;
 use sentinel::Sentinels;
 
 pub use breaker::BreakerState;
@@ -64,6 +65,13 @@ impl RedisStore {
 
     /// The same without a first look at the server, and without a runtime.
     pub fn new(options: &RedisOptions) -> Result<Self, RedisOptionsError> {
+        Self::on_clock(options, script::CLOCK)
+    }
+
+    /// The same on a clock that the Lua expression `clock` reads, as seconds and microseconds: for tests
+    /// that must hit an instant.
+    #[doc(hidden)]
+    pub fn on_clock(options: &RedisOptions, clock: &str) -> Result<Self, RedisOptionsError> {
         options.check()?;
         let metrics = Arc::new(RedisMetrics::default());
         let seeds = options.seeds()?;
@@ -85,7 +93,8 @@ impl RedisStore {
             }
         };
         let speller = Speller::new(&options.prefix, &options.api_key_secret);
-        Ok(Self { hub: Arc::new(Hub::new(topology, speller, metrics, options.timeout)) })
+        let scripts = Scripts::on(clock);
+        Ok(Self { hub: Arc::new(Hub::new(topology, speller, scripts, metrics, options.timeout)) })
     }
 
     /// Whether Redis answers, every node of it.
@@ -96,16 +105,6 @@ impl RedisStore {
     /// What happened between this process and Redis.
     pub fn metrics(&self) -> &Arc<RedisMetrics> {
         &self.hub.metrics
-    }
-
-    /// The scripts as they are sent, by name, for tests that run them on a clock of their own.
-    #[doc(hidden)]
-    pub fn scripts() -> [(&'static str, &'static str); 3] {
-        [
-            ("decide", &script::DECIDE.text),
-            ("give_back", &script::GIVE_BACK.text),
-            ("lease", &script::LEASE.text),
-        ]
     }
 }
 

@@ -9,7 +9,7 @@ use super::hub::{Call, Hub, Reply};
 use super::key::{Keys, slot_of};
 use super::metrics::Operation;
 use super::msgpack::{Element, Elements};
-use super::script::{ANSWERS, GIVE_BACK, NODES, SLOTS, Script};
+use super::script::Script;
 use crate::{Claim, Counter, Failure, GiveBack, Membership, Request};
 
 /// How long an id is being answered before another node may try, and how long the answer is known, in
@@ -79,7 +79,9 @@ impl Hub {
     }
 
     pub(super) async fn give_back_slot(self: &Arc<Self>, group: &Returns) -> Result<(), Failure> {
-        let reply = self.run(Operation::GiveBack, &GIVE_BACK, &group.keys, &group.body).await?;
+        let reply = self
+            .run(Operation::GiveBack, &self.scripts.give_back, &group.keys, &group.body)
+            .await?;
         match reply.number(0) {
             Some(0) => Ok(()),
             Some(_) => Err(Failure::ForeignKey),
@@ -99,7 +101,7 @@ impl Hub {
                 None => groups.push((slot, key)),
             }
         }
-        let script = &super::script::RESET;
+        let script = &self.scripts.reset;
         for (_, keys) in &groups {
             self.run(Operation::Reset, script, keys, &Elements::default()).await?;
         }
@@ -117,7 +119,7 @@ impl Hub {
         self.speller.push_counter(counter, &mut keys);
         body.text(format!("{:032x}", slot.0).as_bytes());
         body.number((ttl / MICRO).min(MOST_MICROS));
-        let reply = self.run(Operation::Slots, &SLOTS, &keys, &body).await?;
+        let reply = self.run(Operation::Slots, &self.scripts.slots, &keys, &body).await?;
         match reply.number(0) {
             Some(0) => Ok(false),
             Some(1) => Ok(true),
@@ -135,7 +137,7 @@ impl Hub {
         keys.push(&self.speller.own("nodes", "live"));
         body.text(node.as_bytes());
         body.number((ttl / MICRO).min(MOST_MICROS / 2));
-        let reply = self.run(Operation::Nodes, &NODES, &keys, &body).await?;
+        let reply = self.run(Operation::Nodes, &self.scripts.nodes, &keys, &body).await?;
         let (Some(nodes), Some(rank)) = (reply.number(0), reply.number(1)) else {
             return Err(Failure::Protocol);
         };
@@ -179,7 +181,7 @@ impl Hub {
         body.text(format!("{content:032x}").as_bytes());
         body.number(millis);
         body.text(answer);
-        self.run(Operation::Answers, &ANSWERS, &keys, &body).await
+        self.run(Operation::Answers, &self.scripts.answers, &keys, &body).await
     }
 
     /// Says once for a key that it holds something that is not ours.

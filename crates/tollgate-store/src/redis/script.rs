@@ -1,40 +1,46 @@
 //! The scripts that run on the server, put together from their files.
 
-use std::sync::LazyLock;
-
 /// A script and the name the server knows it by.
 pub(super) struct Script {
     pub(super) text: String,
     pub(super) hash: String,
 }
 
+/// All of them.
+pub(super) struct Scripts {
+    pub(super) decide: Script,
+    pub(super) give_back: Script,
+    pub(super) lease: Script,
+    pub(super) slots: Script,
+    pub(super) nodes: Script,
+    pub(super) answers: Script,
+    pub(super) reset: Script,
+}
+
 const COMMON: &str = include_str!("scripts/common.lua");
 const COUNTERS: &str = include_str!("scripts/counters.lua");
 const RECEIPTS: &str = include_str!("scripts/receipts.lua");
 
-fn script(parts: &[&str]) -> Script {
-    let text = parts.concat();
-    let hash = redis::Script::new(&text).get_hash().to_owned();
-    Script { text, hash }
+/// What the common part reads the server's clock with.
+pub(super) const CLOCK: &str = "redis.call('TIME')";
+
+impl Scripts {
+    /// The scripts, on the clock that the Lua expression `clock` reads: [`CLOCK`], or a test's own.
+    pub(super) fn on(clock: &str) -> Self {
+        let common = COMMON.replace(CLOCK, clock);
+        let script = |parts: &[&str]| {
+            let text = [&[common.as_str()], parts].concat().concat();
+            let hash = redis::Script::new(&text).get_hash().to_owned();
+            Script { text, hash }
+        };
+        Self {
+            decide: script(&[COUNTERS, include_str!("scripts/decide.lua")]),
+            give_back: script(&[COUNTERS, RECEIPTS, include_str!("scripts/give_back.lua")]),
+            lease: script(&[COUNTERS, RECEIPTS, include_str!("scripts/lease.lua")]),
+            slots: script(&[include_str!("scripts/slots.lua")]),
+            nodes: script(&[include_str!("scripts/nodes.lua")]),
+            answers: script(&[include_str!("scripts/answers.lua")]),
+            reset: script(&[include_str!("scripts/reset.lua")]),
+        }
+    }
 }
-
-pub(super) static DECIDE: LazyLock<Script> =
-    LazyLock::new(|| script(&[COMMON, COUNTERS, include_str!("scripts/decide.lua")]));
-
-pub(super) static GIVE_BACK: LazyLock<Script> =
-    LazyLock::new(|| script(&[COMMON, COUNTERS, RECEIPTS, include_str!("scripts/give_back.lua")]));
-
-pub(super) static LEASE: LazyLock<Script> =
-    LazyLock::new(|| script(&[COMMON, COUNTERS, RECEIPTS, include_str!("scripts/lease.lua")]));
-
-pub(super) static SLOTS: LazyLock<Script> =
-    LazyLock::new(|| script(&[COMMON, include_str!("scripts/slots.lua")]));
-
-pub(super) static NODES: LazyLock<Script> =
-    LazyLock::new(|| script(&[COMMON, include_str!("scripts/nodes.lua")]));
-
-pub(super) static ANSWERS: LazyLock<Script> =
-    LazyLock::new(|| script(&[COMMON, include_str!("scripts/answers.lua")]));
-
-pub(super) static RESET: LazyLock<Script> =
-    LazyLock::new(|| script(&[COMMON, include_str!("scripts/reset.lua")]));

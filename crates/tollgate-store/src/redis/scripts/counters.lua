@@ -102,9 +102,9 @@ local function read_window(key, value, kind)
   return keep(key, kind, {ends, count, before})
 end
 
--- A log: [1] the total of its entries, [2] the newest, [3] how much of the total has expired, [4] the
--- window; `added`: entries to be written. The member 't' carries the total as a negative score, so
--- that it comes first.
+-- A log: [1] the sum of what is in the window, [2] the newest entry, [3] 1 if some have left the window,
+-- [4] the window; `added`, `removed`: entries to be written and removed. The member 't' carries the sum
+-- of all entries as a negative score, so that it comes first.
 local function cost_of(member)
   return tonumber(string.match(member, '^%d+'))
 end
@@ -130,8 +130,8 @@ local function read_log(key, length)
       newest = tonumber(redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2])
     end
   end
-  state = keep(key, LOG, {total, newest, expired, length})
-  state.added = {}
+  state = keep(key, LOG, {total - expired, newest, expired > 0 and 1 or 0, length})
+  state.added, state.removed = {}, {}
   return state
 end
 
@@ -353,7 +353,7 @@ end
 
 -- When so much of the log has left the window that what is left fits into `room`.
 local function log_retry(state, key, length, room)
-  local left, skip, step = state[1] - state[3], 0, 8
+  local left, skip, step = state[1], 0, 8
   repeat
     local entries = redis.call('ZRANGEBYSCORE', key, after(math.max(now - length, 0)), '+inf',
       'WITHSCORES', 'LIMIT', skip, step)
@@ -373,7 +373,7 @@ examine[LOG] = function(p, key, _, request, insists)
   local state = read_log(key, length)
   if not state then return nil end
   local taken = pending(state, request)
-  local used, room = state[1] - state[3], quota - cost - taken
+  local used, room = state[1], quota - cost - taken
   local admits, retry_at = used <= room, 0
   if not admits and room >= 0 then retry_at = log_retry(state, key, length, room) end
   put(admits and 1 or 0) put(used) put(state[2]) put(retry_at)
@@ -394,10 +394,10 @@ charge[LOG] = function(p, key)
 end
 
 write[LOG] = function(state)
-  local key, total = state[9], state[1] - state[3]
+  local key = state[9]
   -- First what may find no memory, then what needs none.
-  redis.call('ZADD', key, -total, 't', unpack(state.added))
-  for member in pairs(state.removed or {}) do redis.call('ZREM', key, member) end
+  redis.call('ZADD', key, -state[1], 't', unpack(state.added))
+  for member in pairs(state.removed) do redis.call('ZREM', key, member) end
   if state[3] > 0 then redis.call('ZREMRANGEBYSCORE', key, '(0', now - state[4]) end
   redis.call('PEXPIRE', key, lifetime(state[2] + state[4]))
 end

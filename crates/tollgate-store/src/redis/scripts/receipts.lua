@@ -73,7 +73,6 @@ local function give_back()
     local members = redis.call('ZRANGEBYSCORE', key, at, at)
     -- The entry of the same cost if there is one, else whatever was logged at that instant.
     local gone, rest = nil, {}
-    state.removed = state.removed or {}
     for i = 1, #members do
       if members[i] ~= 't' and not state.removed[members[i]] then
         if not gone and cost_of(members[i]) == left then gone = members[i] end
@@ -91,9 +90,8 @@ local function give_back()
         table.insert(state.added, at)
         table.insert(state.added, string.format('%.0f', cost - back) .. string.match(rest[i], ':.*'))
       end
-      -- What has left the window is no longer in the sum, and is removed with the rest.
-      if at <= now - length then state[3] = state[3] - back end
-      state[1] = state[1] - back
+      -- What has left the window is no longer in the sum.
+      if at > now - length then state[1] = state[1] - back end
       change(state)
     end
     return true

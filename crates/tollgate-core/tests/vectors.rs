@@ -1,0 +1,60 @@
+//! The shared vectors: what the scripts of the Redis store must show as well.
+
+use tollgate_core::{
+    Algorithm, Ask, Examination, Limit, LimitSpec, MICRO, Nanos, Receipt, Status, Window,
+};
+
+const VECTORS: &str = include_str!("vectors.txt");
+const FIRST: Nanos = 1_789_000_000_123_456 * MICRO;
+
+#[test]
+fn the_core_shows_what_the_vectors_say() {
+    let mut counter = None;
+    let (mut now, mut last, mut checked) = (FIRST, Receipt::Nothing, 0);
+    for (number, line) in (1..).zip(VECTORS.lines()) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let parse = |index: usize| words[index].parse::<u64>().unwrap();
+        if words[0] == "#" || line.starts_with('#') {
+            continue;
+        }
+        if words[0] == "limit" {
+            let limit = Limit::new(LimitSpec {
+                algorithm: Algorithm::from_name(words[1]).unwrap(),
+                quota: parse(2),
+                window: Window::Every(parse(3) * MICRO),
+                burst: words[4].parse().ok(),
+                slot_ttl: 0,
+            });
+            let limit = limit.unwrap();
+            assert!(limit.fits_micros(), "{line}");
+            counter = Some((limit.clone(), limit.fresh()));
+            now = FIRST;
+            continue;
+        }
+        let (limit, state) = counter.as_mut().unwrap();
+        now += parse(0) * MICRO;
+        if words[1] == "give_back" {
+            limit.give_back(state, &last, now);
+            continue;
+        }
+        let ask = Ask::cost(parse(2));
+        let examination = limit.examine(state, &ask, now);
+        if words[1] == "owe" || words[1] == "charge" && examination.admits() {
+            last = limit.charge(state, &ask, now);
+        }
+        let (expected, rest) = match words[3] {
+            "admit" => (Examination::Admit { wait: parse(4) }, 5),
+            "refuse" => (Examination::Refuse { retry_at: Some(now + parse(4)) }, 5),
+            _ => (Examination::Refuse { retry_at: None }, 4),
+        };
+        let status = Status {
+            used: parse(rest),
+            remaining: parse(rest + 1),
+            reset_at: now + parse(rest + 2),
+        };
+        let told = (examination, limit.status(state, now));
+        assert_eq!(told, (expected, status), "line {number}: {line}");
+        checked += 1;
+    }
+    assert!(checked > 1_000, "{checked}");
+}

@@ -1,0 +1,251 @@
+//! The scripts show what the core shows: on the shared vectors, on the suite's edges, and on random
+//! histories of random limits, instant by instant.
+
+mod redis_support;
+
+use redis_support::VirtualClock;
+use tollgate_core::{
+    Algorithm, Ask, Examination, Limit, LimitSpec, MICRO, MOST_MICROS, Nanos, Outcome, Receipt,
+    SlotId, State, Status, Window,
+};
+use tollgate_store::{Charge, Counter, GiveBack, Home, Mode, Outcomes, Request, Role, Store};
+
+const VECTORS: &str = include_str!("../../tollgate-core/tests/vectors.txt");
+const FIRST: Nanos = 1_789_000_000_123_456 * MICRO;
+
+/// One counter on the server.
+struct Remote<'a> {
+    clock: &'a VirtualClock,
+    name: String,
+    limit: Limit,
+}
+
+impl Remote<'_> {
+    fn counter<'k>(&'k self, key: &'k [&'k str]) -> Counter<'k> {
+        let home = Home { partition: Some(0), ..Home::default() };
+        Counter { rule_id: &self.name, tag: "t", salt: 0, key, home }
+    }
+
+    async fn decide(&self, ask: Ask, mode: Mode) -> Outcome {
+        let counter = self.counter(&["k"]);
+        let charges = [Charge { counter, limit: &self.limit, ask, role: Role::Must }];
+        let request = Request { charges: &charges, mode };
+        let mut outcomes = Outcomes::new();
+        let decided =
+            self.clock.store.decide(&[request], self.clock.get(), &mut outcomes).await.unwrap();
+        assert_eq!(decided.at, self.clock.get());
+        outcomes[0]
+    }
+
+    async fn give_back(&self, receipt: Receipt) {
+        let counter = self.counter(&["k"]);
+        let returned = GiveBack { counter, limit: &self.limit, receipt };
+        self.clock.store.give_back(&[returned], self.clock.get()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_scripts_show_what_the_vectors_say() {
+    let clock = VirtualClock::new();
+    let (mut remote, mut last, mut limits): (Option<Remote<'_>>, _, _) =
+        (None, Receipt::Nothing, 0);
+    for (number, line) in (1..).zip(VECTORS.lines()) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let parse = |index: usize| words[index].parse::<u64>().unwrap();
+        if line.starts_with('#') {
+            continue;
+        }
+        if words[0] == "limit" {
+            let limit = Limit::new(LimitSpec {
+                algorithm: Algorithm::from_name(words[1]).unwrap(),
+                quota: parse(2),
+                window: Window::Every(parse(3) * MICRO),
+                burst: words[4].parse().ok(),
+                slot_ttl: 0,
+            });
+            limits += 1;
+            let name = format!("limit {limits}");
+            remote = Some(Remote { clock: &clock, name, limit: limit.unwrap() });
+            clock.set(FIRST);
+            continue;
+        }
+        let remote = remote.as_ref().unwrap();
+        if parse(0) > 0 {
+            clock.set(clock.get() + parse(0) * MICRO);
+        }
+        if words[1] == "give_back" {
+            remote.give_back(last).await;
+            continue;
+        }
+        let mode = match words[1] {
+            "owe" => Mode::Owe,
+            "peek" => Mode::Peek,
+            _ => Mode::Charge,
+        };
+        let outcome = remote.decide(Ask::cost(parse(2)), mode).await;
+        if outcome.receipt != Receipt::Nothing {
+            last = outcome.receipt;
+        }
+        let now = clock.get();
+        let (expected, rest) = match words[3] {
+            "admit" => (Examination::Admit { wait: parse(4) }, 5),
+            "refuse" => (Examination::Refuse { retry_at: Some(now + parse(4)) }, 5),
+            _ => (Examination::Refuse { retry_at: None }, 4),
+        };
+        let status = Status {
+            used: parse(rest),
+            remaining: parse(rest + 1),
+            reset_at: now + parse(rest + 2),
+        };
+        assert_eq!((outcome.examination, outcome.status), (expected, status), "{number}: {line}");
+    }
+}
+
+/// The whole suite where every edge is hit exactly.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_suite_on_a_clock_that_stands_still() {
+    let harness = VirtualClock::new();
+    tollgate_store::conformance_in_order!(&harness);
+}
+
+/// Numbers that look random and are the same in every run.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ mixed >> 31) % end.max(1)
+    }
+
+    /// Any number of at most `bits` bits, every length as likely.
+    fn any_length(&mut self, bits: u64) -> u64 {
+        let length = 1 + self.below(bits);
+        self.below(1 << length)
+    }
+
+    fn limit(&mut self, algorithm: Algorithm) -> Limit {
+        let (quota, micros) = match self.below(4) {
+            0 => (1 + self.below(20), 1 + self.below(50)),
+            1 => (1 + self.below(20), 1_000_000 * (1 + self.below(100))),
+            2 => (self.any_length(42).max(1), self.any_length(40).max(1)),
+            _ if algorithm.is_bucket() => (MOST_MICROS / 1_000 - self.below(9), 3_600_000_000),
+            _ => (MOST_MICROS - self.below(9), 1 << (30 + self.below(14))),
+        };
+        // Windows of buckets need not be whole microseconds.
+        let nanos = micros * MICRO + if algorithm.is_bucket() { self.below(1_000) } else { 0 };
+        let burst = 1 + if self.below(2) == 0 { self.below(8) } else { self.below(quota) };
+        let spec = LimitSpec {
+            algorithm,
+            quota,
+            window: Window::Every(nanos),
+            burst: algorithm.is_bucket().then_some(burst),
+            slot_ttl: micros * MICRO,
+        };
+        Limit::new(spec).unwrap()
+    }
+
+    fn step(&mut self, limit: &Limit) -> Nanos {
+        let window = limit.window_nanos().max(MICRO);
+        let token = window / limit.quota().max(1);
+        let nanos = match self.below(10) {
+            0..=3 => 0,
+            4 => MICRO,
+            5 => token,
+            6 => self.below(window + 1),
+            7 => self.below(window / 8 + 1),
+            8 => window,
+            _ => window + self.below(2 * window),
+        };
+        nanos / MICRO * MICRO
+    }
+
+    fn cost(&mut self, limit: &Limit) -> u64 {
+        let capacity = limit.capacity().min(MOST_MICROS);
+        match self.below(8) {
+            0..=2 => 1,
+            3 => self.below(4),
+            4 => capacity,
+            5 => capacity / 2 + 1,
+            6 => (capacity + 1).min(MOST_MICROS),
+            _ => self.below(capacity + 1),
+        }
+    }
+}
+
+async fn random_history(clock: &VirtualClock, algorithm: Algorithm, seed: u64) {
+    let mut draw = Draw(seed);
+    let limit = draw.limit(algorithm);
+    assert!(limit.fits_micros(), "{limit:?}");
+    let name = format!("{algorithm} {seed}");
+    let remote = Remote { clock, name, limit: limit.clone() };
+    let mut state: State = limit.fresh();
+    let mut receipts: Vec<Receipt> = Vec::new();
+    let mut owed = 0;
+    clock.set(FIRST);
+    for number in 0..40u128 {
+        let step = draw.step(&limit);
+        if step > 0 {
+            clock.set(clock.get() + step);
+        }
+        let now = clock.get();
+        if draw.below(5) == 0 && !receipts.is_empty() {
+            let receipt = receipts.swap_remove(draw.below(receipts.len() as u64) as usize);
+            limit.give_back(&mut state, &receipt, now);
+            remote.give_back(receipt).await;
+            continue;
+        }
+        let mut ask = Ask { slot: SlotId(number % 7 + 1), ..Ask::cost(draw.cost(&limit)) };
+        if algorithm.is_bucket() && draw.below(6) == 0 {
+            ask.max_delay = Some(draw.below(2 * limit.window_nanos()));
+        }
+        let mode = match draw.below(8) {
+            0 | 1 => Mode::Peek,
+            // Debts up to what numbers hold.
+            2 if owed < 3 && ask.cost < MOST_MICROS / 8 && limit.quota() < MOST_MICROS / 2 => {
+                owed += 1;
+                Mode::Owe
+            }
+            _ => Mode::Charge,
+        };
+        let before = state.clone();
+        let examination = limit.examine(&state, &ask, now);
+        let receipt = if mode.charges(examination.admits()) {
+            limit.charge(&mut state, &ask, now)
+        } else {
+            Receipt::Nothing
+        };
+        let expected = Outcome { examination, status: limit.status(&state, now), receipt };
+        let told = remote.decide(ask, mode).await;
+        assert_eq!(told, expected, "{mode:?} {ask:?} of {limit:?} at {now} was {before:?}");
+        let is_slot = matches!(receipt, Receipt::Slot(_));
+        if receipt != Receipt::Nothing && !(is_slot && receipts.contains(&receipt)) {
+            receipts.push(receipt);
+        }
+    }
+}
+
+macro_rules! random_histories {
+    ($($name:ident: $algorithm:ident,)*) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                let clock = VirtualClock::new();
+                for seed in 0..40 {
+                    random_history(&clock, Algorithm::$algorithm, seed).await;
+                }
+            }
+        )*
+    };
+}
+
+random_histories! {
+    random_fixed_windows: FixedWindow,
+    random_sliding_logs: SlidingWindowLog,
+    random_sliding_counters: SlidingWindowCounter,
+    random_token_buckets: TokenBucket,
+    random_leaky_buckets: LeakyBucket,
+    random_gcra: Gcra,
+    random_concurrency: Concurrency,
+}
