@@ -441,3 +441,19 @@ async fn reports_are_bounded() {
     assert_eq!(store.waiting_reports(), 10);
     assert_eq!(store.figures().dropped_reports.load(Ordering::Relaxed), 20);
 }
+
+/// Whoever is refused for want of the store hears what was last known.
+#[tokio::test]
+async fn a_closed_refusal_tells_the_last_known_usage() {
+    let world = World::new();
+    let store = node(&world, "a");
+    let limit = limit(Algorithm::FixedWindow, 5, LONG);
+    let key = counter("closed", &["k"], failing(OnFailure::Closed));
+    assert!(one(&store, key, &limit, 3, world.now()).await.examination.admits());
+    world.set_down(true);
+    for _ in 0..3 {
+        let outcome = one(&store, key, &limit, 1, world.now()).await;
+        assert!(!outcome.examination.admits());
+        assert_eq!((outcome.status.used, outcome.status.remaining), (3, 0));
+    }
+}

@@ -97,7 +97,7 @@ impl<S: SharedStore> Resilient<S> {
                         Role::Must => other == OnFailure::Closed,
                         Role::AnyOf => is_closed,
                     };
-                    if refuses { closed(at) } else { passed(charge, at) }
+                    if refuses { self.refused(charge, at) } else { passed(charge, at) }
                 }
             };
             outcomes.push(outcome);
@@ -172,6 +172,14 @@ impl<S: SharedStore> Resilient<S> {
                 owe(Ask::cost(carried.saturating_add(untold)));
             }
         });
+    }
+
+    /// Refused for want of the store, with what was last known.
+    fn refused(&self, charge: &Charge<'_>, at: Nanos) -> Outcome {
+        let known = self.known.get(self.fingerprints.of(&charge.counter));
+        let used = known.map_or(0, |then| charge.limit.used_later(&then, at));
+        let Outcome { examination, status, receipt } = closed(at);
+        Outcome { examination, status: Status { used, ..status }, receipt }
     }
 
     /// Keeps a charge, to report it when the store is back.

@@ -79,7 +79,7 @@ impl<S: SharedStore> Resilient<S> {
             nodes,
             rank,
             "the shared store is lost: {failure}; until it is back, rules decide on this node's \
-            share of their limits, let pass, or refuse, as their on_failure says"
+            share of their limits, let pass, or refuse, as their on_store_failure says"
         );
     }
 

@@ -78,6 +78,14 @@ impl Known {
         }
     }
 
+    /// What is known of a counter.
+    pub(super) fn get(&self, fingerprint: u128) -> Option<Status> {
+        let shard = self.shard(fingerprint)?.lock();
+        let Usage { used, reset_at } =
+            *shard.young.get(&fingerprint).or_else(|| shard.old.get(&fingerprint))?;
+        Some(Status { used, remaining: 0, reset_at })
+    }
+
     pub(super) fn forget(&self, fingerprint: u128) {
         self.hand_on(fingerprint, |_| {});
     }
@@ -107,7 +115,9 @@ mod tests {
         let known = Known::new(1000);
         known.remember(1, &status(3));
         known.remember(1, &status(5));
+        assert_eq!(known.get(1), Some(status(5)));
         assert_eq!(take(&known, 1), Some(5));
+        assert_eq!(known.get(1), None);
         assert_eq!(take(&known, 1), None);
         known.remember(2, &status(0));
         assert_eq!(take(&known, 2), None, "nothing used is nothing known");

@@ -1,4 +1,4 @@
-//! What happens when the shared store does not answer: every rule's `on_failure` says.
+//! What happens when the shared store does not answer: every rule's `on_store_failure` says.
 //!
 //! `local` counters are decided in this node's memory, on its share of the limit, starting from what
 //! was last known to be used; `open` ones pass; `closed` ones are refused. When the store is back, it
@@ -109,11 +109,12 @@ impl<S: SharedStore> Resilient<S> {
         self.heard.lock().membership
     }
 
-    /// Keeps what the store has just said of counters that this node may have to decide alone.
+    /// Keeps what the store has just said of counters that this node may have to decide alone, or to
+    /// speak of when it refuses.
     fn remember(&self, requests: &[Request<'_>], outcomes: &[Outcome]) {
         let charges = requests.iter().flat_map(|request| request.charges);
         for (charge, outcome) in charges.zip(outcomes) {
-            if charge.counter.home.on_failure == OnFailure::Local {
+            if charge.counter.home.on_failure != OnFailure::Open {
                 let fingerprint = self.fingerprints.of(&charge.counter);
                 self.known.remember(fingerprint, &outcome.status);
             }
