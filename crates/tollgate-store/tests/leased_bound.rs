@@ -19,9 +19,9 @@ use leased_support::{COSTS, counter, leased, limit};
 use redis_support::{now, options};
 use tollgate_core::{Algorithm, Ask, Limit, Nanos, SECOND};
 use tollgate_store::leased::{LeaseOptions, Leased};
-use tollgate_store::redis::RedisStore;
+use tollgate_store::redis::{RedisOptions, RedisStore};
 use tollgate_store::{Charge, Mode, Outcomes, Request, Role, Store};
-use tollgate_testkit::Redis;
+use tollgate_testkit::{FaultProxy, Redis};
 
 const LONG: Nanos = 30 * 24 * 3600 * SECOND;
 const NODES: usize = 8;
@@ -30,10 +30,14 @@ const PPM: u32 = 100_000;
 
 type Node = Arc<Leased<RedisStore>>;
 
-async fn nodes(server: &Redis) -> Vec<Node> {
+async fn nodes(url: &str) -> Vec<Node> {
+    nodes_at(url, NODES).await
+}
+
+async fn nodes_at(url: &str, count: usize) -> Vec<Node> {
     let mut nodes = Vec::new();
-    for number in 0..NODES {
-        let redis = RedisStore::connect(options(&[server.url()])).await.expect("sound options");
+    for number in 0..count {
+        let redis = RedisStore::connect(options(&[url.to_owned()])).await.expect("sound options");
         redis.ping().await.expect("it answers");
         let options = LeaseOptions::new(format!("node {number}"));
         nodes.push(Arc::new(Leased::new(redis, options)));
@@ -103,7 +107,7 @@ fn sum(admitted: &[(Nanos, u64)]) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn one_window_is_used_up_and_accounted_for() {
     let server = Redis::start();
-    let nodes = nodes(&server).await;
+    let nodes = nodes(&server.url()).await;
     for algorithm in COSTS {
         let (quota, rule) = (4_000, algorithm.name());
         let pool = quota * u64::from(PPM) / 1_000_000;
@@ -126,7 +130,7 @@ async fn one_window_is_used_up_and_accounted_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn several_windows_stay_within_quota_and_pool() {
     let server = Redis::start();
-    let nodes = nodes(&server).await;
+    let nodes = nodes(&server.url()).await;
     for algorithm in COSTS {
         let (quota, window, rule) = (600, SECOND / 2, algorithm.name());
         let pool = quota * u64::from(PPM) / 1_000_000;
@@ -200,7 +204,7 @@ async fn a_crash_costs_no_more_than_the_pool() {
     let pool = quota * u64::from(PPM) / 1_000_000;
     for algorithm in [Algorithm::FixedWindow, Algorithm::TokenBucket] {
         assert!(server.call(&["FLUSHALL"]).is_ok());
-        let mut nodes = nodes(&server).await;
+        let mut nodes = nodes(&server.url()).await;
         let limit = limit(algorithm, quota, LONG);
         let doomed = nodes.pop().expect("eight of them");
         let mut admitted = 0;
@@ -218,5 +222,56 @@ async fn a_crash_costs_no_more_than_the_pool() {
         let (_, _, used) = charge(&*nodes[0], rule, &limit, 1, Mode::Peek).await;
         assert!(used >= admitted && used <= admitted + held, "{algorithm}: only that is missing");
         assert!(admitted >= quota - 2 * pool && admitted <= quota, "{algorithm}: {admitted}");
+    }
+}
+
+/// Answers get lost, connections break: what was admitted was charged, always.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn lost_answers_mint_nothing() {
+    let server = Redis::start();
+    let proxy = FaultProxy::start(server.addr());
+    let quota = 3_000;
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindowLog, Algorithm::TokenBucket] {
+        let mut nodes = Vec::new();
+        for number in 0..3 {
+            let timeout = Duration::from_millis(100);
+            let options = RedisOptions { timeout, ..options(&[proxy.url("redis")]) };
+            let redis = RedisStore::connect(options).await.expect("sound options");
+            nodes.push(Arc::new(Leased::new(redis, LeaseOptions::new(format!("node {number}")))));
+        }
+        let limit = limit(algorithm, quota, LONG);
+        let mut tasks = Vec::new();
+        for task in 0..24 {
+            let (store, limit) = (Arc::clone(&nodes[task % 3]), limit.clone());
+            tasks.push(tokio::spawn(async move {
+                let mut admitted = 0;
+                for _ in 0..200 {
+                    let key = counter(algorithm.name(), &["k"], leased(PPM));
+                    let outcome = leased_support::charge(&*store, key, &limit, 1, now()).await;
+                    admitted += u64::from(outcome.is_ok_and(|o| o.examination.admits()));
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                }
+                admitted
+            }));
+        }
+        for _ in 0..6 {
+            tokio::time::sleep(Duration::from_millis(60)).await;
+            proxy.swallow_replies(2);
+            tokio::time::sleep(Duration::from_millis(60)).await;
+            proxy.cut();
+            proxy.heal();
+        }
+        let mut admitted = 0;
+        for task in tasks {
+            admitted += task.await.expect("a task that ends");
+        }
+        for node in &nodes {
+            node.return_all(now()).await;
+        }
+        let mut direct = nodes_at(&server.url(), 1).await;
+        let judge = direct.pop().expect("one");
+        let (_, _, used) = charge(&*judge, algorithm.name(), &limit, 1, Mode::Peek).await;
+        println!("{algorithm}: {admitted} admitted, {used} charged");
+        assert!(admitted <= used && used <= quota, "{algorithm}: {admitted} of {used} charged");
     }
 }

@@ -92,6 +92,10 @@ pub(super) struct Lease {
     expected: u64,
     /// No fetch ahead of need before then: the last one brought nothing.
     prefetch_at: Nanos,
+    /// No fetch before then, if there was nothing to be had.
+    fetch_at: Nanos,
+    /// What was taken and became worth nothing, until it is counted.
+    lapsed: u64,
     /// When it was last asked.
     pub(super) asked_at: Nanos,
 }
@@ -110,6 +114,8 @@ impl Lease {
             flight: None,
             expected: 0,
             prefetch_at: 0,
+            fetch_at: 0,
+            lapsed: 0,
             asked_at: 0,
         }
     }
@@ -199,6 +205,10 @@ impl Lease {
             return Reserved::Wait(Arc::clone(flight));
         }
         let size = self.demand.next(at, options.horizon);
+        if self.left() == 0 && self.is_not_worth_it(size, wanted, at) {
+            return Reserved::PassOn;
+        }
+        self.fetch_at = at.saturating_add(options.horizon);
         // What is here is too little: it goes back in the same step, so that it does not stand in
         // its own way.
         let first = self.chunks.iter().position(|chunk| chunk.left > 0);
@@ -218,6 +228,12 @@ impl Lease {
             beside,
         };
         Reserved::Fetch(self.depart(plan))
+    }
+
+    /// Nothing would be taken ahead: nobody asks often enough, or others have the pool, which is
+    /// looked at again now and then. The shared counter decides such charges many at once.
+    fn is_not_worth_it(&self, size: u64, wanted: &Wanted<'_>, at: Nanos) -> bool {
+        size <= wanted.cost || (self.fair(wanted.pool, 0) == 0 && at < self.fetch_at)
     }
 
     /// A fetch ahead of need, when little is left of a chunk that is being spent.
@@ -270,6 +286,9 @@ impl Lease {
             return (0, Receipt::Nothing);
         };
         let rest = chunk.rest(limit, at).map(|_| (chunk.left, chunk.receipt));
+        if rest.is_none() {
+            self.lapsed += chunk.left;
+        }
         *chunk = Chunk::NONE;
         rest.unwrap_or((0, Receipt::Nothing))
     }
@@ -280,8 +299,16 @@ impl Lease {
         let is_expired = |chunk: &&mut Chunk| chunk.left > 0 && !chunk.may_spend(1, at);
         let chunk = self.chunks.iter_mut().find(is_expired)?;
         let rest = chunk.rest(limit, at);
+        if rest.is_none() {
+            self.lapsed += chunk.left;
+        }
         *chunk = Chunk::NONE;
         rest
+    }
+
+    /// What has become worth nothing since it was last asked.
+    pub(super) const fn take_lapsed(&mut self) -> u64 {
+        std::mem::replace(&mut self.lapsed, 0)
     }
 
     /// From here on until the flight has landed, the record may be as low as what was told.
@@ -349,6 +376,7 @@ impl Lease {
         figures: &LeaseFigures,
     ) -> Landing {
         (self.flight, self.expected) = (None, 0);
+        LeaseFigures::add(&figures.lost, self.take_lapsed());
         let grant = match answer {
             Ok(grant) => grant,
             Err(error) => return Landing::Failed(*error),

@@ -149,6 +149,7 @@ impl<S: SharedStore + 'static> Shared<S> {
                 if is_due && let Some(fetch) = lease.retreat(at) {
                     retreats.push((*fingerprint, fetch));
                 }
+                LeaseFigures::add(&self.figures.lost, lease.take_lapsed());
                 lease.flight.is_some() || lease.left() > 0 || idle < remembered
             });
         }
