@@ -89,6 +89,7 @@ async fn a_user_with_few_rights() {
         "+set",
         "+del",
         "+exists",
+        "+psetex",
         "+pexpire",
         "+zadd",
         "+zrange",

@@ -55,6 +55,21 @@ pub(super) struct Call<'a> {
     pub(super) remember: bool,
     pub(super) slot: u16,
     pub(super) deadline: Instant,
+    /// Whether it is made of parts that could go one by one.
+    pub(super) may_split: bool,
+}
+
+/// How a call is sent.
+#[derive(Debug, Clone, Copy)]
+struct Manner {
+    id: [u8; 8],
+    /// With the script, which the server does not know.
+    sends_script: bool,
+    /// To a node that has the slot only for those who were sent there.
+    is_asked: bool,
+    /// Without a place for its answer: while a slot moves, a call must not name a key that does not exist
+    /// beside one that does. It must not be repeated then if its answer is lost.
+    is_bare: bool,
 }
 
 /// What a script answered.
@@ -171,12 +186,13 @@ impl Hub {
         Ok(())
     }
 
-    /// Runs a script. Nothing is charged twice, and nothing takes longer than the deadline.
+    /// Runs a script. Nothing is charged twice, and nothing takes longer than the deadline. `None`: its
+    /// parts must go one by one.
     pub(super) async fn call(
         self: &Arc<Self>,
         call: &Call<'_>,
         first: Option<&Arc<Node>>,
-    ) -> Result<Reply, Failure> {
+    ) -> Result<Option<Reply>, Failure> {
         let began = Instant::now();
         let result = tokio::time::timeout_at(call.deadline, self.tries(call, first)).await;
         self.metrics.called(call.operation, began.elapsed());
@@ -191,13 +207,14 @@ impl Hub {
         self: &Arc<Self>,
         call: &Call<'_>,
         first: Option<&Arc<Node>>,
-    ) -> Result<Reply, Failure> {
+    ) -> Result<Option<Reply>, Failure> {
         let id = self.draw().to_le_bytes();
-        let (mut sends_script, mut is_repeated, mut was_late) = (false, false, false);
+        let mut manner = Manner { id, sends_script: false, is_asked: false, is_bare: false };
+        let (mut is_repeated, mut was_late) = (false, false);
         let mut last = Failure::Timeout;
         let mut asked: Option<Arc<Node>> = None;
         for attempt in 0..MOST_TRIES {
-            let is_asked = asked.is_some();
+            manner.is_asked = asked.is_some();
             let node = match (asked.take(), first) {
                 (Some(target), _) => target,
                 (None, Some(node)) if attempt == 0 => Arc::clone(node),
@@ -206,10 +223,10 @@ impl Hub {
             if !node.admits() {
                 return Err(if attempt == 0 { Failure::CircuitOpen } else { last });
             }
-            let trouble = match self.attempt(call, &node, id, sends_script, is_asked).await {
+            let trouble = match self.attempt(call, &node, manner).await {
                 Ok(Some(reply)) => {
                     node.succeeded();
-                    return Ok(reply);
+                    return Ok(Some(reply));
                 }
                 // Too late for the server. The clock we went by was wrong, or the server was stopped
                 // for a while; the answer has set our idea of its clock right.
@@ -231,7 +248,7 @@ impl Hub {
                 node.succeeded();
             }
             match trouble {
-                Trouble::NoScript => sends_script = true,
+                Trouble::NoScript => manner.sends_script = true,
                 Trouble::Moved(address) => {
                     let Topology::Cluster(cluster) = &self.topology else {
                         let text = "it is a node of a cluster, and sends us to another";
@@ -245,6 +262,8 @@ impl Hub {
                         asked = cluster.node_at(&node, &address);
                     }
                 }
+                Trouble::TryAgain if call.may_split => return Ok(None),
+                Trouble::TryAgain if !manner.is_bare => manner.is_bare = true,
                 Trouble::TryAgain => self.pause().await,
                 Trouble::Again(..) | Trouble::Elsewhere(..) => {
                     self.refresh();
@@ -252,7 +271,7 @@ impl Hub {
                 }
                 Trouble::Lost(..) => {
                     self.refresh();
-                    if is_repeated {
+                    if is_repeated || manner.is_bare && call.remember {
                         return Err(last);
                     }
                     is_repeated = true;
@@ -270,9 +289,7 @@ impl Hub {
         &self,
         call: &Call<'_>,
         node: &Arc<Node>,
-        id: [u8; 8],
-        sends_script: bool,
-        is_asked: bool,
+        manner: Manner,
     ) -> Result<Option<Reply>, Trouble> {
         let until = (Instant::now() + self.timeout).min(call.deadline);
         let lane = node.lane();
@@ -285,8 +302,9 @@ impl Hub {
         };
         let sent = Instant::now();
         let until = (sent + self.timeout).min(call.deadline);
-        let command = command(call, node.clock_at(call.deadline), id, sends_script);
-        let answer = tokio::time::timeout_at(until, exchange(connection, &command, is_asked)).await;
+        let command = command(call, node.clock_at(call.deadline), manner);
+        let answer =
+            tokio::time::timeout_at(until, exchange(connection, &command, manner.is_asked)).await;
         let value = match answer {
             Ok(Ok(value)) => value,
             Ok(Err(error)) => {
@@ -326,19 +344,24 @@ impl Hub {
 }
 
 /// The call as a command. `deadline` is told by the server's clock, in microseconds.
-fn command(call: &Call<'_>, deadline: Option<u64>, id: [u8; 8], sends_script: bool) -> Cmd {
+fn command(call: &Call<'_>, deadline: Option<u64>, manner: Manner) -> Cmd {
     let mut head = Elements::default();
     head.number(deadline.unwrap_or(0));
-    head.number(u64::from(call.remember));
-    head.text(&id);
+    head.number(u64::from(call.remember && !manner.is_bare));
+    head.text(&manner.id);
     let mut command = Cmd::new();
-    if sends_script {
+    if manner.sends_script {
         command.arg("EVAL").arg(call.script.text.as_str());
     } else {
         command.arg("EVALSHA").arg(call.script.hash.as_str());
     }
     command.arg(call.keys.len() + 1);
-    command.arg(once(call.keys.get(0).unwrap_or_default(), &id));
+    let first = call.keys.get(0).unwrap_or_default();
+    if manner.is_bare {
+        command.arg(first);
+    } else {
+        command.arg(once(first, &manner.id));
+    }
     for key in call.keys.iter() {
         command.arg(key);
     }

@@ -5,6 +5,7 @@
 //! larger the calls.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -218,6 +219,15 @@ impl Drop for Pump {
     }
 }
 
+fn send_one(
+    hub: &Arc<Hub>,
+    node: &Arc<Node>,
+    job: Job,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    let (hub, node) = (Arc::clone(hub), Arc::clone(node));
+    Box::pin(async move { send(&hub, &node, vec![job]).await })
+}
+
 /// One call for all of these.
 async fn send(hub: &Arc<Hub>, node: &Arc<Node>, jobs: Vec<Job>) {
     let Some(mut deadline) = jobs.iter().map(|job| job.deadline).min() else { return };
@@ -245,9 +255,19 @@ async fn send(hub: &Arc<Hub>, node: &Arc<Node>, jobs: Vec<Job>) {
         remember: encoded.charges,
         slot: jobs.first().map_or(0, |job| job.slot),
         deadline,
+        may_split: jobs.len() > 1,
     };
     let mut answer = match hub.call(&call, Some(node)).await {
-        Ok(reply) => reply,
+        Ok(Some(reply)) => reply,
+        Ok(None) => {
+            // Their slot is moving: some have their keys here, some there.
+            let mut calls = JoinSet::new();
+            for job in jobs {
+                calls.spawn(send_one(hub, node, job));
+            }
+            while calls.join_next().await.is_some() {}
+            return;
+        }
         Err(failure) => {
             for job in jobs {
                 let _ = job.reply.send(Err(failure));

@@ -30,17 +30,17 @@ impl Hub {
         let mut clock = self.clock().unwrap_or(0);
         for _ in 0..LOOKS_AT_THE_CALENDAR {
             let body = body(ask, clock)?;
-            let (operation, script) = (Operation::Lease, &self.scripts.lease);
             let call = Call {
-                operation,
-                script,
+                operation: Operation::Lease,
+                script: &self.scripts.lease,
                 keys: &keys,
                 body: &body,
                 remember: true,
                 slot,
                 deadline,
+                may_split: false,
             };
-            let reply = self.call(&call, None).await?;
+            let reply = self.call(&call, None).await?.ok_or(Failure::Protocol)?;
             let at = reply.now.saturating_mul(MICRO);
             match reply.number(0) {
                 Some(0) => {

@@ -44,8 +44,9 @@ impl Hub {
     ) -> Result<Reply, Failure> {
         let slot = self.slot_of(keys.get(0).unwrap_or_default());
         let deadline = self.deadline();
-        let call = Call { operation, script, keys, body, remember: true, slot, deadline };
-        self.call(&call, None).await
+        let (remember, may_split) = (true, false);
+        let call = Call { operation, script, keys, body, remember, slot, deadline, may_split };
+        self.call(&call, None).await?.ok_or(Failure::Protocol)
     }
 
     pub(super) async fn give_back(

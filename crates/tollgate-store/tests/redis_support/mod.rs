@@ -1,14 +1,22 @@
 //! What the tests against real servers share.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, clippy::missing_panics_doc)]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::missing_panics_doc
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use tollgate_core::{Nanos, SECOND};
+use tollgate_core::{Algorithm, Ask, Limit, LimitSpec, Nanos, Outcome, SECOND, SlotId, Window};
 use tollgate_store::conformance::Harness;
 use tollgate_store::redis::{RedisOptions, RedisStore};
+use tollgate_store::{Charge, Counter, Failure, Home, Mode, Outcomes, Request, Role, Store};
 use tollgate_testkit::Redis;
 
 /// Options for these addresses, patient enough for a machine that does other things as well.
@@ -109,4 +117,60 @@ impl Harness for VirtualClock {
             self.set((self.get() + by).next_multiple_of(1_000));
         }
     }
+}
+
+/// One counter of a quota in a long window, to see what is charged.
+pub struct Probe {
+    pub name: &'static str,
+    pub limit: Limit,
+}
+
+impl Probe {
+    pub fn new(name: &'static str, quota: u64) -> Self {
+        Self::of(name, Algorithm::FixedWindow, quota)
+    }
+
+    pub fn of(name: &'static str, algorithm: Algorithm, quota: u64) -> Self {
+        let month = 30 * 24 * 3600 * SECOND;
+        let window = Window::Every(month);
+        let burst = algorithm.is_bucket().then_some(quota);
+        let spec = LimitSpec { algorithm, quota, window, burst, slot_ttl: month };
+        Self { name, limit: Limit::new(spec).unwrap() }
+    }
+
+    pub fn counter<'a>(&'a self, key: &'a [&'a str]) -> Counter<'a> {
+        let home = Home { partition: Some(0), ..Home::default() };
+        Counter { rule_id: self.name, tag: "t", salt: 0, key, home }
+    }
+
+    pub fn charge<'a>(&'a self, key: &'a [&'a str], ask: Ask, role: Role) -> Charge<'a> {
+        Charge { counter: self.counter(key), limit: &self.limit, ask, role }
+    }
+
+    pub async fn decide(&self, store: &RedisStore, mode: Mode) -> Result<Outcome, Failure> {
+        let charges = [self.charge(&["k"], Ask::slot(SlotId(1)), Role::Must)];
+        let request = Request { charges: &charges, mode };
+        let mut outcomes = Outcomes::new();
+        let decided = store.decide(&[request], now(), &mut outcomes).await;
+        decided.map(|_| outcomes[0]).map_err(|error| error.failure)
+    }
+
+    pub async fn pay(&self, store: &RedisStore) -> Result<Outcome, Failure> {
+        self.decide(store, Mode::Charge).await
+    }
+
+    pub async fn used(&self, store: &RedisStore) -> u64 {
+        self.decide(store, Mode::Peek).await.unwrap().status.used
+    }
+}
+
+/// Tries until the store answers again.
+pub async fn until_it_answers(store: &RedisStore) {
+    for _ in 0..3_000 {
+        if Probe::new("heals", 1).decide(store, Mode::Peek).await.is_ok() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the store does not recover");
 }

@@ -36,7 +36,15 @@ local function finish(changed)
   return answer
 end
 
--- How long a key lives whose counter is as new at `fresh_at`, in milliseconds.
+-- How long a key lives whose counter is as new at `fresh_at`: milliseconds as text, because that is what
+-- commands take, and writing numbers as text is slow. Whole seconds, so that a text is used often.
+local lifetimes = {}
 local function lifetime(fresh_at)
-  return math.max(math.ceil((fresh_at - now) / 1000), 0) + SLACK
+  local seconds = math.max(math.ceil((fresh_at - now) / 1000000), 0)
+  local text = lifetimes[seconds]
+  if not text then
+    text = string.format('%.0f', seconds * 1000 + SLACK)
+    lifetimes[seconds] = text
+  end
+  return text
 end

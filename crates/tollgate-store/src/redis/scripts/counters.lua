@@ -38,8 +38,8 @@ end
 
 -- Every state: [5] the number of the request that examined it last, and what that request would
 -- charge before ([6], [7]); [8] whether it is to be written; [9] its key; [10] its kind.
-local function keep(key, kind, state)
-  state[5], state[6], state[7], state[8], state[9], state[10] = 0, 0, 0, false, key, kind
+local function keep(key, kind, first, second, third, fourth)
+  local state = {first, second, third, fourth, 0, 0, 0, false, key, kind}
   states[key] = state
   return state
 end
@@ -70,7 +70,7 @@ local function read_bucket(key, value)
   elseif foreign[key] then
     return nil
   end
-  return keep(key, BUCKET, {tat, part, shift, unit})
+  return keep(key, BUCKET, tat, part, shift, unit)
 end
 
 -- A part that another quota has left behind is rounded up.
@@ -99,7 +99,7 @@ local function read_window(key, value, kind)
   elseif foreign[key] then
     return nil
   end
-  return keep(key, kind, {ends, count, before})
+  return keep(key, kind, ends, count, before, 0)
 end
 
 -- A log: [1] the sum of what is in the window, [2] the newest entry, [3] 1 if some have left the window,
@@ -130,7 +130,7 @@ local function read_log(key, length)
       newest = tonumber(redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2])
     end
   end
-  state = keep(key, LOG, {total - expired, newest, expired > 0 and 1 or 0, length})
+  state = keep(key, LOG, total - expired, newest, expired > 0 and 1 or 0, length)
   state.added, state.removed = {}, {}
   return state
 end
@@ -147,7 +147,7 @@ local function read_slots(key)
     latest = tonumber(last[2])
     if latest > now then held = redis.call('ZCOUNT', key, after(now), '+inf') end
   end
-  state = keep(key, SLOTS, {held, latest})
+  state = keep(key, SLOTS, held, latest, 0, 0)
   state.added, state.named = {}, {}
   return state
 end
@@ -192,30 +192,35 @@ end
 local examine, charge, write = {}, {}, {}
 
 examine[BUCKET] = function(p, key, value, request, insists)
-  local state = read_bucket(key, value)
+  local state = states[key] or read_bucket(key, value)
   if not state then return nil end
   local unit = args[p + 4]
-  pending(state, request)
-  adopt(state, unit)
-  local ahead, part = state[1] - now, state[2]
+  if state[5] ~= request then state[5], state[6], state[7] = request, 0, 0 end
+  if state[4] ~= unit then adopt(state, unit) end
+  local tat, tat_part, taken, taken_part = state[1], state[2], state[6], state[7]
+  local ahead, part = tat - now, tat_part
   if ahead < 0 then ahead, part = 0, 0 end
-  ahead = ahead + state[6]
-  if part >= unit - state[7] then
-    ahead, part = ahead + 1, part - (unit - state[7])
+  ahead = ahead + taken
+  if part >= unit - taken_part then
+    ahead, part = ahead + 1, part - (unit - taken_part)
   else
-    part = part + state[7]
+    part = part + taken_part
   end
   local room = args[p]
   local admits = ahead < room or (ahead == room and part <= args[p + 1])
-  put(admits and 1 or 0) put(state[1]) put(state[2]) put(state[3])
+  local n = out_n
+  out[n + 1], out[n + 2], out[n + 3], out[n + 4] = admits and 1 or 0, tat, tat_part, state[3]
+  out_n = n + 4
   if admits or insists then
     local span_part = args[p + 3]
-    state[6] = math.min(state[6] + args[p + 2], MOST)
-    if state[7] >= unit - span_part then
-      state[6], state[7] = state[6] + 1, state[7] - (unit - span_part)
+    taken = taken + args[p + 2]
+    if taken_part >= unit - span_part then
+      taken, taken_part = taken + 1, taken_part - (unit - span_part)
     else
-      state[7] = state[7] + span_part
+      taken_part = taken_part + span_part
     end
+    if taken > MOST then taken = MOST end
+    state[6], state[7] = taken, taken_part
   end
   return admits
 end
@@ -223,7 +228,7 @@ end
 charge[BUCKET] = function(p, key)
   local state, span, span_part, unit = states[key], args[p + 2], args[p + 3], args[p + 4]
   if span == 0 and span_part == 0 then return end
-  adopt(state, unit)
+  if state[4] ~= unit then adopt(state, unit) end
   local tat, part = state[1], state[2]
   if state[3] > 0 and tat + state[3] + (part > 0 and 1 or 0) <= now then state[3] = 0 end
   if tat < now then tat, part = now, 0 end
@@ -244,10 +249,10 @@ write[BUCKET] = function(state)
   if fresh_at <= now then
     redis.call('DEL', state[9])
   elseif part == 0 and shift == 0 then
-    redis.call('SET', state[9], struct.pack('<d', tat), 'PX', lifetime(fresh_at))
+    redis.call('PSETEX', state[9], lifetime(fresh_at), struct.pack('<d', tat))
   else
     local value = struct.pack('<dddd', tat, part, state[4], shift)
-    redis.call('SET', state[9], value, 'PX', lifetime(fresh_at))
+    redis.call('PSETEX', state[9], lifetime(fresh_at), value)
   end
 end
 
@@ -300,7 +305,7 @@ write[WINDOW] = function(state)
   if state[2] == 0 or state[1] <= now then
     redis.call('DEL', state[9])
   else
-    redis.call('SET', state[9], struct.pack('<dd', state[1], state[2]), 'PX', lifetime(state[1]))
+    redis.call('PSETEX', state[9], lifetime(state[1]), struct.pack('<dd', state[1], state[2]))
   end
 end
 write[CALENDAR] = write[WINDOW]
@@ -347,7 +352,7 @@ write[SLIDING] = function(state)
     redis.call('DEL', state[9])
   else
     local value = struct.pack('<ddd', state[1], state[2], state[3])
-    redis.call('SET', state[9], value, 'PX', lifetime(fresh_at))
+    redis.call('PSETEX', state[9], lifetime(fresh_at), value)
   end
 end
 

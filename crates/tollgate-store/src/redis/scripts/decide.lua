@@ -13,8 +13,14 @@ local values = #KEYS > 1 and redis.call('MGET', unpack(KEYS, 2)) or {}
 
 -- A key that MGET finds nothing in may hold something of another type. One question settles it for all
 -- of them, and mostly there is nothing.
-local unknown = {}
-do
+local unknown, is_complete = {}, true
+for i = 1, #values do
+  if not values[i] then
+    is_complete = false
+    break
+  end
+end
+if not is_complete then
   local at, k = 4, 0
   while args[at] do
     local charges = args[at + 1]

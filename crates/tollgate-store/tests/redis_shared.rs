@@ -1,0 +1,104 @@
+//! What nodes share beside counters: answers, leases, and who is alive.
+
+mod redis_support;
+
+use redis_support::{Probe, VirtualClock};
+use tollgate_core::{Algorithm, Receipt, SECOND};
+use tollgate_store::{Claim, LeaseAsk, LeaseGrant, Membership, SharedStore, Store};
+
+#[tokio::test]
+async fn an_id_is_answered_by_one_node_and_known_to_all() {
+    let clock = VirtualClock::new();
+    let store = &clock.store;
+    assert_eq!(store.claim(7, 1).await.unwrap(), Claim::Yours);
+    assert_eq!(store.claim(7, 1).await.unwrap(), Claim::Pending);
+    assert_eq!(store.claim(7, 2).await.unwrap(), Claim::OtherContent);
+    store.publish(7, 1, None).await.unwrap();
+    assert_eq!(store.claim(7, 2).await.unwrap(), Claim::Yours, "a forgotten claim is free");
+    let answer = [0, 255, 1, b'}', b':'];
+    store.publish(7, 2, Some(&answer)).await.unwrap();
+    assert_eq!(store.claim(7, 2).await.unwrap(), Claim::Answered(answer.to_vec()));
+    assert_eq!(store.claim(7, 1).await.unwrap(), Claim::OtherContent);
+    store.publish(7, 1, None).await.unwrap();
+    store.publish(7, 1, Some(b"other")).await.unwrap();
+    assert_eq!(store.claim(7, 2).await.unwrap(), Claim::Answered(answer.to_vec()));
+}
+
+#[tokio::test]
+async fn nodes_come_and_go() {
+    let clock = VirtualClock::new();
+    let store = &clock.store;
+    let told =
+        async |name: &str, seconds: u64| store.announce(name, seconds * SECOND).await.unwrap();
+    assert_eq!(told("b", 10).await, Membership { nodes: 1, rank: 0 });
+    assert_eq!(told("a", 20).await, Membership { nodes: 2, rank: 0 });
+    assert_eq!(told("b", 10).await, Membership { nodes: 2, rank: 1 });
+    assert_eq!(told("c", 30).await, Membership { nodes: 3, rank: 2 });
+    clock.set(clock.get() + 15 * SECOND);
+    assert_eq!(told("c", 30).await, Membership { nodes: 2, rank: 1 }, "b was not heard of");
+    assert_eq!(told("a", 0).await.nodes, 1);
+    assert_eq!(told("c", 30).await, Membership { nodes: 1, rank: 0 });
+}
+
+struct Lessee<'a> {
+    clock: &'a VirtualClock,
+    probe: &'a Probe,
+    node: &'a str,
+}
+
+impl Lessee<'_> {
+    async fn ask(&self, want: u64, least: u64, held: u64, back: (u64, Receipt)) -> LeaseGrant {
+        let ask = LeaseAsk {
+            counter: self.probe.counter(&["k"]),
+            limit: &self.probe.limit,
+            node: self.node,
+            want,
+            least,
+            returned: back.0,
+            receipt: back.1,
+            held,
+            pool: 20,
+            ttl: 10 * SECOND,
+        };
+        self.clock.store.lease(&ask).await.unwrap()
+    }
+}
+
+const NONE: (u64, Receipt) = (0, Receipt::Nothing);
+
+#[tokio::test]
+async fn leases_stay_within_their_pool() {
+    let clock = VirtualClock::new();
+    let algorithms = Algorithm::ALL.into_iter().filter(|a| *a != Algorithm::Concurrency);
+    for (algorithm, name) in algorithms.zip(["a", "b", "c", "d", "e", "f"]) {
+        let probe = Probe::of(name, algorithm, 100);
+        let one = Lessee { clock: &clock, probe: &probe, node: "one" };
+        let two = Lessee { clock: &clock, probe: &probe, node: "two" };
+        let first = one.ask(16, 1, 0, NONE).await;
+        assert_eq!((first.granted, first.others), (16, 0), "{algorithm}");
+        assert_eq!(first.outcome.status.used, 16, "{algorithm}");
+        assert_eq!(first.expires_at, clock.get() + 10 * SECOND, "{algorithm}");
+        // 15 are out; 5 are left in the pool: 16 - 1 is too much, and so is 8 - 1; 4 - 1 is not.
+        let second = two.ask(16, 1, 0, NONE).await;
+        assert_eq!((second.granted, second.others), (4, 15), "{algorithm}");
+        assert_eq!(second.outcome.status.used, 20, "{algorithm}");
+        // No room at all: what is spent at once passes all the same.
+        let third = two.ask(16, 5, 5, NONE).await;
+        assert_eq!((third.granted, third.others), (5, 15), "{algorithm}");
+        // Returning a half, holding the rest.
+        let returned = one.ask(0, 0, 8, (7, first.outcome.receipt)).await;
+        assert_eq!((returned.granted, returned.others), (0, 5), "{algorithm}");
+        assert_eq!(returned.outcome.status.used, 25 - 7, "{algorithm}");
+        let others = two.ask(0, 0, 0, NONE).await;
+        assert_eq!(others.others, 8, "{algorithm}");
+        // What has expired is no longer out.
+        clock.set(clock.get() + 11 * SECOND);
+        assert_eq!(two.ask(1, 1, 0, NONE).await.others, 0, "{algorithm}");
+        // More than is left: the largest half that fits, or nothing.
+        let rest = one.ask(1_000, 70, 0, NONE).await;
+        assert_eq!(rest.granted, 70, "{algorithm}");
+        let refused = one.ask(50, 40, 0, NONE).await;
+        assert_eq!(refused.granted, 0, "{algorithm}");
+        assert!(!refused.outcome.examination.admits(), "{algorithm}");
+    }
+}
