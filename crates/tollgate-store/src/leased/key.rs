@@ -83,34 +83,35 @@ impl std::hash::Hasher for Folded {
     }
 }
 
-/// A counter and its limit, kept beyond the request that named them.
+/// A counter's name, kept beyond the request that named it.
 #[derive(Debug)]
-pub(crate) struct Owned {
+pub(crate) struct Named {
     rule_id: Box<str>,
     tag: Box<str>,
     salt: u128,
     key: Box<[Box<str>]>,
     home: Home,
+}
+
+/// A counter and its limit, kept beyond the request that named them.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    name: Named,
     pub(crate) limit: Limit,
 }
 
 /// The borrowed parts of a key.
 pub(crate) type Parts<'a> = SmallVec<[&'a str; 8]>;
 
-impl Owned {
-    pub(crate) fn new(counter: &Counter<'_>, limit: &Limit) -> Self {
+impl Named {
+    pub(crate) fn new(counter: &Counter<'_>) -> Self {
         Self {
             rule_id: counter.rule_id.into(),
             tag: counter.tag.into(),
             salt: counter.salt,
             key: counter.key.iter().map(|&part| part.into()).collect(),
             home: counter.home,
-            limit: limit.clone(),
         }
-    }
-
-    pub(crate) fn rule_id(&self) -> &str {
-        &self.rule_id
     }
 
     /// The key as a [`Counter`] borrows it.
@@ -118,10 +119,28 @@ impl Owned {
         self.key.iter().map(|part| &**part).collect()
     }
 
-    /// The counter, around what [`Owned::parts`] gave.
+    /// The counter, around what [`Named::parts`] gave.
     pub(crate) fn counter<'a>(&'a self, parts: &'a [&'a str]) -> Counter<'a> {
         let Self { rule_id, tag, salt, home, .. } = self;
         Counter { rule_id, tag, salt: *salt, key: parts, home: *home }
+    }
+}
+
+impl Owned {
+    pub(crate) fn new(counter: &Counter<'_>, limit: &Limit) -> Self {
+        Self { name: Named::new(counter), limit: limit.clone() }
+    }
+
+    pub(crate) fn rule_id(&self) -> &str {
+        &self.name.rule_id
+    }
+
+    pub(crate) fn parts(&self) -> Parts<'_> {
+        self.name.parts()
+    }
+
+    pub(crate) fn counter<'a>(&'a self, parts: &'a [&'a str]) -> Counter<'a> {
+        self.name.counter(parts)
     }
 
     /// Whether a limit is the one this counter was kept under; the name tells algorithm and window

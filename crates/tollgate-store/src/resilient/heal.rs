@@ -101,7 +101,7 @@ impl<S: SharedStore> Resilient<S> {
     pub async fn heal(&self, now: Nanos) -> bool {
         let probe = match &*self.outage.lock() {
             Some(outage) => outage.probe.clone(),
-            None if self.reports.len() == 0 => return true,
+            None if self.reports.len() == 0 && self.releases.lock().is_empty() => return true,
             None => None,
         };
         // First of all a look, which charges nothing if its answer is lost.
@@ -119,10 +119,26 @@ impl<S: SharedStore> Resilient<S> {
             is_back &= sent.into_iter().all(|has_arrived| has_arrived);
             sendings = rest;
         }
+        is_back &= self.release_all(now).await;
         if is_back {
             self.recover(at);
         }
         is_back
+    }
+
+    /// Releases the slots that were given up without the store; releasing twice is harmless.
+    async fn release_all(&self, now: Nanos) -> bool {
+        let mut releases = std::mem::take(&mut *self.releases.lock());
+        while let Some((name, slot)) = releases.pop() {
+            let parts = name.parts();
+            if self.inner.release(&name.counter(&parts), slot, now).await.is_err() {
+                drop(parts);
+                releases.push((name, slot));
+                self.releases.lock().append(&mut releases);
+                return false;
+            }
+        }
+        true
     }
 
     async fn report(&self, sending: &Sending, now: Nanos) -> bool {

@@ -23,7 +23,7 @@ use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SlotId};
 
-use crate::leased::key::Fingerprints;
+use crate::leased::key::{Fingerprints, Named};
 use crate::placed::Member;
 use crate::{
     Charge, Claim, Counter, Decided, GiveBack, Membership, MemoryStore, Mode, OnFailure, Outcomes,
@@ -33,6 +33,9 @@ pub use figures::FallbackFigures;
 use heal::{Heard, Outage};
 use known::Known;
 use report::Reports;
+
+/// So many slots that were released without the store are remembered; others expire there.
+const MOST_RELEASES: usize = 10_000;
 
 /// How a node does without its store.
 #[derive(Debug, Clone)]
@@ -61,6 +64,8 @@ pub struct Resilient<S> {
     fingerprints: Fingerprints,
     known: Known,
     reports: Reports,
+    /// Slots to be released on the store.
+    releases: Mutex<Vec<(Named, SlotId)>>,
     /// Decides while the store does not.
     memory: RwLock<Arc<MemoryStore>>,
     outage: Mutex<Option<Outage>>,
@@ -76,6 +81,7 @@ impl<S: SharedStore> Resilient<S> {
             fingerprints: Fingerprints::new(),
             known: Known::new(options.max_counters),
             reports: Reports::new(options.max_reports),
+            releases: Mutex::default(),
             memory: RwLock::new(Arc::new(MemoryStore::new(options.max_counters))),
             outage: Mutex::new(None),
             heard: Mutex::new(Heard::new(options.assumed)),
@@ -228,8 +234,19 @@ impl<S: SharedStore> Store for Resilient<S> {
         let (at, fingerprint) = (self.inner.clock(now), self.fingerprints.of(counter));
         let was_waiting = self.reports.take_back(fingerprint, &Receipt::Slot(slot), at);
         let was_here = self.memory().release(counter, slot, at).await?;
-        let was_there = self.inner.release(counter, slot, now).await.unwrap_or(false);
-        Ok(was_waiting || was_here || was_there)
+        let is_gone = was_waiting || was_here;
+        match self.inner.release(counter, slot, now).await {
+            Ok(was_there) => Ok(is_gone || was_there),
+            Err(_) if is_gone => Ok(true),
+            // It was taken before the store was lost, and is released when that is back.
+            Err(_) => {
+                let mut releases = self.releases.lock();
+                if releases.len() < MOST_RELEASES {
+                    releases.push((Named::new(counter), slot));
+                }
+                Ok(true)
+            }
+        }
     }
 
     fn names(&self) -> &[String] {
