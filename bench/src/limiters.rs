@@ -14,7 +14,7 @@ use governor::state::keyed::DashMapStateStore;
 use limitador::limit::Namespace;
 use throttlecrab::PeriodicStore;
 use tollgate_core::{Algorithm, Ask, Limit, LimitSpec, Nanos, SECOND, Window};
-use tollgate_store::{Charge, Counter, MemoryStore, Role};
+use tollgate_store::{Charge, Counter, Home, MemoryStore, Role};
 
 /// The quota of every key in a day.
 pub const QUOTA: u32 = 1_000;

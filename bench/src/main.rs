@@ -65,6 +65,12 @@ enum Command {
         #[arg(long, default_value_t = 5)]
         rounds: usize,
     },
+    /// T6, T7: a Redis that nodes share, beside what it can do at all
+    Shared {
+        /// Rounds, of which the median counts
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+    },
     /// Clients of a Redis cluster, side by side
     #[command(name = "redis_clients")]
     RedisClients {
@@ -121,6 +127,7 @@ fn main() {
         Command::Flood => bench::flood::run(quick),
         Command::Http { tollgate, rounds } => bench::http::run(quick, rounds, &tollgate),
         Command::Start { tollgate, rounds } => bench::start::run(quick, rounds, &tollgate),
+        Command::Shared { rounds } => bench::shared::run(quick, rounds),
         Command::RedisClients { rounds, threads } => {
             bench::redis_clients::run(quick, rounds, threads);
         }

@@ -19,7 +19,7 @@ pub fn api(rule_count: usize) -> Api<MemoryStore> {
     let overrides = Overrides { data_dir: Some("null".into()), ..Overrides::default() };
     let config = Config::load(None, std::iter::empty(), &overrides).unwrap();
     let engine: Engine<MemoryStore> = engine(rule_count);
-    Api::new(Arc::new(engine), Arc::new(config))
+    Api::new(Arc::new(engine), Arc::new(config), Box::new(String::new))
 }
 
 pub fn bodies(count: usize) -> Vec<Bytes> {

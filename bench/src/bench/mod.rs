@@ -9,4 +9,5 @@ pub mod http;
 pub mod profile;
 pub mod redis_clients;
 pub mod report;
+pub mod shared;
 pub mod start;
