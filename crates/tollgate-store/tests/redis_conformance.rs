@@ -1,6 +1,14 @@
 //! The Redis store passes the suite on a single server, under Sentinel and on a cluster, by the servers'
 //! own clocks.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::large_futures,
+    reason = "these are tests: a panic is how they fail"
+)]
+
 mod redis_support;
 
 use std::sync::Arc;

@@ -1,5 +1,13 @@
 //! What goes wrong between us and a Redis server, on real servers.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::large_futures,
+    reason = "these are tests: a panic is how they fail"
+)]
+
 mod redis_support;
 
 use std::time::Duration;
@@ -58,7 +66,7 @@ async fn a_lost_answer_is_asked_for_again_and_charged_once() {
         let (counter, receipt) = (probe.counter(&["k"]), outcome.receipt);
         let returned = GiveBack { counter, limit: &probe.limit, receipt };
         store.give_back(&[returned], now()).await.unwrap();
-        let left = if algorithm == Algorithm::Concurrency { 0 } else { 1 };
+        let left = u64::from(algorithm != Algorithm::Concurrency);
         assert_eq!(probe.used(&store).await, left, "{algorithm}");
     }
     assert!(store.metrics().retries() >= 14);

@@ -1,5 +1,13 @@
 //! What nodes share beside counters: answers, leases, and who is alive.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::large_futures,
+    reason = "these are tests: a panic is how they fail"
+)]
+
 mod redis_support;
 
 use redis_support::{Probe, VirtualClock};

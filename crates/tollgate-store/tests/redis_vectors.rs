@@ -1,6 +1,14 @@
 //! The scripts show what the core shows: on the shared vectors, on the suite's edges, and on random
 //! histories of random limits, instant by instant.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::large_futures,
+    reason = "these are tests: a panic is how they fail"
+)]
+
 mod redis_support;
 
 use redis_support::VirtualClock;

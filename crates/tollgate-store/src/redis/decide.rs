@@ -42,6 +42,7 @@ struct Group {
 pub(super) type Waiting = oneshot::Receiver<Result<Answer, Failure>>;
 
 /// What a script said about one request.
+#[expect(clippy::large_enum_variant, reason = "nearly all of them are judged, and boxing costs")]
 pub(super) enum Verdict {
     Judged(Judged),
     Foreign,
@@ -100,7 +101,7 @@ impl Hub {
                     .collect();
                 outcomes.truncate(first);
                 if !charged.is_empty() {
-                    let _ = self.give_back(&charged).await;
+                    let _ = Box::pin(self.give_back(&charged)).await;
                 }
                 Err(failure)
             }
@@ -133,7 +134,8 @@ impl Hub {
             if run.is_empty() {
                 // The next one is over several slots.
                 requests = requests.get(1..).unwrap_or_default();
-                self.decide_several(request, clock, deadline, outcomes, instants).await?;
+                let several = self.decide_several(request, clock, deadline, outcomes, instants);
+                Box::pin(several).await?;
             } else {
                 self.decide_run(&mut run, groups, deadline).await?;
                 tell(&run, outcomes, instants)?;
@@ -162,16 +164,13 @@ impl Hub {
             Ok(Judged { charged: false, at: clock, seen: SeenList::new() })
         } else {
             let place = run.len();
-            match groups.iter_mut().find(|group| group.slot == slot) {
-                Some(group) => {
-                    group.encoded.append(&encoded);
-                    group.places.push(place);
-                }
-                None => {
-                    let mut places = SmallVec::new();
-                    places.push(place);
-                    groups.push(Group { slot, encoded, places });
-                }
+            if let Some(group) = groups.iter_mut().find(|group| group.slot == slot) {
+                group.encoded.append(&encoded);
+                group.places.push(place);
+            } else {
+                let mut places = SmallVec::new();
+                places.push(place);
+                groups.push(Group { slot, encoded, places });
             }
             // Until the answer is here.
             Err(Failure::Timeout)
@@ -218,6 +217,18 @@ impl Hub {
 
     /// Sends a request again whose calendar windows did not fit, with those that do.
     async fn settle(
+        self: &Arc<Self>,
+        planned: &Planned<'_>,
+        verdict: Option<Verdict>,
+        deadline: Instant,
+    ) -> Result<Judged, Failure> {
+        match verdict {
+            Some(Verdict::Judged(judged)) => Ok(judged),
+            other => Box::pin(self.settle_again(planned, other, deadline)).await,
+        }
+    }
+
+    async fn settle_again(
         self: &Arc<Self>,
         planned: &Planned<'_>,
         mut verdict: Option<Verdict>,

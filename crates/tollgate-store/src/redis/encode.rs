@@ -144,15 +144,12 @@ pub(super) fn push_parameters(elements: &mut Elements, limit: &Limit, ask: &Ask,
         }
         (algorithm, _) if algorithm.is_bucket() => {
             let pace = limit.micro_pace();
-            match pace.room_for(&Ask { cost, ..*ask }) {
-                Some(room) => {
-                    elements.number(room.micros);
-                    elements.number(room.part);
-                }
-                None => {
-                    elements.never();
-                    elements.number(0);
-                }
+            if let Some(room) = pace.room_for(&Ask { cost, ..*ask }) {
+                elements.number(room.micros);
+                elements.number(room.part);
+            } else {
+                elements.never();
+                elements.number(0);
             }
             let span = pace.span_of(cost);
             elements.number(span.micros);

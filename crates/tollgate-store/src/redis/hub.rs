@@ -360,7 +360,7 @@ fn command(call: &Call<'_>, deadline: Option<u64>, manner: Manner) -> Cmd {
     if manner.is_bare {
         command.arg(first);
     } else {
-        command.arg(once(first, &manner.id));
+        command.arg(once(first, manner.id));
     }
     for key in call.keys.iter() {
         command.arg(key);

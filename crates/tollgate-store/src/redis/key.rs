@@ -143,12 +143,12 @@ pub(super) fn beside(key: &[u8], name: &str) -> Vec<u8> {
 }
 
 /// Where the answer to a call is remembered, in the slot of one of its keys.
-pub(super) fn once(key: &[u8], id: &[u8; 8]) -> Vec<u8> {
+pub(super) fn once(key: &[u8], id: [u8; 8]) -> Vec<u8> {
     let end = key.iter().position(|byte| *byte == b'}').map_or(0, |place| place + 1);
     let mut bytes = key.get(..end).unwrap_or_default().to_vec();
     bytes.extend_from_slice(b":once:");
     for byte in id {
-        push_hex(&mut bytes, *byte);
+        push_hex(&mut bytes, byte);
     }
     bytes
 }
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(slot_of(b"123456789"), 0x31C3);
         assert_eq!(slot_of(b"tg:{user1000}:x"), slot_of(b"{user1000}.following"));
         assert_eq!(slot_of(b"foo{}{bar}"), slot_of(b"foo{}{bar}"));
-        let once = once(b"tg:{a}:r:t:k", &[1, 2, 3, 4, 5, 6, 7, 255]);
+        let once = once(b"tg:{a}:r:t:k", [1, 2, 3, 4, 5, 6, 7, 255]);
         assert_eq!(once, b"tg:{a}:once:01020304050607ff");
         assert_eq!(slot_of(&once), slot_of(b"tg:{a}:r:t:k"));
     }

@@ -9,7 +9,7 @@ use super::figures::{self, Line};
 use super::hub::{Call, Hub};
 use super::key::{Keys, beside};
 use super::metrics::Operation;
-use super::msgpack::Elements;
+use super::msgpack::{Element, Elements};
 use crate::{Failure, LeaseAsk, LeaseGrant, Mode, Role};
 
 /// How often a lease is asked for again because no calendar window fitted.
@@ -44,7 +44,7 @@ impl Hub {
             let at = reply.now.saturating_mul(MICRO);
             match reply.number(0) {
                 Some(0) => {
-                    let mut numbers = reply.elements.iter().skip(1).map_while(|e| e.number());
+                    let mut numbers = reply.elements.iter().skip(1).map_while(Element::number);
                     return grant(ask, at, &mut numbers).ok_or(Failure::Protocol);
                 }
                 Some(3) => clock = at,

@@ -1,0 +1,164 @@
+//! A cluster whose slots move and whose masters die, and requests over several slots.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::large_futures,
+    reason = "these are tests: a panic is how they fail"
+)]
+
+mod redis_support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis_support::{Probe, now, options, until_it_answers};
+use tollgate_core::{Algorithm, Ask, Receipt, SlotId};
+use tollgate_store::redis::{RedisKind, RedisOptions, RedisStore};
+use tollgate_store::{Charge, Mode, Outcomes, Request, Role, Store};
+use tollgate_testkit::{Cluster, slot_of};
+
+async fn connected(cluster: &Cluster, timeout: Duration) -> RedisStore {
+    let options = RedisOptions { kind: RedisKind::Cluster, timeout, ..options(&cluster.urls()) };
+    let store = RedisStore::connect(options).await.unwrap();
+    until_it_answers(&store).await;
+    store
+}
+
+/// A master that does not have the slot.
+fn elsewhere(cluster: &Cluster, slot: u16) -> usize {
+    let owner = cluster.master_of(slot);
+    cluster.masters().into_iter().find(|master| *master != owner).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_move_under_way_and_nothing_is_lost_or_charged_twice() {
+    let cluster = Cluster::start(3, 0);
+    let store = connected(&cluster, Duration::from_secs(2)).await;
+    let slot = slot_of("{k}");
+    let moved = Probe::new("moved", 1_000);
+    let late = Probe::new("late", 1_000);
+    for paid in 1..=3 {
+        assert_eq!(moved.pay(&store).await.unwrap().status.used, paid);
+    }
+    // MOVED: the table we have is old.
+    cluster.move_slot(slot, elsewhere(&cluster, slot));
+    assert_eq!(moved.pay(&store).await.unwrap().status.used, 4);
+    // In between: a counter that is still there, one that has gone, and one that never was.
+    let to = elsewhere(&cluster, slot);
+    cluster.begin_move(slot, to);
+    assert_eq!(moved.pay(&store).await.unwrap().status.used, 5, "still there");
+    assert_eq!(late.pay(&store).await.unwrap().status.used, 1, "new: ASK");
+    while cluster.move_keys(slot, to, 10) > 0 {}
+    assert_eq!(moved.pay(&store).await.unwrap().status.used, 6, "gone: ASK");
+    assert_eq!(late.pay(&store).await.unwrap().status.used, 2);
+    // Many at once, so that they are coalesced.
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..50 {
+        let store = store.clone();
+        tasks.spawn(async move { Probe::new("moved", 1_000).pay(&store).await.unwrap() });
+    }
+    while let Some(paid) = tasks.join_next().await {
+        assert!(paid.unwrap().examination.admits());
+    }
+    cluster.finish_move(slot, to);
+    assert_eq!(moved.used(&store).await, 56);
+    assert_eq!(late.used(&store).await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_master_is_replaced_by_its_replica() {
+    let cluster = Cluster::start(3, 1);
+    let store = connected(&cluster, Duration::from_millis(200)).await;
+    let probe = Probe::new("failover", 100);
+    probe.pay(&store).await.unwrap();
+    cluster.kill_master_of(slot_of("{k}"));
+    // Until the replica takes over, decisions fail within their deadline.
+    let mut failures = 0;
+    for _ in 0..3_000 {
+        match probe.pay(&store).await {
+            Ok(_) => break,
+            Err(_) => failures += 1,
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(failures > 0);
+    let used = probe.used(&store).await;
+    assert!((1..=2).contains(&used), "a charge not yet replicated is lost, no more: {used}");
+}
+
+/// Random sets of counters over many slots by many tasks, some of which are aborted at any moment.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn requests_over_several_slots_never_admit_too_much() {
+    const QUOTA: u64 = 30;
+    let cluster = Cluster::start(3, 0);
+    let store = connected(&cluster, Duration::from_secs(5)).await;
+    let algorithms =
+        Algorithm::ALL.map(|algorithm| Arc::new(Probe::of("several", algorithm, QUOTA)));
+    let probes = Arc::new(algorithms);
+    let mut tasks = Vec::new();
+    for task in 0..40u64 {
+        let (store, probes) = (store.clone(), Arc::clone(&probes));
+        tasks.push(tokio::spawn(async move {
+            let mut paid = vec![0u64; 21];
+            for number in 0..12u64 {
+                let draw = |salt: u64| {
+                    let mixed =
+                        (task * 1_000 + number * 10 + salt).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+                    (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 33
+                };
+                let mut chosen: Vec<usize> =
+                    (0..=draw(1) % 4).map(|i| (draw(2 + i) % 21) as usize).collect();
+                chosen.sort_unstable();
+                chosen.dedup();
+                let names: Vec<String> = chosen.iter().map(|index| format!("key{index}")).collect();
+                let keys: Vec<[&str; 1]> = names.iter().map(|name| [name.as_str()]).collect();
+                let ask = Ask::slot(SlotId(u128::from(task * 100 + number + 1)));
+                let charges: Vec<Charge<'_>> = (chosen.iter().zip(&keys))
+                    .map(|(index, key)| probes[index % 7].charge(key, ask, Role::Must))
+                    .collect();
+                let request = [Request { charges: &charges, mode: Mode::Charge }];
+                let mut outcomes = Outcomes::new();
+                store.decide(&request, now(), &mut outcomes).await.unwrap();
+                for (index, outcome) in chosen.iter().zip(&outcomes) {
+                    assert!(outcome.status.used <= QUOTA, "{outcome:?}");
+                    paid[*index] += u64::from(outcome.receipt != Receipt::Nothing);
+                }
+            }
+            paid
+        }));
+    }
+    // A quarter of them goes away in the middle of something.
+    let mut aborted = 0;
+    for (index, task) in tasks.iter().enumerate() {
+        if index % 4 == 3 {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            task.abort();
+            aborted += 1;
+        }
+    }
+    let mut paid = [0u64; 21];
+    for task in tasks {
+        if let Ok(mine) = task.await {
+            for (sum, mine) in paid.iter_mut().zip(mine) {
+                *sum += mine;
+            }
+        }
+    }
+    // Holds of those that went away are given back on their own.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    for (index, paid) in paid.iter().enumerate() {
+        let name = format!("key{index}");
+        let key = [name.as_str()];
+        let ask = Ask::slot(SlotId(u128::MAX));
+        let charges = [probes[index % 7].charge(&key, ask, Role::Must)];
+        let request = [Request { charges: &charges, mode: Mode::Peek }];
+        let mut outcomes = Outcomes::new();
+        store.decide(&request, now(), &mut outcomes).await.unwrap();
+        let used = outcomes[0].status.used;
+        assert!(used <= QUOTA, "{name}: {used}");
+        // Whoever was aborted may have paid before.
+        assert!(used >= *paid && used <= paid + aborted * 12, "{name}: {used}, {paid} told");
+    }
+}
