@@ -2,7 +2,7 @@
 SHELL := /usr/bin/env bash
 CARGO ?= cargo
 
-.PHONY: help run build deps test check fmt bench deny clean
+.PHONY: help run build deps test check fmt bench soak deny clean
 
 help:  ## What there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -37,6 +37,12 @@ deny:  ## Licences, bans and sources of all dependencies (installs cargo-deny if
 
 bench:  ## All benchmarks, side by side with peers; rewrites the table in docs/benchmarks.md
 	bench/run.sh
+
+soak: deps  ## The long runs: many nodes, outages, clusters; reports the worst answer
+	$(CARGO) build --locked --release --bin tollgate
+	$(CARGO) test --locked --release -p tollgate-e2e --no-run
+	TOLLGATE_SOAK_RUNS=20 TOLLGATE_OUTAGE_SECONDS=10 $(CARGO) test --locked --release -p tollgate-e2e -- \
+		--nocapture --test-threads=1 many_nodes outages clusters regions
 
 clean:  ## Remove what was built
 	$(CARGO) clean

@@ -21,7 +21,7 @@ use crate::config::{self, Config, StoreConfig};
 pub(crate) type Shared = Resilient<Leased<RedisStore>>;
 
 /// This node's memory and every shared store.
-pub type Stores = Placed<Shared>;
+pub(crate) type Stores = Placed<Shared>;
 
 /// How often unspent quota is looked for.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);

@@ -38,6 +38,7 @@ struct Store {
     ca_file: Option<String>,
     cert_file: Option<String>,
     key_file: Option<String>,
+    assumed_nodes: u32,
     lease_ttl_ms: u64,
 }
 
@@ -54,6 +55,7 @@ impl Store {
             ca_file: store.ca_file.as_ref().map(path),
             cert_file: store.cert_file.as_ref().map(path),
             key_file: store.key_file.as_ref().map(path),
+            assumed_nodes: store.assumed_nodes,
             lease_ttl_ms: millis(store.lease_ttl),
         }
     }

@@ -109,6 +109,8 @@ pub struct StoreConfig {
     pub cert_file: Option<PathBuf>,
     /// Its key.
     pub key_file: Option<PathBuf>,
+    /// How many nodes there are, for one that has not heard of the store yet.
+    pub assumed_nodes: u32,
     /// How long a lease lasts.
     pub lease_ttl: Duration,
 }
@@ -125,7 +127,7 @@ impl std::fmt::Debug for StoreConfig {
 }
 
 /// The keys of the `redis` section that a named store takes over where it says nothing itself.
-const INHERITED: [&str; 9] = [
+const INHERITED: [&str; 10] = [
     "kind",
     "master_name",
     "password_file",
@@ -134,6 +136,7 @@ const INHERITED: [&str; 9] = [
     "ca_file",
     "cert_file",
     "key_file",
+    "assumed_nodes",
     "lease_ttl_ms",
 ];
 
@@ -215,6 +218,7 @@ fn store(reader: &mut Reader, path: &str, name: &str) -> StoreConfig {
         ca_file: file(reader, &key("ca_file")),
         cert_file: file(reader, &key("cert_file")),
         key_file: file(reader, &key("key_file")),
+        assumed_nodes: u32::try_from(reader.number(&key("assumed_nodes"), 1..=10_000)).unwrap_or(1),
         lease_ttl: super::check::millis(reader, &key("lease_ttl_ms"), 10, 60_000),
         urls: urls.iter().map(|said| said.value.clone()).collect(),
     };
