@@ -22,7 +22,7 @@ use tollgate_testkit::{Cluster, Redis, Sentinel};
 async fn single_server() {
     let server = Redis::start();
     let harness = RealClock::new(options(&[server.url()])).await;
-    tollgate_store::conformance_in_order!(&harness);
+    tollgate_store::conformance_at_once!(&harness);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -30,7 +30,7 @@ async fn sentinel() {
     let sentinel = Sentinel::start();
     let kind = RedisKind::Sentinel { master_name: sentinel.master_name().to_owned() };
     let harness = RealClock::new(RedisOptions { kind, ..options(&sentinel.urls()) }).await;
-    tollgate_store::conformance_in_order!(&harness);
+    tollgate_store::conformance_at_once!(&harness);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -38,7 +38,7 @@ async fn cluster() {
     let cluster = Cluster::start(3, 1);
     let kind = RedisKind::Cluster;
     let harness = RealClock::new(RedisOptions { kind, ..options(&cluster.urls()) }).await;
-    tollgate_store::conformance_in_order!(&harness);
+    tollgate_store::conformance_at_once!(&harness);
 }
 
 /// A few cases of every sort, for other ways to connect.

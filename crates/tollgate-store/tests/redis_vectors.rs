@@ -13,8 +13,8 @@ mod redis_support;
 
 use redis_support::VirtualClock;
 use tollgate_core::{
-    Algorithm, Ask, Examination, Limit, LimitSpec, MICRO, MOST_MICROS, Nanos, Outcome, Receipt,
-    SlotId, State, Status, Window,
+    Algorithm, Ask, Calendar, CalendarUnit, Examination, Limit, LimitSpec, MICRO, MOST_MICROS,
+    Nanos, Outcome, Receipt, SlotId, State, Status, Window,
 };
 use tollgate_store::{Charge, Counter, GiveBack, Home, Mode, Outcomes, Request, Role, Store};
 
@@ -106,6 +106,71 @@ async fn the_scripts_show_what_the_vectors_say() {
             reset_at: now + parse(rest + 2),
         };
         assert_eq!((outcome.examination, outcome.status), (expected, status), "{number}: {line}");
+    }
+}
+
+/// Calendar windows: the node sends boundaries by what it takes the server's clock for; the script picks,
+/// and has none that fits when the clock has jumped.
+#[tokio::test]
+async fn calendar_windows_follow_the_server_clock() {
+    let clock = VirtualClock::new();
+    let mut draw = Draw(7);
+    for unit in CalendarUnit::ALL {
+        let calendar = Calendar::new(unit, "Europe/Berlin", None).unwrap();
+        let (window, nominal) = (Window::Calendar(calendar.clone()), calendar.nominal_nanos());
+        let algorithm = Algorithm::FixedWindow;
+        let spec = LimitSpec { algorithm, quota: 5, window, burst: None, slot_ttl: 0 };
+        let limit = Limit::new(spec).unwrap();
+        let remote = Remote { clock: &clock, name: unit.name().to_owned(), limit: limit.clone() };
+        let mut state = limit.fresh();
+        clock.set(FIRST);
+        for _ in 0..60 {
+            let now = clock.get();
+            let next = match draw.below(6) {
+                0 => calendar.bounds(now).1,
+                1 => calendar.bounds(now).1 - MICRO,
+                2 => now + draw.below(3 * nominal) / MICRO * MICRO,
+                _ => now,
+            };
+            clock.set(next);
+            let ask = Ask::cost(1 + draw.below(3));
+            let examination = limit.examine(&state, &ask, next);
+            let receipt = if examination.admits() {
+                limit.charge(&mut state, &ask, next)
+            } else {
+                Receipt::Nothing
+            };
+            let expected = Outcome { examination, status: limit.status(&state, next), receipt };
+            assert_eq!(remote.decide(ask, Mode::Charge).await, expected, "{unit:?} at {next}");
+        }
+    }
+}
+
+/// More requests in one call than a script call takes, over few counters: in order all the same.
+#[tokio::test]
+async fn many_requests_in_one_call_are_decided_in_order() {
+    let clock = VirtualClock::new();
+    let limit = Draw(1).limit(Algorithm::TokenBucket);
+    let spec = LimitSpec {
+        algorithm: Algorithm::SlidingWindowLog,
+        quota: 150,
+        window: Window::Every(1_000_000 * MICRO),
+        burst: None,
+        slot_ttl: 0,
+    };
+    let remote =
+        Remote { clock: &clock, name: "many".to_owned(), limit: Limit::new(spec).unwrap() };
+    let counter = remote.counter(&["k"]);
+    let other = Counter { rule_id: "other", ..counter };
+    let charge = |counter, limit, role| Charge { counter, limit, ask: Ask::cost(1), role };
+    let charges = [charge(counter, &remote.limit, Role::Must), charge(other, &limit, Role::Watch)];
+    let requests = vec![Request { charges: &charges, mode: Mode::Charge }; 200];
+    let mut outcomes = Outcomes::new();
+    clock.store.decide(&requests, clock.get(), &mut outcomes).await.unwrap();
+    assert_eq!(outcomes.len(), 400);
+    for (number, outcome) in (1..).zip(outcomes.iter().step_by(2)) {
+        assert_eq!(outcome.status.used, u64::min(number, 150));
+        assert_eq!(outcome.examination.admits(), number <= 150);
     }
 }
 
@@ -240,7 +305,7 @@ macro_rules! random_histories {
             #[tokio::test]
             async fn $name() {
                 let clock = VirtualClock::new();
-                for seed in 0..40 {
+                for seed in 0..100 {
                     random_history(&clock, Algorithm::$algorithm, seed).await;
                 }
             }

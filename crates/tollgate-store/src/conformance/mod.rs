@@ -66,6 +66,15 @@ macro_rules! conformance_in_order {
     };
 }
 
+/// Every case on one harness, all at the same time, for stores on a real clock: most of the time goes by
+/// in waiting.
+#[macro_export]
+macro_rules! conformance_at_once {
+    ($harness:expr) => {
+        $crate::conformance_cases! { at_once $harness }
+    };
+}
+
 /// The list of cases.
 #[doc(hidden)]
 #[macro_export]
@@ -116,6 +125,9 @@ macro_rules! conformance_run {
                 $crate::conformance::$case(&::std::sync::Arc::new($make().await)).await;
             }
         )*
+    };
+    ([at_once $harness:expr] $($case:ident,)*) => {
+        ::tokio::join!($(::std::boxed::Box::pin($crate::conformance::$case($harness)),)*)
     };
     ([in_order $harness:expr] $($case:ident,)*) => {
         $(
