@@ -17,12 +17,12 @@ use leased_support::{COSTS, counter, failing, limit};
 use redis_support::{now, options};
 use tollgate_core::{Algorithm, Ask, Limit, Nanos, Outcome, SECOND};
 use tollgate_store::leased::{LeaseOptions, Leased};
-use tollgate_store::redis::{RedisOptions, RedisStore};
+use tollgate_store::redis::{RedisKind, RedisOptions, RedisStore};
 use tollgate_store::resilient::{Resilient, ResilientOptions};
 use tollgate_store::{
     Charge, Consistency, Decided, Fallback, Home, Mode, OnFailure, Outcomes, Request, Role, Store,
 };
-use tollgate_testkit::{FaultProxy, PATIENCE, Redis};
+use tollgate_testkit::{Cluster, FaultProxy, PATIENCE, Redis};
 
 const LONG: Nanos = 30 * 24 * 3600 * SECOND;
 
@@ -206,4 +206,53 @@ async fn a_start_without_the_server() {
     wait_for(async || node.heal(now()).await).await;
     let (decided, outcome) = decide(&node, "start", home, &limit, Mode::Peek).await;
     assert_eq!((decided.degraded, outcome.status.used), (None, 5));
+}
+
+/// One master of a cluster stops: its counters are decided here, and told when it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_part_of_a_cluster() {
+    let cluster = Cluster::start(3, 0);
+    let options = RedisOptions {
+        kind: RedisKind::Cluster,
+        timeout: Duration::from_millis(100),
+        ..options(&cluster.urls())
+    };
+    let redis = RedisStore::connect(options).await.expect("sound options");
+    let leased = Leased::new(redis, LeaseOptions::new("a".to_owned()));
+    let node = Resilient::new(leased, ResilientOptions::new("a".to_owned()));
+    wait_for(async || node.heartbeat(now()).await.is_ok()).await;
+    let limit = limit(Algorithm::FixedWindow, 10, LONG);
+    let names: Vec<String> = (0..24).map(|number| format!("key {number}")).collect();
+    let each = async |mode| {
+        let (mut admitted, mut degraded) = (Vec::new(), 0);
+        for name in &names {
+            let key = [name.as_str()];
+            let counter = counter("cluster", &key, failing(OnFailure::Local));
+            let charges = [Charge { counter, limit: &limit, ask: Ask::cost(1), role: Role::Must }];
+            let mut outcomes = Outcomes::new();
+            let requests = [Request { charges: &charges, mode }];
+            let decided = node.decide(&requests, now(), &mut outcomes).await;
+            degraded += usize::from(decided.expect("it always answers").degraded.is_some());
+            admitted.push((outcomes[0].examination.admits(), outcomes[0].status.used));
+        }
+        (admitted, degraded)
+    };
+    for _ in 0..3 {
+        let (admitted, degraded) = each(Mode::Charge).await;
+        assert!(degraded == 0 && admitted.iter().all(|(admits, _)| *admits));
+    }
+    let stopped = &cluster.nodes()[cluster.masters()[0]];
+    stopped.pause();
+    let (admitted, degraded) = each(Mode::Charge).await;
+    assert!(admitted.iter().all(|(admits, used)| *admits && *used == 4), "{admitted:?}");
+    assert!(degraded > 0, "some counters were on that one");
+    assert!(!node.heal(now()).await);
+    stopped.resume();
+    wait_for(async || node.heal(now()).await).await;
+    let (seen, degraded) = each(Mode::Peek).await;
+    assert_eq!(degraded, 0);
+    for (_, used) in seen {
+        // 5: a charge whose answer was lost, and was reported as well.
+        assert!((4..=5).contains(&used), "{used}");
+    }
 }

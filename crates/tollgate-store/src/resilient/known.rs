@@ -129,15 +129,16 @@ mod tests {
     #[test]
     fn what_was_seen_lately_is_known_and_memory_is_bounded() {
         let known = Known::new(1_000);
-        for number in 0..100_000_u128 {
-            known.remember(number << 64 | number, &status(number as u64 + 1));
+        let name = |number: u128| number << 64 | number;
+        for number in 0..100_000 {
+            known.remember(name(number), &status(number as u64 + 1));
             // This one is seen again and again.
-            known.remember(5 << 64 | 5, &status(number as u64 + 1));
+            known.remember(name(5), &status(number as u64 + 1));
         }
         assert!(known.len() <= 1_000 + 2 * SHARDS, "{}", known.len());
-        assert_eq!(take(&known, 5 << 64 | 5), Some(100_000));
-        assert_eq!(take(&known, 99_999 << 64 | 99_999), Some(100_000));
-        assert_eq!(take(&known, 9 << 64 | 9), None);
+        assert_eq!(take(&known, name(5)), Some(100_000));
+        assert_eq!(take(&known, name(99_999)), Some(100_000));
+        assert_eq!(take(&known, name(9)), None);
     }
 
     #[test]
