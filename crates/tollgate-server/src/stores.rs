@@ -13,7 +13,7 @@ use tollgate_store::leased::{LeaseOptions, Leased};
 use tollgate_store::placed::Placed;
 use tollgate_store::redis::{RedisKind, RedisOptions, RedisOptionsError, RedisStore};
 use tollgate_store::resilient::{Resilient, ResilientOptions};
-use tollgate_store::{MemoryStore, SharedStore};
+use tollgate_store::{Membership, MemoryStore, SharedStore};
 
 use crate::config::{self, Config, StoreConfig};
 
@@ -47,8 +47,11 @@ pub(crate) fn build(config: &Config, memory: MemoryStore) -> Result<Stores, Redi
         let redis = RedisStore::new(&options(config, store))?;
         let mut leases = LeaseOptions::new(node.clone());
         leases.ttl = nanos(store.lease_ttl);
-        shared
-            .push(Resilient::new(Leased::new(redis, leases), ResilientOptions::new(node.clone())));
+        let mut resilience = ResilientOptions::new(node.clone());
+        // Which of them this one is, is not known either: it takes the least share.
+        let nodes = store.assumed_nodes;
+        resilience.assumed = Membership { nodes, rank: nodes.saturating_sub(1) };
+        shared.push(Resilient::new(Leased::new(redis, leases), resilience));
     }
     let names = config.shared_stores().map(|store| store.name.clone()).collect();
     Ok(Placed::new(memory, shared, names))
