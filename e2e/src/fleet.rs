@@ -13,6 +13,9 @@ use crate::{Client, Response, Server, ServerBuilder};
 /// The stack of a client's thread: there are hundreds of them.
 const STACK_BYTES: usize = 256 * 1024;
 
+/// Makes the request of a client from the client's number and its own.
+type MakeBody = Arc<dyn Fn(usize, usize) -> Value + Send + Sync>;
+
 /// Nodes of one installation.
 pub struct Fleet {
     nodes: Vec<Server>,
@@ -87,7 +90,8 @@ impl Fleet {
         body: impl Fn(usize, usize) -> Value + Send + Sync + 'static,
     ) -> Vec<Answer> {
         let forever = Arc::new(AtomicBool::new(true));
-        self.run(clients_per_node, requests, &forever, Arc::new(body)).join()
+        let body: MakeBody = Arc::new(body);
+        self.run(clients_per_node, requests, &forever, &body).join()
     }
 
     /// So many clients for every node send requests until told to stop.
@@ -97,7 +101,8 @@ impl Fleet {
         body: impl Fn(usize, usize) -> Value + Send + Sync + 'static,
     ) -> Load {
         let running = Arc::new(AtomicBool::new(true));
-        self.run(clients_per_node, usize::MAX, &running, Arc::new(body))
+        let body: MakeBody = Arc::new(body);
+        self.run(clients_per_node, usize::MAX, &running, &body)
     }
 
     fn run(
@@ -105,7 +110,7 @@ impl Fleet {
         clients_per_node: usize,
         requests: usize,
         running: &Arc<AtomicBool>,
-        body: Arc<dyn Fn(usize, usize) -> Value + Send + Sync>,
+        body: &MakeBody,
     ) -> Load {
         let barrier = Arc::new(Barrier::new(clients_per_node * self.nodes.len() + 1));
         let mut threads = Vec::new();
@@ -118,7 +123,7 @@ impl Fleet {
                     requests,
                 };
                 let (barrier, running) = (Arc::clone(&barrier), Arc::clone(running));
-                let body = Arc::clone(&body);
+                let body = Arc::clone(body);
                 let thread = thread::Builder::new()
                     .stack_size(STACK_BYTES)
                     .spawn(move || client.run(&barrier, &running, &*body))

@@ -36,6 +36,15 @@ impl Scene {
         Self { redis, proxy, fleet }
     }
 
+    fn wait_until_nodes_know_each_other(&self) {
+        for node in self.fleet.nodes() {
+            eventually("both nodes are known to be alive", || {
+                let metrics = node.client().get("/metrics").text();
+                metrics.contains("rate_limiter_nodes{store=\"default\"} 2")
+            });
+        }
+    }
+
     fn peek(&self, node: usize, body: &Value) -> Value {
         self.fleet.ask(node, "/rate-limit/peek", body).json()
     }
@@ -64,11 +73,7 @@ fn outage(name: &str, begin: impl Fn(&Scene), end: impl Fn(&Scene)) {
             "{answer}"
         );
     }
-    // Both nodes have announced themselves, and know of each other.
-    eventually("two nodes are alive", || {
-        scene.redis.cli(&["ZCARD", "tg:{nodes}:live"]).trim() == "2"
-    });
-    std::thread::sleep(Duration::from_millis(1_500));
+    scene.wait_until_nodes_know_each_other();
 
     let load = scene.fleet.load(8, |client, number| {
         std::thread::sleep(Duration::from_millis(2));
@@ -192,8 +197,9 @@ fn redis_goes_silent() {
 #[test]
 fn redis_is_killed_and_comes_back_empty() {
     let scene = Scene::new();
-    for _ in 0..10 {
-        scene.fleet.ask(0, "/rate-limit/allow", &json!({"userId": "ann"}));
+    scene.wait_until_nodes_know_each_other();
+    for request in 0..10 {
+        scene.fleet.ask(request % NODES, "/rate-limit/allow", &json!({"userId": "ann"}));
     }
     let load = scene.fleet.load(8, |client, number| {
         std::thread::sleep(Duration::from_millis(2));

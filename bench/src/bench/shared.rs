@@ -180,7 +180,7 @@ fn spread(limits: usize) -> Work {
 impl Work {
     fn hot(consistency: Consistency) -> Self {
         let (algorithm, window) = (Algorithm::FixedWindow, Window::Every(SECOND));
-        let quota = 1_000_000;
+        let quota = 100_000;
         let spec = LimitSpec { algorithm, quota, window, burst: None, slot_ttl: SECOND };
         Self {
             limits: vec![Limit::new(spec).unwrap()],

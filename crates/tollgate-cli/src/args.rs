@@ -25,7 +25,6 @@ pub(crate) struct Args {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, and it is made once")]
 pub(crate) enum Command {
     Serve(ServeArgs),
     Check(CheckArgs),
@@ -87,8 +86,8 @@ pub(crate) struct ConfigArgs {
     /// Who may ask for decisions.
     #[arg(long, value_name = "WHO", value_parser = ["none", "token", "null"])]
     pub(crate) data_auth: Option<String>,
-    /// The Redis that nodes share, such as redis://host:6379, rediss://user:password@host or
-    /// unix:///run/redis.sock (default: `$REDIS_URL`); repeatable for a cluster or Sentinel. A
+    /// The Redis that nodes share, such as `redis://host:6379`, `rediss://user:password@host` or
+    /// `unix:///run/redis.sock` (default: `$REDIS_URL`); repeatable for a cluster or Sentinel. A
     /// password is better put into `redis.password_file`: others on this machine see flags.
     #[arg(long, value_name = "URL")]
     pub(crate) redis: Vec<String>,
