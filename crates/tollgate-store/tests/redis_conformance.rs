@@ -14,8 +14,8 @@ mod redis_support;
 use std::sync::Arc;
 
 use redis_support::{RealClock, options};
-use tollgate_store::conformance;
-use tollgate_store::redis::{RedisKind, RedisOptions};
+use tollgate_store::redis::{RedisKind, RedisOptions, RedisStore};
+use tollgate_store::{Failure, conformance};
 use tollgate_testkit::{Cluster, Redis, Sentinel};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -66,6 +66,15 @@ async fn tls_with_a_client_certificate() {
         ..options(&[server.tls_url()])
     };
     some_cases(&RealClock::new(options).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn tls_takes_any_certificate_only_where_told() {
+    let server = Redis::builder().tls().start();
+    let trusting = RedisOptions { tls_insecure: true, ..options(&[server.tls_url()]) };
+    conformance::any_of_charges_those_that_fit(&RealClock::new(trusting).await).await;
+    let store = RedisStore::connect(options(&[server.tls_url()])).await.unwrap();
+    assert_eq!(store.ping().await.unwrap_err().failure, Failure::Connection);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

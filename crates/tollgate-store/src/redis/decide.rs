@@ -11,6 +11,7 @@ use super::encode::{Encoded, Lines};
 use super::figures::{self, SeenList};
 use super::hub::{Hub, Topology};
 use super::lane::{Answer, Job, MOST_CHARGES, MOST_REQUESTS};
+use super::metrics::Operation;
 use crate::{Decided, Failure, GiveBack, Mode, Outcomes, Request};
 
 /// How often a request is sent again because no calendar window it brought fits the server's clock.
@@ -238,6 +239,7 @@ impl Hub {
             let clock = match verdict {
                 Some(Verdict::Judged(judged)) => return Ok(judged),
                 Some(Verdict::Foreign) => {
+                    self.metrics.failed(Operation::Decide, Failure::ForeignKey);
                     self.report_foreign(&planned.request);
                     return Err(Failure::ForeignKey);
                 }
@@ -262,8 +264,14 @@ impl Hub {
     ) -> Result<Waiting, Failure> {
         let node = self.node_of(slot, deadline).await?;
         let (reply, waiting) = oneshot::channel();
-        node.lane().submit(self, &node, Job { encoded, slot, deadline, reply })?;
-        Ok(waiting)
+        let job = Job { encoded, slot, deadline, reply };
+        match node.lane().submit(self, &node, job) {
+            Ok(()) => Ok(waiting),
+            Err(failure) => {
+                self.metrics.failed(Operation::Decide, failure);
+                Err(failure)
+            }
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Requests as the scripts read them.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use smallvec::SmallVec;
 use tollgate_core::{Algorithm, Ask, Limit, MICRO, MOST_MICROS, Nanos, Receipt, SECOND, Window};
 
@@ -109,6 +111,7 @@ pub(super) fn answer_width(limit: &Limit) -> u32 {
 /// check tells beforehand.
 pub(super) fn kind_of(limit: &Limit) -> Result<u64, Failure> {
     if !limit.fits_micros() {
+        report_unfit(limit);
         return Err(Failure::Protocol);
     }
     Ok(match (limit.algorithm(), limit.window()) {
@@ -119,6 +122,18 @@ pub(super) fn kind_of(limit: &Limit) -> Result<u64, Failure> {
         (Algorithm::Concurrency, _) => SLOTS,
         _ => BUCKET,
     })
+}
+
+#[cold]
+fn report_unfit(limit: &Limit) {
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    if !REPORTED.swap(true, Ordering::Relaxed) {
+        tracing::error!(
+            ?limit,
+            "this limit cannot be counted in Redis: windows must be whole \
+            microseconds, and quotas below 2^53, or for buckets below 2^53 / 1000"
+        );
+    }
 }
 
 /// The parameters of a charge, as its kind has them.

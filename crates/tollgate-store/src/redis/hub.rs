@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 use tokio::time::Instant;
+use tollgate_core::MOST_MICROS;
 
 use super::cluster::Cluster;
 use super::connect::{ask, refusal};
@@ -21,6 +22,9 @@ use crate::{Failure, Nanos};
 
 /// Beyond two attempts, for what lies between them.
 const MARGIN: Duration = Duration::from_millis(10);
+
+/// How long after its deadline a call is cut off.
+const GRACE: Duration = Duration::from_millis(2);
 
 /// So many errors that prove that nothing happened, and a call is given up, whatever time is left.
 const MOST_TRIES: u32 = 16;
@@ -194,7 +198,9 @@ impl Hub {
         first: Option<&Arc<Node>>,
     ) -> Result<Option<Reply>, Failure> {
         let began = Instant::now();
-        let result = tokio::time::timeout_at(call.deadline, self.tries(call, first)).await;
+        // Attempts end at the deadline by themselves, and say so to the breaker; a moment for that.
+        let end = call.deadline + GRACE;
+        let result = tokio::time::timeout_at(end, self.tries(call, first)).await;
         self.metrics.called(call.operation, began.elapsed());
         let result = result.unwrap_or(Err(Failure::Timeout));
         if let Err(failure) = &result {
@@ -302,7 +308,7 @@ impl Hub {
         };
         let sent = Instant::now();
         let until = (sent + self.timeout).min(call.deadline);
-        let command = command(call, node.clock_at(call.deadline), manner);
+        let command = command(call, node.clock_at(call.deadline), self.remember(), manner);
         let answer =
             tokio::time::timeout_at(until, exchange(connection, &command, manner.is_asked)).await;
         let value = match answer {
@@ -331,6 +337,12 @@ impl Hub {
         Ok((late == 0).then_some(Reply { now, elements }))
     }
 
+    /// For how many milliseconds an answer is remembered: longer than anybody asks for it.
+    fn remember(&self) -> u64 {
+        let longest = self.timeout * 2 + MARGIN + Duration::from_secs(1);
+        u64::try_from(longest.as_millis()).unwrap_or(u64::MAX).min(MOST_MICROS)
+    }
+
     /// Between 5 and 10 ms.
     async fn pause(&self) {
         tokio::time::sleep(Duration::from_micros(5_000 + self.draw() % 5_000)).await;
@@ -344,10 +356,10 @@ impl Hub {
 }
 
 /// The call as a command. `deadline` is told by the server's clock, in microseconds.
-fn command(call: &Call<'_>, deadline: Option<u64>, manner: Manner) -> Cmd {
+fn command(call: &Call<'_>, deadline: Option<u64>, remember: u64, manner: Manner) -> Cmd {
     let mut head = Elements::default();
     head.number(deadline.unwrap_or(0));
-    head.number(u64::from(call.remember && !manner.is_bare));
+    head.number(if call.remember && !manner.is_bare { remember } else { 0 });
     head.text(&manner.id);
     let mut command = Cmd::new();
     if manner.sends_script {

@@ -229,8 +229,14 @@ fn send_one(
 }
 
 /// One call for all of these.
-async fn send(hub: &Arc<Hub>, node: &Arc<Node>, jobs: Vec<Job>) {
-    let Some(mut deadline) = jobs.iter().map(|job| job.deadline).min() else { return };
+async fn send(hub: &Arc<Hub>, node: &Arc<Node>, mut jobs: Vec<Job>) {
+    // Those that have waited so long that they would hardly hear the answer must not be charged for it,
+    // nor take their haste out on the others.
+    let soon = Instant::now() + hub.timeout / 8;
+    while let Some(place) = jobs.iter().position(|job| job.deadline < soon) {
+        let _ = jobs.swap_remove(place).reply.send(Err(Failure::Timeout));
+    }
+    let Some(deadline) = jobs.iter().map(|job| job.deadline).min() else { return };
     let merged;
     let encoded = match jobs.as_slice() {
         [only] => &only.encoded,
@@ -245,8 +251,6 @@ async fn send(hub: &Arc<Hub>, node: &Arc<Node>, jobs: Vec<Job>) {
     };
     let requests: usize = jobs.iter().map(|job| job.encoded.replies.len()).sum();
     hub.metrics.batch(requests);
-    // Those that have waited long must not take their time from the others.
-    deadline = deadline.max(Instant::now() + hub.timeout / 4);
     let call = Call {
         operation: Operation::Decide,
         script: &hub.scripts.decide,

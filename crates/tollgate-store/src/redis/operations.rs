@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use tollgate_core::{MICRO, MOST_MICROS, Nanos, Receipt, SlotId};
 
 use super::encode::push_receipt;
@@ -69,14 +70,9 @@ impl Hub {
                 groups.push(Returns { keys: key, body, slot });
             }
         }
-        let mut result = Ok(());
-        for group in &groups {
-            // One that fails must not keep the others from being given back.
-            if let Err(failure) = self.give_back_slot(group).await {
-                result = Err(failure);
-            }
-        }
-        result
+        // One that fails does not keep the others from being given back.
+        let returned = join_all(groups.iter().map(|group| self.give_back_slot(group))).await;
+        returned.into_iter().collect()
     }
 
     pub(super) async fn give_back_slot(self: &Arc<Self>, group: &Returns) -> Result<(), Failure> {

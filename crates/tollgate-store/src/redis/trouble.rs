@@ -105,7 +105,7 @@ impl Trouble {
             Self::Final(Failure::Denied, text)
         } else if code == "BUSY" {
             Self::Again(Failure::Timeout, text)
-        } else if code == "UNBLOCKED" || text.contains("cluster support disabled") {
+        } else if text.contains("cluster support disabled") {
             Self::Final(Failure::WrongKind, text)
         } else if text.contains("invalid password") || text.contains("AUTH") {
             Self::Final(Failure::Denied, text)

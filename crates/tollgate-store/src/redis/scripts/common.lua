@@ -1,9 +1,9 @@
 -- What every script starts with. Rust puts it before the script itself.
 --
--- KEYS[1]  where this call's answer is remembered for a second, so that a call that is repeated
---          because its answer was lost is answered again and not charged again
+-- KEYS[1]  where this call's answer is remembered for a while, so that a call that is repeated because
+--          its answer was lost is answered again and not charged again
 -- ARGV[1]  a msgpack array: [1] the instant after which nobody waits for the answer (0: none),
---          [2] 1 if the answer is remembered, [3] the call's id, [4..] what the script is about
+--          [2] for how many milliseconds the answer is remembered, [3] the call's id, [4..] what the script is about
 -- result   a msgpack array: [1] 0, or 1 if the call came too late and did nothing,
 --          [2] now, [3..] the script's answer
 --
@@ -14,11 +14,10 @@ local MOST = 9007199254740991
 -- A key outlives its counter by so many milliseconds: a clock that is set back a little, or the
 -- somewhat slower one of a replica that takes over, brings nobody a new counter.
 local SLACK = 10000
-local REMEMBER = 1000
 
 local args = cmsgpack.unpack(ARGV[1])
 
-if args[2] == 1 then
+if args[2] > 0 then
   local answer = redis.call('GET', KEYS[1])
   if answer then return answer end
 end
@@ -32,7 +31,7 @@ local out, out_n = {0, now}, 2
 
 local function finish(changed)
   local answer = cmsgpack.pack(out)
-  if changed and args[2] == 1 then redis.call('SET', KEYS[1], answer, 'PX', REMEMBER) end
+  if changed and args[2] > 0 then redis.call('PSETEX', KEYS[1], args[2], answer) end
   return answer
 end
 
