@@ -17,7 +17,7 @@ use crate::{Charge, Decided, Mode, Outcomes, Request, SharedStore, StoreError, p
 
 /// How far one charge of a request has come.
 #[derive(Debug)]
-pub(super) enum Step {
+enum Step {
     /// The shared store decides it.
     PassOn,
     /// It is charged on the lease with this fingerprint.
@@ -32,7 +32,7 @@ pub(super) enum Step {
 
 /// The steps of one request. What is reserved is put back when this is dropped, for whatever reason:
 /// also when nobody wants the answer any more.
-struct Steps<'a, S: SharedStore + 'static> {
+pub(super) struct Steps<'a, S: SharedStore + 'static> {
     shared: &'a Arc<Shared<S>>,
     charges: &'a [Charge<'a>],
     each: SmallVec<[Step; 8]>,
@@ -77,12 +77,7 @@ impl Instants {
 impl<S: SharedStore + 'static> Shared<S> {
     /// Serves a charge from its lease, and starts the fetch that it needs.
     #[inline]
-    pub(super) fn reserve(
-        self: &Arc<Self>,
-        charge: &Charge<'_>,
-        wanted: &Wanted<'_>,
-        at: Nanos,
-    ) -> Step {
+    fn reserve(self: &Arc<Self>, charge: &Charge<'_>, wanted: &Wanted<'_>, at: Nanos) -> Step {
         let fingerprint = self.fingerprints.of(&charge.counter);
         let about = (&self.options, &self.figures);
         let due = |due| self.due.lock().push(due);
@@ -126,20 +121,60 @@ impl<S: SharedStore + 'static> Shared<S> {
         }
     }
 
-    /// Decides several requests one after another. `first` is how far the only charge of the only
-    /// request has come, if it was begun.
+    /// Decides a request if its leases have enough for it, and appends its outcomes. Otherwise it is
+    /// begun, and these are its first steps.
+    #[inline]
+    pub(super) fn decide_at_once<'a>(
+        self: &'a Arc<Self>,
+        request: &Request<'a>,
+        at: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> Option<Steps<'a, S>> {
+        // Most requests meet one limit.
+        if let [charge] = request.charges
+            && let Some(wanted) = wanted(charge, request.mode)
+        {
+            return match self.reserve(charge, &wanted, at) {
+                Step::Spent(_, outcome) | Step::Refused(outcome) => {
+                    outcomes.push(outcome);
+                    None
+                }
+                step => {
+                    let each = SmallVec::from_iter([step]);
+                    Some(Steps { shared: self, charges: request.charges, each })
+                }
+            };
+        }
+        let mut steps = self.begin(request, at);
+        let spent = |step: &Step| match step {
+            Step::Spent(_, outcome) => Some(*outcome),
+            _ => None,
+        };
+        if !steps.each.iter().all(|step| spent(step).is_some()) {
+            return Some(steps);
+        }
+        outcomes.extend(steps.each.iter().filter_map(spent));
+        steps.each.clear();
+        None
+    }
+
+    /// Decides several requests one after another. `begun` are the first steps of the only one, if
+    /// it was begun.
     pub(super) async fn decide(
         self: &Arc<Self>,
         requests: &[Request<'_>],
-        first: Option<Step>,
+        mut begun: Option<Steps<'_, S>>,
         now: Nanos,
         outcomes: &mut Outcomes,
     ) -> Result<Decided, StoreError> {
         let (mut instants, mut degraded) = (Instants::default(), None);
-        let (mut rest, mut first) = (requests, first);
+        let mut rest = requests;
         while let Some((request, others)) = rest.split_first() {
             if is_leased(request) {
-                let steps = self.begin(request, first.take(), now);
+                let steps = match begun.take() {
+                    Some(steps) => steps,
+                    None => self.begin(request, self.inner.clock(now)),
+                };
                 self.decide_one(request, steps, now, outcomes, &mut instants).await?;
                 rest = others;
                 continue;
@@ -155,21 +190,12 @@ impl<S: SharedStore + 'static> Shared<S> {
         Ok(Decided { degraded, ..instants.told(self.inner.clock(now)) })
     }
 
-    fn begin<'a>(
-        self: &'a Arc<Self>,
-        request: &Request<'a>,
-        first: Option<Step>,
-        now: Nanos,
-    ) -> Steps<'a, S> {
-        let at = self.inner.clock(now);
+    fn begin<'a>(self: &'a Arc<Self>, request: &Request<'a>, at: Nanos) -> Steps<'a, S> {
         let step = |charge: &Charge<'_>| match wanted(charge, request.mode) {
             Some(wanted) => self.reserve(charge, &wanted, at),
             None => Step::PassOn,
         };
-        let each = match first {
-            Some(first) => SmallVec::from_iter([first]),
-            None => request.charges.iter().map(step).collect(),
-        };
+        let each = request.charges.iter().map(step).collect();
         Steps { shared: self, charges: request.charges, each }
     }
 

@@ -35,7 +35,6 @@ use crate::{
     Charge, Claim, Consistency, Counter, Decided, GiveBack, LeaseAsk, LeaseGrant, Membership, Mode,
     Outcomes, Request, Role, SharedStore, Store, StoreError,
 };
-use decide::Step;
 pub use figures::{LeaseFigures, Overshoot};
 use key::Fingerprints;
 use lease::Wanted;
@@ -143,7 +142,7 @@ fn pool(counter: &Counter<'_>, limit: &Limit) -> u64 {
     match counter.home.consistency {
         Consistency::Leased { max_overshoot_ppm } if !limit.holds_slots() => {
             let scaled = u128::from(limit.quota()) * u128::from(max_overshoot_ppm);
-            (scaled / 1_000_000) as u64
+            u64::try_from(scaled / 1_000_000).unwrap_or(u64::MAX)
         }
         _ => 0,
     }
@@ -168,24 +167,19 @@ impl<S: SharedStore + 'static> Store for Leased<S> {
         now: Nanos,
         outcomes: &mut Outcomes,
     ) -> Result<Decided, StoreError> {
-        let first = if let [Request { charges: [charge], mode }] = requests
-            && let Some(wanted) = wanted(charge, *mode)
-        {
-            let at = self.shared.inner.clock(now);
-            match self.shared.reserve(charge, &wanted, at) {
-                Step::Spent(_, outcome) | Step::Refused(outcome) => {
-                    outcomes.push(outcome);
+        let at = self.shared.inner.clock(now);
+        let begun = match requests {
+            [request] if is_leased(request) => {
+                let Some(steps) = self.shared.decide_at_once(request, at, outcomes) else {
                     return Ok(Decided::at(at));
-                }
-                step => Some(step),
+                };
+                Some(steps)
             }
-        } else if requests.iter().any(is_leased) {
-            None
-        } else {
-            return self.shared.inner.decide(requests, now, outcomes).await;
+            _ if requests.iter().any(is_leased) => None,
+            _ => return self.shared.inner.decide(requests, now, outcomes).await,
         };
         // Boxed, so that what is decided at once does not pay for it.
-        Box::pin(self.shared.decide(requests, first, now, outcomes)).await
+        Box::pin(self.shared.decide(requests, begun, now, outcomes)).await
     }
 
     /// A charge that was spent from a lease goes back into it if that is still open and the store's

@@ -91,6 +91,7 @@ impl<S: SharedStore + 'static> Shared<S> {
                 let Airborne { shared, plan, .. } = &airborne;
                 if let Some(receipt) = plan.beside {
                     shared.due.lock().push(Due { owned: Arc::clone(&plan.owned), receipt });
+                    // A shared store goes by its own clock.
                     shared.settle(0).await;
                 }
                 let parts = plan.owned.parts();
