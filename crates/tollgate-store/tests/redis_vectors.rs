@@ -174,6 +174,76 @@ async fn many_requests_in_one_call_are_decided_in_order() {
     }
 }
 
+/// The inverse of `a` modulo the prime `p`.
+fn inverse(a: i128, p: i128) -> i128 {
+    let (mut old, mut new, mut old_sum, mut sum) = (a, p, 1, 0);
+    while new != 0 {
+        let quotient = old / new;
+        (old, new) = (new, old - quotient * new);
+        (old_sum, sum) = (sum, old_sum - quotient * sum);
+    }
+    old_sum.rem_euclid(p)
+}
+
+/// Products that differ by one in 10^24, which doubles cannot tell apart.
+#[tokio::test]
+async fn a_sliding_window_is_compared_exactly_where_doubles_are_not() {
+    const WINDOW: u64 = 1_000_000_000_039;
+    let clock = VirtualClock::new();
+    let mut draw = Draw(3);
+    for (number, difference) in (0..60).zip([-1i128, 0, 1].into_iter().cycle()) {
+        // before * overlap = room * window + difference
+        let overlap = WINDOW / 2 + draw.below(WINDOW / 2);
+        let (wide, prime) = (i128::from(overlap), i128::from(WINDOW));
+        let before = match difference {
+            0 => prime * i128::from(1 + draw.below(8_000)),
+            _ => (difference * inverse(wide, prime)).rem_euclid(prime),
+        };
+        let room = u64::try_from((before * wide - difference) / prime).unwrap();
+        let spec = LimitSpec {
+            algorithm: Algorithm::SlidingWindowCounter,
+            quota: room + 1,
+            window: Window::Every(WINDOW * MICRO),
+            burst: None,
+            slot_ttl: 0,
+        };
+        let limit = Limit::new(spec).unwrap();
+        let remote = Remote { clock: &clock, name: format!("tie {number}"), limit: limit.clone() };
+        clock.set(FIRST);
+        let end = limit.window_bounds(FIRST).1;
+        let owed = Ask::cost(u64::try_from(before).unwrap());
+        let mut state = limit.fresh();
+        limit.charge(&mut state, &owed, FIRST);
+        remote.decide(owed, Mode::Owe).await;
+        let now = end + (WINDOW - overlap) * MICRO;
+        clock.set(now);
+        let told = remote.decide(Ask::cost(1), Mode::Peek).await;
+        assert_eq!(told.examination.admits(), difference <= 0, "{before} x {overlap}");
+        assert_eq!(told.examination, limit.examine(&state, &Ask::cost(1), now));
+    }
+}
+
+/// A part of a microsecond that the new quota cannot tell is rounded up, never down.
+#[tokio::test]
+async fn a_bucket_whose_quota_changes_forgets_no_part() {
+    let clock = VirtualClock::new();
+    let bucket = |quota| {
+        let (algorithm, window) = (Algorithm::TokenBucket, Window::Every(1_000_000 * MICRO));
+        let spec = LimitSpec { algorithm, quota, window, burst: None, slot_ttl: 0 };
+        let name = "changes".to_owned();
+        Remote { clock: &clock, name, limit: Limit::new(spec).unwrap() }
+    };
+    let now = clock.get();
+    let charged = bucket(3).decide(Ask::cost(1), Mode::Charge).await;
+    assert_eq!(charged.status.reset_at, now + 333_333_334);
+    for quota in [7, 11, 1_000, 7] {
+        let told = bucket(quota).decide(Ask::cost(1), Mode::Peek).await;
+        assert_eq!(told.status.reset_at, now + 333_334 * MICRO, "{quota}");
+    }
+    let told = bucket(3).decide(Ask::cost(1), Mode::Peek).await;
+    assert_eq!(told.status.reset_at, now + 333_333_334, "nothing was written");
+}
+
 /// The whole suite where every edge is hit exactly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_suite_on_a_clock_that_stands_still() {
