@@ -207,13 +207,15 @@ async fn a_crash_costs_no_more_than_the_pool() {
         let mut nodes = nodes(&server.url()).await;
         let limit = limit(algorithm, quota, LONG);
         let doomed = nodes.pop().expect("eight of them");
-        let mut admitted = 0;
-        for _ in 0..300 {
-            admitted += u64::from(charge(&*doomed, rule, &limit, 1, Mode::Charge).await.1);
+        let (mut admitted, mut held) = (0, 0);
+        while held == 0 {
+            for _ in 0..50 {
+                admitted += u64::from(charge(&*doomed, rule, &limit, 1, Mode::Charge).await.1);
+            }
+            let (_, _, used) = charge(&*nodes[0], rule, &limit, 1, Mode::Peek).await;
+            held = used - admitted;
         }
         drop(doomed);
-        let (_, _, used) = charge(&*nodes[0], rule, &limit, 1, Mode::Peek).await;
-        let held = used - admitted;
         assert!(held <= pool, "{algorithm}: {held} of a pool of {pool}");
         admitted += sum(&hammer(&nodes, rule, &limit, Nanos::MAX, 3).await);
         for node in &nodes {
@@ -230,14 +232,20 @@ async fn a_crash_costs_no_more_than_the_pool() {
 async fn lost_answers_mint_nothing() {
     let server = Redis::start();
     let proxy = FaultProxy::start(server.addr());
-    let quota = 3_000;
+    // More than is asked for, so that there is traffic until the end.
+    let quota = 12_000;
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindowLog, Algorithm::TokenBucket] {
         let mut nodes = Vec::new();
         for number in 0..3 {
-            let timeout = Duration::from_millis(100);
+            let timeout = Duration::from_millis(20);
             let options = RedisOptions { timeout, ..options(&[proxy.url("redis")]) };
             let redis = RedisStore::connect(options).await.expect("sound options");
-            nodes.push(Arc::new(Leased::new(redis, LeaseOptions::new(format!("node {number}")))));
+            // Many small chunks, so that many answers can be lost.
+            let options = LeaseOptions {
+                horizon: SECOND / 100,
+                ..LeaseOptions::new(format!("node {number}"))
+            };
+            nodes.push(Arc::new(Leased::new(redis, options)));
         }
         let limit = limit(algorithm, quota, LONG);
         let mut tasks = Vec::new();
@@ -245,7 +253,7 @@ async fn lost_answers_mint_nothing() {
             let (store, limit) = (Arc::clone(&nodes[task % 3]), limit.clone());
             tasks.push(tokio::spawn(async move {
                 let mut admitted = 0;
-                for _ in 0..200 {
+                for _ in 0..400 {
                     let key = counter(algorithm.name(), &["k"], leased(PPM));
                     let outcome = leased_support::charge(&*store, key, &limit, 1, now()).await;
                     admitted += u64::from(outcome.is_ok_and(|o| o.examination.admits()));
@@ -256,9 +264,10 @@ async fn lost_answers_mint_nothing() {
         }
         for _ in 0..6 {
             tokio::time::sleep(Duration::from_millis(60)).await;
-            proxy.swallow_replies(2);
+            proxy.swallow_replies(8);
             tokio::time::sleep(Duration::from_millis(60)).await;
             proxy.cut();
+            tokio::time::sleep(Duration::from_millis(60)).await;
             proxy.heal();
         }
         let mut admitted = 0;
@@ -271,7 +280,9 @@ async fn lost_answers_mint_nothing() {
         let mut direct = nodes_at(&server.url(), 1).await;
         let judge = direct.pop().expect("one");
         let (_, _, used) = charge(&*judge, algorithm.name(), &limit, 1, Mode::Peek).await;
-        println!("{algorithm}: {admitted} admitted, {used} charged");
+        let failed: u64 = nodes.iter().map(|n| n.figures().failed.load(Ordering::Relaxed)).sum();
+        println!("{algorithm}: {admitted} admitted, {used} charged, {failed} fetches failed");
+        assert!(proxy.swallowed() > 0 && failed > 0, "{algorithm}: something went wrong indeed");
         assert!(admitted <= used && used <= quota, "{algorithm}: {admitted} of {used} charged");
     }
 }
