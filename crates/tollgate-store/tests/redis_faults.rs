@@ -129,6 +129,36 @@ async fn without_memory_nothing_is_charged() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_loads_its_data_is_waited_for() {
+    let server = Redis::builder().config("enable-debug-command yes").start();
+    let store = connected(&server).await;
+    let probe = Probe::new("loading", 100);
+    probe.pay(&store).await.unwrap();
+    for command in [
+        &["DEBUG", "POPULATE", "20000"][..],
+        &["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"],
+        &["CONFIG", "SET", "key-load-delay", "100"],
+    ] {
+        server.call(command).unwrap().ok().unwrap();
+    }
+    let port = server.port().to_string();
+    let mut reload = std::process::Command::new("redis-cli")
+        .args(["-p", &port, "DEBUG", "RELOAD"])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    eventually("the server loads", || {
+        server.call(&["GET", "x"]).is_ok_and(|reply| reply.text().contains("LOADING"))
+    });
+    let failure = probe.pay(&store).await.unwrap_err();
+    assert!(matches!(failure, Failure::NotReady | Failure::CircuitOpen), "{failure:?}");
+    server.call(&["CONFIG", "SET", "key-load-delay", "0"]).unwrap();
+    reload.wait().unwrap();
+    until_it_answers(&store).await;
+    assert_eq!(probe.pay(&store).await.unwrap().status.used, 2);
+}
+
 #[tokio::test]
 async fn a_server_that_became_a_replica_takes_nothing() {
     let (server, master) = (Redis::start(), Redis::start());

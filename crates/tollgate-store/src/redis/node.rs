@@ -95,7 +95,7 @@ impl Node {
         self.clock_at(Instant::now()).map(|micros| micros.saturating_mul(MICRO))
     }
 
-    /// Whether a call may go. If so, its result is told by [`Node::told`].
+    /// Whether a call may go. If so, its result must be told: [`Node::succeeded`] or [`Node::failed`].
     pub(super) fn admits(&self) -> bool {
         self.breaker.lock().admits(self.elapsed())
     }
