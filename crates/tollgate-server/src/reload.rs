@@ -287,3 +287,40 @@ impl WatchedFile {
 fn fingerprint(text: &str) -> u64 {
     xxhash_rust::xxh3::xxh3_64(text.as_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_for_an_unknown_store_is_refused_where_there_are_any() {
+        let text =
+            "rules: [{rule_id: a, identifier_type: user_id, limit: 5, window: 1d, store: mars}]";
+        let path = Path::new("r.yaml");
+        let stores = ["default".to_owned(), "global".to_owned()];
+        let error = compile(text, path, &stores).map(|_| ()).unwrap_err().to_string();
+        let said = "r.yaml: rule \"a\": store: there is no store \"mars\"; the configuration has \
+                    default, global";
+        assert_eq!(error, said);
+        assert!(compile(&text.replace("mars", "global"), path, &stores).is_ok());
+        assert!(compile(text, path, &[]).is_ok(), "a rule file can be tried anywhere");
+    }
+
+    /// Rules are bounded so that what a script counts with stays exact.
+    #[test]
+    fn every_limit_that_rules_allow_can_be_counted_in_redis() {
+        use tollgate_core::{Algorithm, Limit, LimitSpec, Window};
+        let most = tollgate_policy::MAX_QUOTA;
+        let quotas = (0..53).flat_map(|bits| [1_u64 << bits, (1 << bits) + 1]);
+        let powers = (0..23).map(|power| 5_u64.pow(power));
+        for quota in quotas.chain(powers).chain([most, most - 1]).filter(|quota| *quota <= most) {
+            for millis in [1, 2, 3, 7, 10, 1_000, 3_600_000, 86_400_000] {
+                let window = Window::Every(millis * 1_000_000);
+                let algorithm = Algorithm::TokenBucket;
+                let spec = LimitSpec { algorithm, quota, window, burst: Some(1), slot_ttl: 1_000 };
+                let limit = Limit::new(spec).unwrap();
+                assert!(limit.fits_micros(), "{quota} per {millis} ms");
+            }
+        }
+    }
+}

@@ -273,7 +273,7 @@ fn wrong_stores_are_named() {
         ("redis: {kind: ring}", "redis.kind: must be one of single, cluster, sentinel"),
         ("redis: {password_file: /nowhere/at/all}", "redis.password_file: /nowhere/at/all cannot"),
         ("stores: {a: {}}", "stores.a: its urls must name at least one server"),
-        ("stores: {a: {url: x}}", "stores.a.url: there is no such key; there are ca_file"),
+        ("stores: {a: {url: x}}", "stores.a.url: there is no such key; there are assumed"),
         ("stores: {default: {urls: ['redis://a']}}", "stores: a store's name is"),
         ("stores: {'a b': {urls: ['redis://a']}}", "stores: a store's name is"),
         ("stores: [a]", "stores: must be a mapping of names to stores"),

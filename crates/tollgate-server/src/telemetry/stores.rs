@@ -189,6 +189,9 @@ fn leases(
     counters(encoder, "leases_returned", "Quota that went back unspent", returned)?;
     let lost = figures(&|store| &store.inner().figures().lost);
     counters(encoder, "leases_lost", "Quota that was neither spent nor returned", lost)?;
+    let passed_on = figures(&|store| &store.inner().figures().passed_on);
+    let help = "Charges of leased rules that were decided on the shared counter";
+    counters(encoder, "leases_passed_on", help, passed_on)?;
     let local = stores.iter().map(|(name, store)| (vec![named(name)], store.inner().usage().local));
     counters(encoder, "leases_local_charges", "Charges decided without asking Redis", local)
 }
@@ -200,6 +203,20 @@ fn fallbacks(
     let nodes =
         stores.iter().map(|(name, store)| (vec![named(name)], f64::from(store.membership().nodes)));
     gauges(encoder, "nodes", "Nodes that are alive, as this one sees it", nodes)?;
+    let lost = stores.iter().map(|(name, store)| {
+        (vec![named(name)], f64::from(u8::from(store.degraded_since().is_some())))
+    });
+    gauges(encoder, "store_lost", "1 while a store does not answer and fallbacks decide", lost)?;
+    let waiting = stores.iter().map(|(name, store)| {
+        (vec![named(name)], count(u64::try_from(store.waiting_reports()).unwrap_or(u64::MAX)))
+    });
+    let help = "Counters whose admissions the store is yet to be told of";
+    gauges(encoder, "fallback_reports_waiting", help, waiting)?;
+    let dropped = stores.iter().map(|(name, store)| {
+        (vec![named(name)], store.figures().dropped_reports.load(Ordering::Relaxed))
+    });
+    let help = "Admissions without the store that it will not be told of";
+    counters(encoder, "fallback_reports_dropped", help, dropped)?;
     let mut totals = Vec::new();
     for (name, store) in stores {
         for mode in [Fallback::Local { nodes: 1 }, Fallback::Open, Fallback::Closed] {
