@@ -120,8 +120,12 @@ async fn greet(node: &Node, connection: &MultiplexedConnection) -> Result<(), Re
         // Not even its clock: nothing else will be answered either.
         return Err((Failure::Denied, "the user may neither TIME nor INFO".to_owned()));
     }
-    if let Ok(server) = server {
-        let is_cluster = field(&server, "redis_mode") == Some("cluster");
+    // Valkey has its own name for it.
+    let mode = |server: &String| {
+        let told = field(server, "redis_mode").or_else(|| field(server, "server_mode"));
+        told.map(|mode| mode == "cluster")
+    };
+    if let Some(is_cluster) = server.ok().as_ref().and_then(mode) {
         if is_cluster != node.endpoint.expects_cluster() {
             let is = if is_cluster { "a node of a cluster" } else { "a single server" };
             return Err((Failure::WrongKind, format!("{} is {is}", node.name)));
