@@ -15,12 +15,15 @@ pub struct Decided {
     pub degraded: Option<Degraded>,
     /// What `degraded` is for every request of the call, where it is not the same for all.
     pub degraded_each: Option<Box<[Option<Degraded>]>>,
+    /// The requests of the call that could not be decided, where others could: nothing is known of their
+    /// charges, and their outcomes are refusals that mean nothing.
+    pub failed: Option<Box<[Option<Failure>]>>,
 }
 
 impl Decided {
     /// All of it was decided at one instant.
     pub const fn at(at: Nanos) -> Self {
-        Self { at, each: None, degraded: None, degraded_each: None }
+        Self { at, each: None, degraded: None, degraded_each: None, failed: None }
     }
 
     /// The instant at which the charge of this number was decided, counted over all requests.
@@ -34,6 +37,11 @@ impl Decided {
             Some(each) => each.get(request).copied().flatten(),
             None => self.degraded,
         }
+    }
+
+    /// Why the request of this number was not decided, where others of the call were.
+    pub fn failed_of(&self, request: usize) -> Option<Failure> {
+        self.failed.as_ref().and_then(|failed| failed.get(request)).copied().flatten()
     }
 }
 

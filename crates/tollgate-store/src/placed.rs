@@ -274,7 +274,7 @@ fn combine(held: &[Held], charges: usize, now: Nanos) -> Decided {
     };
     let at = each.first().copied().unwrap_or(now);
     let degraded = degraded.max_by_key(weight);
-    Decided { at, each: Some(each), degraded, degraded_each: None }
+    Decided { at, each: Some(each), degraded, degraded_each: None, failed: None }
 }
 
 impl<S: Member> Store for Placed<S> {
