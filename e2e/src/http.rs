@@ -69,6 +69,19 @@ impl Client {
         self.read_response()
     }
 
+    /// Sends a request and hangs up after a moment, without waiting for the answer.
+    pub fn send_and_hang_up(self, path: &str, body: &Value, after: Duration) {
+        let body = body.to_string();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n\r\n{body}",
+            self.addr,
+            body.len()
+        );
+        let mut stream = self.stream.into_inner();
+        let _ = stream.write_all(head.as_bytes());
+        std::thread::sleep(after);
+    }
+
     /// Reads one answer.
     pub fn read_response(&mut self) -> std::io::Result<Response> {
         let mut line = String::new();

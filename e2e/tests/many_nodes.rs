@@ -300,3 +300,22 @@ fn nothing_a_client_sends_chooses_another_key() {
         assert_eq!(key.matches('{').count(), 1, "one hash tag: {key:?}");
     }
 }
+
+/// Whoever hangs up and asks another node again is charged once.
+#[test]
+fn a_client_that_hangs_up_and_asks_again_is_charged_once() {
+    let redis = Redis::start();
+    let fleet = Fleet::patient(2, &rules(""), &["--redis", &redis.url()]);
+    for number in 0..60_u64 {
+        let id = format!("id-{number}");
+        let body = json!({"userId": "ann", "modelId": "fixed_window", "requestId": id});
+        let after = std::time::Duration::from_micros(number * 20);
+        fleet.nodes()[0].client().send_and_hang_up("/rate-limit/allow", &body, after);
+        eventually("the second node answers", || {
+            let answer = fleet.ask(1, "/rate-limit/allow", &body);
+            assert!(answer.status == 200 || answer.status == 409, "{}", answer.text());
+            answer.status == 200
+        });
+        assert_eq!(used(&fleet.nodes()[1], "ann", "fixed_window"), number + 1, "{id}");
+    }
+}

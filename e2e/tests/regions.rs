@@ -98,3 +98,40 @@ fn a_rule_for_a_store_that_is_not_there_is_refused() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("mars") && said.contains("default"), "{said}");
 }
+
+/// A refused request leaves nothing behind in any store, whenever its client hangs up.
+#[test]
+fn clients_that_hang_up_leave_nothing_behind() {
+    let (east, world) = (Redis::start(), Redis::start());
+    let far = FaultProxy::start(world.addr());
+    far.delay(Duration::from_millis(2));
+    let rules = "rules:
+  - {rule_id: here, scope: REGION, identifier_type: user_id, limit: 1000, window: 30d, algorithm: fixed_window, store: regional}
+  - {rule_id: everywhere, scope: WORLD, identifier_type: user_id, limit: 10, window: 30d, algorithm: fixed_window, store: global}
+";
+    let config = format!(
+        "stores:\n  regional: {{urls: [\"{}\"], timeout_ms: 2000}}\n  global: {{urls: [\"{}\"], timeout_ms: 3000}}\n",
+        east.url(),
+        far.url("redis"),
+    );
+    let server = ServerBuilder::default().config(&config).rules(rules).start();
+    let ann = json!({"userId": "ann"});
+    for _ in 0..10 {
+        assert_eq!(server.client().allow(&ann)["allowed"], true);
+    }
+    for number in 0..100 {
+        let after = Duration::from_micros(number * 70);
+        server.client().send_and_hang_up("/rate-limit/allow", &ann, after);
+    }
+    eventually("what was held is given back", || {
+        let answer = server.client().post("/rate-limit/peek", &ann).json();
+        let scopes = answer["scopes"].as_array().cloned().unwrap_or_default();
+        scopes.len() == 2 && scopes.iter().all(|scope| scope["current"] == 10)
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    let answer = server.client().post("/rate-limit/peek", &ann).json();
+    assert_eq!(
+        (&answer["scopes"][0]["current"], &answer["scopes"][1]["current"]),
+        (&json!(10), &json!(10))
+    );
+}

@@ -15,18 +15,18 @@ use tollgate_store::MemoryStore;
 
 use super::decide::{USERS, engine};
 
-pub fn api(rule_count: usize) -> Api<MemoryStore> {
+pub fn api(rule_count: usize) -> Arc<Api<MemoryStore>> {
     let overrides = Overrides { data_dir: Some("null".into()), ..Overrides::default() };
     let config = Config::load(None, std::iter::empty(), &overrides).unwrap();
     let engine: Engine<MemoryStore> = engine(rule_count);
-    Api::new(Arc::new(engine), Arc::new(config), Box::new(String::new))
+    Arc::new(Api::new(Arc::new(engine), Arc::new(config), Box::new(String::new)))
 }
 
 pub fn bodies(count: usize) -> Vec<Bytes> {
     rules::callers(USERS, count).iter().map(|caller| Bytes::from(caller.body())).collect()
 }
 
-pub fn answer(api: &Api<MemoryStore>, body: &Bytes) {
+pub fn answer(api: &Arc<Api<MemoryStore>>, body: &Bytes) {
     let request = Request::builder().method(Method::POST).uri(http::PATH);
     let request = request.header("content-type", "application/json");
     let request = request.body(Full::new(body.clone())).unwrap();

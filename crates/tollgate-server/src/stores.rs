@@ -11,11 +11,11 @@ use tollgate_core::Nanos;
 use tollgate_engine::{Clock, Engine, SharedClock, SystemClock};
 use tollgate_store::leased::{LeaseOptions, Leased};
 use tollgate_store::placed::Placed;
-use tollgate_store::redis::{RedisKind, RedisOptions, RedisOptionsError, RedisStore};
+use tollgate_store::redis::{RedisOptionsError, RedisStore};
 use tollgate_store::resilient::{Resilient, ResilientOptions};
 use tollgate_store::{Membership, MemoryStore, SharedStore};
 
-use crate::config::{self, Config, StoreConfig};
+use crate::config::Config;
 
 /// A Redis, its leases, and what decides when it does not.
 pub(crate) type Shared = Resilient<Leased<RedisStore>>;
@@ -42,9 +42,10 @@ const KNOWN_SECRET: &[u8] = b"tollgate: no api_key_secret_file is configured";
 /// The stores that the configuration asks for.
 pub(crate) fn build(config: &Config, memory: MemoryStore) -> Result<Stores, RedisOptionsError> {
     let node = node_name();
+    let secret = config.api_key_secret.text.as_ref().map_or(KNOWN_SECRET, |text| text.as_bytes());
     let mut shared = Vec::new();
     for store in config.shared_stores() {
-        let redis = RedisStore::new(&options(config, store))?;
+        let redis = RedisStore::new(&store.options(secret))?;
         let mut leases = LeaseOptions::new(node.clone());
         leases.ttl = nanos(store.lease_ttl);
         let mut resilience = ResilientOptions::new(node.clone());
@@ -55,29 +56,6 @@ pub(crate) fn build(config: &Config, memory: MemoryStore) -> Result<Stores, Redi
     }
     let names = config.shared_stores().map(|store| store.name.clone()).collect();
     Ok(Placed::new(memory, shared, names))
-}
-
-fn options(config: &Config, store: &StoreConfig) -> RedisOptions {
-    let kind = match store.kind {
-        config::RedisKind::Single => RedisKind::Single,
-        config::RedisKind::Cluster => RedisKind::Cluster,
-        config::RedisKind::Sentinel => {
-            RedisKind::Sentinel { master_name: store.master_name.clone() }
-        }
-    };
-    let secret =
-        config.api_key_secret.text.as_ref().map_or(KNOWN_SECRET, |secret| secret.as_bytes());
-    RedisOptions {
-        urls: store.urls.clone(),
-        kind,
-        password: store.password.text.clone(),
-        tls_ca_file: store.ca_file.clone(),
-        tls_client: store.cert_file.clone().zip(store.key_file.clone()),
-        timeout: store.timeout,
-        prefix: store.prefix.clone(),
-        api_key_secret: secret.to_owned(),
-        ..RedisOptions::default()
-    }
 }
 
 /// A name that no other node has.

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tollgate_store::redis::{self, RedisOptions, RedisStore};
+
 use super::problem::ConfigProblems;
 use super::raw::Raw;
 use super::read::{Reader, Said};
@@ -126,6 +128,30 @@ impl std::fmt::Debug for StoreConfig {
     }
 }
 
+impl StoreConfig {
+    /// How the store is reached; `secret` keys the hash that API keys are known by there.
+    pub fn options(&self, secret: &[u8]) -> RedisOptions {
+        let kind = match self.kind {
+            RedisKind::Single => redis::RedisKind::Single,
+            RedisKind::Cluster => redis::RedisKind::Cluster,
+            RedisKind::Sentinel => {
+                redis::RedisKind::Sentinel { master_name: self.master_name.clone() }
+            }
+        };
+        RedisOptions {
+            urls: self.urls.clone(),
+            kind,
+            password: self.password.text.clone(),
+            tls_ca_file: self.ca_file.clone(),
+            tls_client: self.cert_file.clone().zip(self.key_file.clone()),
+            timeout: self.timeout,
+            prefix: self.prefix.clone(),
+            api_key_secret: secret.to_owned(),
+            ..RedisOptions::default()
+        }
+    }
+}
+
 /// The keys of the `redis` section that a named store takes over where it says nothing itself.
 const INHERITED: [&str; 10] = [
     "kind",
@@ -207,7 +233,16 @@ pub(super) fn check(
 fn store(reader: &mut Reader, path: &str, name: &str) -> StoreConfig {
     let key = |key: &str| format!("{path}.{key}");
     let urls = reader.texts(&key("urls"), MAX_URLS);
-    let kind = reader.choice(&key("kind"), RedisKind::ALL);
+    let find =
+        |text: &str| RedisKind::ALL.iter().find(|(name, _)| *name == text).map(|kind| kind.1);
+    let said_kind = reader.parsed(&key("kind"), "one of single, cluster, sentinel", find);
+    let kind = said_kind.as_ref().map(|said| said.value).unwrap_or_default();
+    if let Some(said) = said_kind.filter(|said| said.value != RedisKind::Single && urls.is_empty())
+        && name == DEFAULT_STORE
+    {
+        let message = format!("{} needs the addresses of its servers: urls", kind.name());
+        reader.wrong(&said.origin, &key("kind"), message);
+    }
     let config = StoreConfig {
         name: name.to_owned(),
         kind,
@@ -222,17 +257,21 @@ fn store(reader: &mut Reader, path: &str, name: &str) -> StoreConfig {
         lease_ttl: super::check::millis(reader, &key("lease_ttl_ms"), 10, 60_000),
         urls: urls.iter().map(|said| said.value.clone()).collect(),
     };
-    for said in &urls {
-        check_url(reader, said, &key("urls"), kind);
-    }
+    let are_known: Vec<bool> =
+        urls.iter().map(|said| check_url(reader, said, &key("urls"), kind)).collect();
     if let Some(second) = urls.get(1).filter(|_| kind == RedisKind::Single) {
         let message = "one server has one URL; say kind cluster or sentinel for several";
         reader.wrong(&second.origin, &key("urls"), message);
+    } else if let Some(first) = urls.first().filter(|_| are_known.iter().all(|known| *known)) {
+        // What the store itself would say when it is built: no server is asked.
+        if let Err(error) = RedisStore::new(&config.options(b"")) {
+            reader.wrong(&first.origin, &key("urls"), error.to_string());
+        }
     }
     config
 }
 
-fn check_url(reader: &mut Reader, said: &Said<String>, key: &str, kind: RedisKind) {
+fn check_url(reader: &mut Reader, said: &Said<String>, key: &str, kind: RedisKind) -> bool {
     const SCHEMES: [&str; 4] = ["redis://", "rediss://", "unix://", "redis+unix://"];
     let is_known = SCHEMES.iter().any(|scheme| said.value.starts_with(scheme));
     if !is_known {
@@ -241,7 +280,9 @@ fn check_url(reader: &mut Reader, said: &Said<String>, key: &str, kind: RedisKin
         reader.wrong(&said.origin, key, message);
     } else if said.value.contains("unix://") && kind != RedisKind::Single {
         reader.wrong(&said.origin, key, "a socket is one server; cluster and sentinel need TCP");
+        return false;
     }
+    is_known
 }
 
 fn text(reader: &mut Reader, key: &str) -> String {
@@ -253,16 +294,23 @@ fn file(reader: &mut Reader, key: &str) -> Option<PathBuf> {
     reader.optional_path(key).map(|said| said.value)
 }
 
-/// A URL as it may be shown.
+/// A URL as it may be shown. Passwords may have any character, also such as end a URL's host: up to the
+/// last `@` all is taken for credentials.
 pub fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "(not a URL)".to_owned() };
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    match authority.rsplit_once('@') {
+    if scheme.contains("unix") {
+        // A socket has its password among the parameters.
+        return match rest.split_once('?') {
+            None => url.to_owned(),
+            Some((path, _)) => format!("{scheme}://{path}?(hidden)"),
+        };
+    }
+    match rest.rsplit_once('@') {
         None => url.to_owned(),
         Some((credentials, host)) => {
             let user = credentials.split(':').next().unwrap_or_default();
-            format!("{scheme}://{user}:(hidden)@{host}{path}")
+            let user = if credentials.contains(':') { user } else { "" };
+            format!("{scheme}://{user}:(hidden)@{host}")
         }
     }
 }
@@ -278,6 +326,11 @@ mod tests {
             ("redis://:geheim@host:1", "redis://:(hidden)@host:1"),
             ("rediss://ann:ge@heim@host/0", "rediss://ann:(hidden)@host/0"),
             ("geheim", "(not a URL)"),
+            ("redis://u:top/geheim@10.0.0.1:9/1", "redis://u:(hidden)@10.0.0.1:9/1"),
+            ("redis://u:ge?he#im@host", "redis://u:(hidden)@host"),
+            ("redis://geheim@host", "redis://:(hidden)@host"),
+            ("unix:///x.sock?pass=geheim", "unix:///x.sock?(hidden)"),
+            ("unix:///x.sock", "unix:///x.sock"),
         ] {
             assert_eq!(without_password(url), shown);
         }

@@ -48,7 +48,7 @@ pub struct Api<S> {
 /// Writes what `/metrics` answers.
 pub type Metrics = Box<dyn Fn() -> String + Send + Sync>;
 
-impl<S: Store> Api<S> {
+impl<S: Store + 'static> Api<S> {
     /// The API of this engine.
     pub fn new(engine: Arc<Engine<S>>, config: Arc<Config>, metrics: Metrics) -> Self {
         let openapi = Bytes::from(openapi::document());
@@ -61,7 +61,10 @@ impl<S: Store> Api<S> {
     }
 
     /// Answers one request.
-    pub async fn answer<B>(&self, request: Request<B>) -> Result<Response<Body>, Infallible>
+    pub async fn answer<B>(
+        self: &Arc<Self>,
+        request: Request<B>,
+    ) -> Result<Response<Body>, Infallible>
     where
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -78,7 +81,7 @@ impl<S: Store> Api<S> {
     }
 
     async fn route<B>(
-        &self,
+        self: &Arc<Self>,
         head: &http::request::Parts,
         body: B,
     ) -> Result<Response<Body>, ApiError>
@@ -94,7 +97,17 @@ impl<S: Store> Api<S> {
                     let limits = &self.config.limits;
                     let bytes =
                         read::body(body, limits.max_body_bytes, limits.body_timeout).await?;
-                    self.decide(call, &bytes, &caller).await
+                    if self.engine.store().names().is_empty() {
+                        return self.decide(call, &bytes, &caller).await;
+                    }
+                    // A client that hangs up must not stop a decision that other nodes and stores
+                    // have begun to count: it goes on by itself, and ends by its deadline.
+                    let api = Arc::clone(self);
+                    let decided = async move { api.decide(call, &bytes, &caller).await };
+                    match tokio::spawn(decided).await {
+                        Ok(answer) => answer,
+                        Err(_) => Err(ApiError::Internal),
+                    }
                 }
                 Method::OPTIONS => Ok(self.preflight("POST")),
                 _ => Err(ApiError::MethodNotAllowed("POST")),
@@ -105,7 +118,14 @@ impl<S: Store> Api<S> {
             "/rate-limit/auth" => {
                 // Proxies send the method of the request they ask about, whatever it is.
                 let caller = self.authorize(&head.headers)?;
-                self.auth(head, &caller).await
+                if self.engine.store().names().is_empty() {
+                    return self.auth(head, &caller).await;
+                }
+                let (api, head) = (Arc::clone(self), head.clone());
+                match tokio::spawn(async move { api.auth(&head, &caller).await }).await {
+                    Ok(answer) => answer,
+                    Err(_) => Err(ApiError::Internal),
+                }
             }
             _ if head.method == Method::OPTIONS && is_known(path) => Ok(self.preflight("GET")),
             _ if !is_get && is_known(path) => Err(ApiError::MethodNotAllowed("GET")),

@@ -29,6 +29,8 @@ pub(crate) enum ApiError {
     Unauthorized,
     /// The engine could not decide.
     Engine(EngineError),
+    /// Something went wrong that should not have.
+    Internal,
 }
 
 impl ApiError {
@@ -69,6 +71,12 @@ impl ApiError {
                 StatusCode::UNAUTHORIZED,
                 "UNAUTHORIZED",
                 "a bearer token is needed: Authorization: Bearer <token>".to_owned(),
+                None,
+            ),
+            Self::Internal => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "INTERNAL",
+                "something went wrong here; the log may say what".to_owned(),
                 None,
             ),
             Self::Engine(error @ EngineError::RequestIdReused) => (

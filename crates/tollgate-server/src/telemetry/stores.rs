@@ -142,7 +142,7 @@ fn latencies(
             };
             let bounds = LATENCY_BOUNDS.iter().map(|micros| seconds_of_micros(*micros));
             let buckets: Vec<(f64, u64)> =
-                bounds.chain([f64::MAX]).zip(histogram.buckets()).collect();
+                bounds.chain([f64::INFINITY]).zip(histogram.buckets()).collect();
             let labels = [("operation", operation.name().to_owned()), named(name)];
             let sum = seconds_of_micros(histogram.sum());
             family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(

@@ -26,12 +26,12 @@ pub(super) fn ask(file: &Path, call: &Call) -> Result<Answer, Failure> {
         .context("the default configuration")?;
     let store = MemoryStore::new(MAX_COUNTERS);
     let engine = Engine::new(store, Arc::new(SystemClock::new()), set);
-    let api = Api::new(Arc::new(engine), Arc::new(config), Box::new(String::new));
+    let api = Arc::new(Api::new(Arc::new(engine), Arc::new(config), Box::new(String::new)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     Ok(runtime.block_on(answer(&api, call))?)
 }
 
-async fn answer(api: &Api<MemoryStore>, call: &Call) -> anyhow::Result<Answer> {
+async fn answer(api: &Arc<Api<MemoryStore>>, call: &Call) -> anyhow::Result<Answer> {
     let body = Full::from(call.body.clone());
     let request = http::Request::post(call.path).body(body)?;
     let response = match api.answer(request).await {
