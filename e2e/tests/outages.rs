@@ -305,3 +305,49 @@ fn a_foreign_value_under_our_key() {
     redis.cli(&["DEL", &key]);
     eventually("it counts again", || client.allow(&json!({"userId": "ann"}))["degraded"] == false);
 }
+
+/// Outage after outage, with requests going on all the time: one limit, once.
+#[test]
+fn a_limit_is_handed_out_once_over_many_outages() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.addr());
+    let fleet = Fleet::start(1, RULES, &["--redis", &proxy.url("redis")]);
+    let ann = json!({"userId": "ann"});
+    for _ in 0..2 {
+        fleet.ask(0, "/rate-limit/allow", &ann);
+    }
+    let mut admitted = 2;
+    for round in 0..4 {
+        let load = fleet.load(4, |_, number| {
+            std::thread::sleep(Duration::from_millis(2));
+            // Others keep Redis in use, so that it is noticed at once when it is back.
+            if number % 3 == 0 {
+                json!({"userId": "ann"})
+            } else {
+                json!({"userId": "bob", "clientType": "INTERNAL"})
+            }
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        match round % 2 {
+            0 => redis.pause(),
+            _ => proxy.cut(),
+        }
+        std::thread::sleep(Duration::from_millis(1_200));
+        match round % 2 {
+            0 => redis.resume(),
+            _ => proxy.heal(),
+        }
+        eventually("Redis decides again", || {
+            fleet.ask(0, "/rate-limit/allow", &json!({"userId": "eve"})).json()["degraded"] == false
+        });
+        std::thread::sleep(Duration::from_millis(700));
+        let answers = load.stop();
+        assert!(answers.iter().any(Answer::is_degraded), "there was an outage");
+        let of_ann = |answer: &&Answer| answer.is_allowed() && of_rule(answer, "shared");
+        admitted += answers.iter().filter(of_ann).count() as u64;
+        println!("round {round}: {admitted} admitted in all, of {QUOTA}");
+        assert!(admitted <= QUOTA, "round {round}: {admitted} of {QUOTA}");
+    }
+    let counted = || fleet.ask(0, "/rate-limit/peek", &ann).json()["scopes"][0]["current"].as_u64();
+    eventually("all of it is counted", || counted() >= Some(admitted));
+}
