@@ -175,7 +175,8 @@ impl Bucket {
 
     #[inline]
     fn status_of(limit: &Limit, ahead: Span, now: Nanos) -> Status {
-        let used = limit.pace().cost_of(ahead);
+        // A suspended bucket has no pace by which what others of its tiers left there could be told.
+        let used = if limit.quota() == 0 { 0 } else { limit.pace().cost_of(ahead) };
         Status {
             used,
             remaining: limit.capacity().saturating_sub(used),
