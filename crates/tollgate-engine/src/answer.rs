@@ -15,6 +15,8 @@ const OUTCOME_BYTES: usize = 1 + 4 * 8;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) at: Nanos,
+    /// Which limits it is about, in order.
+    pub(crate) shape: u64,
     pub(crate) slot: Option<SlotId>,
     pub(crate) outcomes: Vec<Outcome>,
 }
@@ -22,13 +24,15 @@ pub(crate) struct Answer {
 impl Answer {
     pub(crate) fn of(decision: &Decision<'_>) -> Self {
         let outcomes = decision.scopes.iter().map(|scope| scope.outcome).collect();
-        Self { at: decision.now, slot: decision.slot, outcomes }
+        let shape = shape(decision.scopes.iter().map(|scope| scope.limit.salt));
+        Self { at: decision.now, shape, slot: decision.slot, outcomes }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(32 + self.outcomes.len() * OUTCOME_BYTES);
         bytes.push(FORMAT);
         bytes.extend_from_slice(&self.at.to_le_bytes());
+        bytes.extend_from_slice(&self.shape.to_le_bytes());
         bytes.push(u8::from(self.slot.is_some()));
         bytes.extend_from_slice(&self.slot.unwrap_or_default().0.to_le_bytes());
         for outcome in &self.outcomes {
@@ -49,6 +53,7 @@ impl Answer {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (&format, bytes) = bytes.split_first()?;
         let (at, bytes) = bytes.split_first_chunk()?;
+        let (shape, bytes) = bytes.split_first_chunk()?;
         let (&has_slot, bytes) = bytes.split_first()?;
         let (slot, bytes) = bytes.split_first_chunk()?;
         if format != FORMAT || !bytes.len().is_multiple_of(OUTCOME_BYTES) {
@@ -56,8 +61,18 @@ impl Answer {
         }
         let outcomes = bytes.chunks_exact(OUTCOME_BYTES).map(outcome).collect::<Option<_>>()?;
         let slot = (has_slot == 1).then(|| SlotId(u128::from_le_bytes(*slot)));
-        Some(Self { at: Nanos::from_le_bytes(*at), slot, outcomes })
+        let (at, shape) = (Nanos::from_le_bytes(*at), u64::from_le_bytes(*shape));
+        Some(Self { at, shape, slot, outcomes })
     }
+}
+
+/// Tells apart which limits were decided, and in which order: other rules have another shape.
+pub(crate) fn shape(salts: impl Iterator<Item = u128>) -> u64 {
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    for salt in salts {
+        hash.update(&salt.to_le_bytes());
+    }
+    hash.digest()
 }
 
 fn outcome(bytes: &[u8]) -> Option<Outcome> {
@@ -88,6 +103,7 @@ mod tests {
         let outcome = |examination| Outcome { examination, status, receipt: Receipt::Nothing };
         let answer = Answer {
             at: 7,
+            shape: 9,
             slot: Some(SlotId(u128::MAX - 1)),
             outcomes: vec![
                 outcome(Examination::Admit { wait: 9 }),

@@ -7,7 +7,7 @@ use tollgate_core::{Examination, Nanos, Outcome, SlotId};
 use tollgate_policy::{Known, Listed, NoMatch};
 use tollgate_store::{Charge, Claim, Decided, Mode, Outcomes, Store, passes};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, shape};
 use crate::decision::{Decision, Reason, Verdict};
 use crate::idempotency::Place;
 use crate::lines::{Lines, Stores, charge, collect, new_slot};
@@ -135,7 +135,10 @@ impl<S: Store> Engine<S> {
         }
         let mut outcomes = Outcomes::new();
         let decided = match answered {
-            Some(answer) if answer.outcomes.len() == charges.len() => {
+            Some(answer)
+                if answer.outcomes.len() == charges.len()
+                    && answer.shape == shape(lines.iter().map(|line| line.limit.salt)) =>
+            {
                 outcomes.extend(answer.outcomes.iter().copied());
                 Decided::at(answer.at)
             }
