@@ -115,6 +115,9 @@ async fn a_user_with_few_rights() {
         "+zscore",
         "+zrem",
         "+zremrangebyscore",
+        "+zremrangebyrank",
+        "+zcard",
+        "+unlink",
     ];
     assert_eq!(server.call(&rights).unwrap().ok().unwrap().text(), "OK");
     let options = RedisOptions {

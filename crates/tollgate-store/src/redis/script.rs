@@ -19,6 +19,7 @@ pub(super) struct Scripts {
 
 const COMMON: &str = include_str!("scripts/common.lua");
 const COUNTERS: &str = include_str!("scripts/counters.lua");
+const LOGS: &str = include_str!("scripts/logs.lua");
 const RECEIPTS: &str = include_str!("scripts/receipts.lua");
 
 /// What the common part reads the server's clock with.
@@ -34,9 +35,9 @@ impl Scripts {
             Script { text, hash }
         };
         Self {
-            decide: script(&[COUNTERS, include_str!("scripts/decide.lua")]),
-            give_back: script(&[COUNTERS, RECEIPTS, include_str!("scripts/give_back.lua")]),
-            lease: script(&[COUNTERS, RECEIPTS, include_str!("scripts/lease.lua")]),
+            decide: script(&[COUNTERS, LOGS, include_str!("scripts/decide.lua")]),
+            give_back: script(&[COUNTERS, LOGS, RECEIPTS, include_str!("scripts/give_back.lua")]),
+            lease: script(&[COUNTERS, LOGS, RECEIPTS, include_str!("scripts/lease.lua")]),
             slots: script(&[include_str!("scripts/slots.lua")]),
             nodes: script(&[include_str!("scripts/nodes.lua")]),
             answers: script(&[include_str!("scripts/answers.lua")]),

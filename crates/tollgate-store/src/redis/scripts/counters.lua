@@ -102,39 +102,6 @@ local function read_window(key, value, kind)
   return keep(key, kind, ends, count, before, 0)
 end
 
--- A log: [1] the sum of what is in the window, [2] the newest entry, [3] 1 if some have left the window,
--- [4] the window; `added`, `removed`: entries to be written and removed. The member 't' carries the sum
--- of all entries as a negative score, so that it comes first.
-local function cost_of(member)
-  return tonumber(string.match(member, '^%d+'))
-end
-
-local function read_log(key, length)
-  local state = states[key]
-  if state then return state end
-  local head = redis.pcall('ZRANGE', key, 0, 1, 'WITHSCORES')
-  if head.err then return nil end
-  local total, newest, expired = 0, 0, 0
-  if #head > 0 then
-    if head[1] ~= 't' then return nil end
-    total = -head[2]
-    if head[4] then
-      if tonumber(head[4]) <= now - length then
-        local skip = 0
-        repeat
-          local old = redis.call('ZRANGEBYSCORE', key, '(0', now - length, 'LIMIT', skip, 500)
-          for i = 1, #old do expired = expired + cost_of(old[i]) end
-          skip = skip + #old
-        until #old < 500
-      end
-      newest = tonumber(redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2])
-    end
-  end
-  state = keep(key, LOG, total - expired, newest, expired > 0 and 1 or 0, length)
-  state.added, state.removed = {}, {}
-  return state
-end
-
 -- Slots: [1] how many are held, [2] when the last of them expires; `added`: name -> expiry, to be
 -- written; `named`: names that the present request would take before.
 local function read_slots(key)
@@ -354,57 +321,6 @@ write[SLIDING] = function(state)
     local value = struct.pack('<ddd', state[1], state[2], state[3])
     redis.call('PSETEX', state[9], lifetime(fresh_at), value)
   end
-end
-
--- When so much of the log has left the window that what is left fits into `room`.
-local function log_retry(state, key, length, room)
-  local left, skip, step = state[1], 0, 8
-  repeat
-    local entries = redis.call('ZRANGEBYSCORE', key, after(math.max(now - length, 0)), '+inf',
-      'WITHSCORES', 'LIMIT', skip, step)
-    for i = 1, #entries, 2 do
-      left = left - cost_of(entries[i])
-      if left <= room then return entries[i + 1] + length end
-    end
-    skip = skip + step
-    local full = #entries == 2 * step
-    step = math.min(step * 4, 512)
-  until not full
-  return state[2] + length
-end
-
-examine[LOG] = function(p, key, _, request, insists)
-  local cost, quota, length = args[p], args[p + 1], args[p + 2]
-  local state = read_log(key, length)
-  if not state then return nil end
-  local taken = pending(state, request)
-  local used, room = state[1], quota - cost - taken
-  local admits, retry_at = used <= room, 0
-  if not admits and room >= 0 then retry_at = log_retry(state, key, length, room) end
-  put(admits and 1 or 0) put(used) put(state[2]) put(retry_at)
-  if state[3] > 0 and prunes then change(state) end
-  if admits or insists then state[6] = math.min(taken + cost, MOST) end
-  return admits
-end
-
-charge[LOG] = function(p, key)
-  local state = states[key]
-  local cost = math.min(args[p], MOST - state[1])
-  if cost == 0 then return end
-  local at, added = math.max(state[2], now), state.added
-  added[#added + 1] = at
-  added[#added + 1] = string.format('%.0f:', cost) .. args[3] .. #added
-  state[1], state[2] = state[1] + cost, at
-  change(state)
-end
-
-write[LOG] = function(state)
-  local key = state[9]
-  -- First what may find no memory, then what needs none.
-  redis.call('ZADD', key, -state[1], 't', unpack(state.added))
-  for member in pairs(state.removed) do redis.call('ZREM', key, member) end
-  if state[3] > 0 then redis.call('ZREMRANGEBYSCORE', key, '(0', now - state[4]) end
-  redis.call('PEXPIRE', key, lifetime(state[2] + state[4]))
 end
 
 local function own_slot(state, key, name)

@@ -66,33 +66,35 @@ local function give_back()
     return true
   end
 
+  -- The sums of all later entries move, so that is done at once, and only if they are few: a give-back
+  -- that comes so late that they are many returns nothing until the charge leaves the window.
   to[LOG] = function(p, key)
-    local at, left, length = args[p], args[p + 1], args[p + 2]
+    local at, back, length = args[p], args[p + 1], args[p + 2]
     local state = read_log(key, length)
     if not state then return false end
-    local members = redis.call('ZRANGEBYSCORE', key, at, at)
-    -- The entry of the same cost if there is one, else whatever was logged at that instant.
-    local gone, rest = nil, {}
-    for i = 1, #members do
-      if members[i] ~= 't' and not state.removed[members[i]] then
-        if not gone and cost_of(members[i]) == left then gone = members[i] end
-        rest[#rest + 1] = members[i]
+    local from = string.format('%.0f', at)
+    if back == 0 or redis.call('ZCOUNT', key, from, '+inf') > MOST_MOVED then return true end
+    local entries = redis.call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES')
+    if tonumber(entries[2]) ~= at then return true end
+    local old, new = {}, {}
+    for i = 1, #entries, 2 do
+      local sum, cost = read_entry(entries[i])
+      if not sum then return false end
+      if i == 1 then back = math.min(back, cost) end
+      old[#old + 1] = entries[i]
+      if i > 1 then
+        new[#new + 1], new[#new + 2] = entries[i + 1], entry(minus(sum, back), cost)
+      elseif cost > back then
+        new[1], new[2] = entries[2], entry(minus(sum, back), cost - back)
       end
     end
-    if gone then rest = {gone} end
-    for i = 1, #rest do
-      if left == 0 then break end
-      local cost = cost_of(rest[i])
-      local back = math.min(cost, left)
-      left = left - back
-      state.removed[rest[i]] = true
-      if back < cost then
-        table.insert(state.added, at)
-        table.insert(state.added, string.format('%.0f', cost - back) .. string.match(rest[i], ':.*'))
-      end
-      -- What has left the window is no longer in the sum.
-      if at > now - length then state[1] = state[1] - back end
-      change(state)
+    -- A sum that moves may be what another's was. After the first write none is short of memory.
+    redis.call('ZREM', key, unpack(old))
+    if #new > 0 then redis.call('ZADD', key, unpack(new)) end
+    states[key] = nil
+    state = read_log(key, length)
+    if state and state.count > 0 then
+      redis.call('PEXPIRE', key, lifetime(state[2] + length))
     end
     return true
   end

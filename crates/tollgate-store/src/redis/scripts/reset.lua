@@ -3,5 +3,5 @@
 -- KEYS[2..]   the counters
 -- result      nothing
 
-redis.call('DEL', unpack(KEYS, 2))
+redis.call('UNLINK', unpack(KEYS, 2))
 return finish(true)
