@@ -13,7 +13,9 @@ use super::key::Owned;
 use super::lease::{Reserved, Wanted};
 use super::table::Due;
 use super::{is_leased, wanted};
-use crate::{Charge, Decided, Mode, Outcomes, Request, SharedStore, StoreError, passes_as};
+use crate::{
+    Charge, Decided, Degraded, Failure, Mode, Outcomes, Request, SharedStore, StoreError, passes_as,
+};
 
 /// How far one charge of a request has come.
 #[derive(Debug)]
@@ -54,24 +56,61 @@ impl<S: SharedStore + 'static> Drop for Steps<'_, S> {
     }
 }
 
-/// The instants of the charges of a call.
+/// What is told of a call beside the outcomes.
 #[derive(Default)]
-struct Instants {
-    each: SmallVec<[Nanos; 8]>,
+struct Told {
+    /// The instants of its charges.
+    instants: SmallVec<[Nanos; 8]>,
+    /// What became of its requests.
+    failed: SmallVec<[Option<Failure>; 8]>,
+    degraded: Option<Degraded>,
 }
 
-impl Instants {
-    fn add(&mut self, decided: &Decided, charges: usize) {
-        self.each.extend((0..charges).map(|charge| decided.of(charge)));
+impl Told {
+    fn add(&mut self, requests: &[Request<'_>], decided: &Decided) {
+        let charges = requests.iter().map(|request| request.charges.len()).sum();
+        self.instants.extend((0..charges).map(|charge| decided.of(charge)));
+        self.failed.extend((0..requests.len()).map(|request| decided.failed_of(request)));
+        self.degraded = self.degraded.or(decided.degraded);
+    }
+
+    fn fail(
+        &mut self,
+        requests: &[Request<'_>],
+        failure: Failure,
+        at: Nanos,
+        outcomes: &mut Outcomes,
+    ) {
+        for request in requests {
+            outcomes.extend(request.charges.iter().map(|charge| unheard_of(charge, at)));
+            self.instants.extend(request.charges.iter().map(|_| at));
+            self.failed.push(Some(failure));
+        }
     }
 
     /// `otherwise`: the instant of a call without charges.
-    fn told(self, otherwise: Nanos) -> Decided {
-        let at = self.each.first().copied().unwrap_or(otherwise);
-        let is_one = self.each.iter().all(|each| *each == at);
-        let each = (!is_one).then(|| self.each.into_vec().into_boxed_slice());
-        Decided { each, ..Decided::at(at) }
+    fn decided(self, otherwise: Nanos) -> Result<Decided, StoreError> {
+        let mut failures = self.failed.iter().flatten();
+        let first = failures.next().copied();
+        if let Some(failure) = first
+            && self.failed.iter().all(Option::is_some)
+        {
+            return Err(failure.into());
+        }
+        let at = self.instants.first().copied().unwrap_or(otherwise);
+        let is_one = self.instants.iter().all(|each| *each == at);
+        Ok(Decided {
+            each: (!is_one).then(|| self.instants.into_vec().into_boxed_slice()),
+            degraded: self.degraded,
+            failed: first.map(|_| self.failed.into_vec().into_boxed_slice()),
+            ..Decided::at(at)
+        })
     }
+}
+
+/// Whether it took no time to fail, so that others of the call can be tried.
+const fn is_quick(failure: Failure) -> bool {
+    matches!(failure, Failure::CircuitOpen | Failure::ForeignKey | Failure::Protocol)
 }
 
 impl<S: SharedStore + 'static> Shared<S> {
@@ -159,7 +198,8 @@ impl<S: SharedStore + 'static> Shared<S> {
     }
 
     /// Decides several requests one after another. `begun` are the first steps of the only one, if
-    /// it was begun.
+    /// it was begun. A request that the store does not decide is told as failed: what was spent for
+    /// others of the call stays theirs.
     pub(super) async fn decide(
         self: &Arc<Self>,
         requests: &[Request<'_>],
@@ -167,27 +207,40 @@ impl<S: SharedStore + 'static> Shared<S> {
         now: Nanos,
         outcomes: &mut Outcomes,
     ) -> Result<Decided, StoreError> {
-        let (mut instants, mut degraded) = (Instants::default(), None);
+        let mut told = Told::default();
         let mut rest = requests;
-        while let Some((request, others)) = rest.split_first() {
-            if is_leased(request) {
+        while let Some(request) = rest.first() {
+            // Those that have nothing to do with leases go on together.
+            let plain = rest.iter().position(is_leased).unwrap_or(rest.len());
+            let (these, others) = rest.split_at_checked(plain.max(1)).unwrap_or((rest, &[]));
+            let decided = if plain == 0 {
                 let steps = match begun.take() {
                     Some(steps) => steps,
                     None => self.begin(request, self.inner.clock(now)),
                 };
-                self.decide_one(request, steps, now, outcomes, &mut instants).await?;
-                rest = others;
-                continue;
-            }
-            // Those that have nothing to do with leases go on together.
-            let run = rest.iter().position(is_leased).unwrap_or(rest.len());
-            let (plain, others) = rest.split_at(run);
-            let decided = self.inner.decide(plain, now, outcomes).await?;
-            instants.add(&decided, plain.iter().map(|request| request.charges.len()).sum());
-            degraded = degraded.or(decided.degraded);
+                self.decide_one(request, steps, now, outcomes).await
+            } else {
+                let first = outcomes.len();
+                let decided = self.inner.decide(these, now, outcomes).await;
+                if decided.is_err() {
+                    outcomes.truncate(first);
+                }
+                decided
+            };
             rest = others;
+            match decided {
+                Ok(decided) => told.add(these, &decided),
+                Err(error) => {
+                    told.fail(these, error.failure, self.inner.clock(now), outcomes);
+                    // Nobody waits again and again for a store that does not answer.
+                    if !is_quick(error.failure) {
+                        let rest = std::mem::take(&mut rest);
+                        told.fail(rest, error.failure, self.inner.clock(now), outcomes);
+                    }
+                }
+            }
         }
-        Ok(Decided { degraded, ..instants.told(self.inner.clock(now)) })
+        told.decided(self.inner.clock(now))
     }
 
     fn begin<'a>(self: &'a Arc<Self>, request: &Request<'a>, at: Nanos) -> Steps<'a, S> {
@@ -205,8 +258,7 @@ impl<S: SharedStore + 'static> Shared<S> {
         mut steps: Steps<'_, S>,
         now: Nanos,
         outcomes: &mut Outcomes,
-        instants: &mut Instants,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Decided, StoreError> {
         let at = self.inner.clock(now);
         for (charge, step) in request.charges.iter().zip(&mut steps.each) {
             self.arrive(charge, request.mode, step, at).await?;
@@ -225,6 +277,10 @@ impl<S: SharedStore + 'static> Shared<S> {
             let requests = [Request { charges: &rest, mode }];
             self.inner.decide(&requests, now, &mut told).await?
         };
+        if let Some(failure) = decided.failed_of(0) {
+            return Err(failure.into());
+        }
+        let mut instants = SmallVec::<[Nanos; 8]>::new();
         let passes = !is_refused && passes_as(request.mode, &rest, &told);
         let mut passed_on = told.into_iter().enumerate();
         for (charge, step) in request.charges.iter().zip(&steps.each) {
@@ -238,7 +294,7 @@ impl<S: SharedStore + 'static> Shared<S> {
                 },
             };
             outcomes.push(outcome);
-            instants.each.push(at);
+            instants.push(at);
         }
         if passes {
             steps.each.clear();
@@ -246,7 +302,8 @@ impl<S: SharedStore + 'static> Shared<S> {
             drop(steps);
             self.settle(now).await;
         }
-        Ok(())
+        let each = Some(instants.into_vec().into_boxed_slice());
+        Ok(Decided { each, degraded: decided.degraded, ..Decided::at(at) })
     }
 
     /// Waits for the fetch that a charge needs.
