@@ -30,11 +30,8 @@ impl<S: SharedStore> Resilient<S> {
     ) -> Decided {
         let at = self.inner.clock(now);
         self.lose(requests, failure, at);
-        let memory = self.memory();
-        let each: SmallVec<[Fallback; 4]> = requests
-            .iter()
-            .map(|request| self.decide_without(request, &memory, at, outcomes))
-            .collect();
+        let each: SmallVec<[Fallback; 4]> =
+            requests.iter().map(|request| self.decide_without(request, at, outcomes)).collect();
         for fallback in &each {
             self.figures.count(*fallback);
         }
@@ -56,7 +53,6 @@ impl<S: SharedStore> Resilient<S> {
     fn decide_without(
         &self,
         request: &Request<'_>,
-        memory: &MemoryStore,
         at: Nanos,
         outcomes: &mut Outcomes,
     ) -> Fallback {
@@ -67,10 +63,15 @@ impl<S: SharedStore> Resilient<S> {
         let is_local = |charge: &&Charge<'_>| policy(charge) == OnFailure::Local;
         let local = request.charges.iter().filter(is_local);
         let shares: Shares = local.clone().map(|charge| charge.limit.share(rank, nodes)).collect();
+        for (charge, share) in local.clone().zip(&shares) {
+            self.carry(charge, share, at);
+        }
+        // Until all of it is noted: whoever accounts anew for what is known must find it there.
+        let memory = self.memory.read();
         let told = {
             let shared = local.zip(&shares).map(|(charge, limit)| Charge { limit, ..*charge });
             let shared: SmallVec<[Charge<'_>; 4]> = shared.collect();
-            self.decide_shares(request, &shared, memory, is_closed, at)
+            decide_shares(request, &shared, &memory, is_closed, at)
         };
         let (mut told, mut shares) = (told.into_iter(), shares.iter());
         for charge in request.charges {
@@ -111,46 +112,16 @@ impl<S: SharedStore> Resilient<S> {
         }
     }
 
-    /// Decides the charges of a request that fall to this node, all or none.
-    fn decide_shares(
-        &self,
-        request: &Request<'_>,
-        shared: &[Charge<'_>],
-        memory: &MemoryStore,
-        is_closed: bool,
-        at: Nanos,
-    ) -> Outcomes {
-        let mut told = Outcomes::new();
-        if shared.is_empty() {
-            return told;
-        }
-        let mut whole = request.charges.iter();
-        for share in shared {
-            let of = |charge: &&Charge<'_>| charge.counter.home.on_failure == OnFailure::Local;
-            if let Some(charge) = whole.find(of) {
-                self.carry(charge, share.limit, memory, at);
-            }
-        }
-        let has_open_member = (request.charges.iter()).any(|charge| {
-            charge.role == Role::AnyOf && charge.counter.home.on_failure == OnFailure::Open
-        });
-        let mode = match request.mode {
-            // Refused already: only for its figures.
-            Mode::Charge | Mode::Hold if is_closed => Mode::Peek,
-            // The group passes by a member that is not counted.
-            Mode::Charge if has_open_member => Mode::Hold,
-            mode => mode,
-        };
-        memory.decide_now(&Request { charges: shared, mode }, at, &mut told);
-        debug_assert!(mode.charges(passes_as(mode, shared, &told)) || told.iter().all(is_nothing));
-        told
-    }
-
     /// Charges this node's part of what was last known to be used, once, before the first decision
     /// on a counter.
-    fn carry(&self, charge: &Charge<'_>, share: &Limit, memory: &MemoryStore, at: Nanos) {
+    fn carry(&self, charge: &Charge<'_>, share: &Limit, at: Nanos) {
         let (counter, limit) = (&charge.counter, charge.limit);
         let fingerprint = self.fingerprints.of(counter);
+        if !self.known.is_news(fingerprint) {
+            return;
+        }
+        // Nobody decides meanwhile what is not yet noted.
+        let memory = self.memory.write();
         self.known.hand_on(fingerprint, |then| {
             let used = limit.used_later(&then, at);
             let carried = part_of(used, share.capacity(), limit.capacity());
@@ -194,6 +165,33 @@ impl<S: SharedStore> Resilient<S> {
     pub(super) fn memory(&self) -> Arc<MemoryStore> {
         Arc::clone(&self.memory.read())
     }
+}
+
+/// Decides the charges of a request that fall to this node, all or none.
+fn decide_shares(
+    request: &Request<'_>,
+    shared: &[Charge<'_>],
+    memory: &MemoryStore,
+    is_closed: bool,
+    at: Nanos,
+) -> Outcomes {
+    let mut told = Outcomes::new();
+    if shared.is_empty() {
+        return told;
+    }
+    let has_open_member = (request.charges.iter()).any(|charge| {
+        charge.role == Role::AnyOf && charge.counter.home.on_failure == OnFailure::Open
+    });
+    let mode = match request.mode {
+        // Refused already: only for its figures.
+        Mode::Charge | Mode::Hold if is_closed => Mode::Peek,
+        // The group passes by a member that is not counted.
+        Mode::Charge if has_open_member => Mode::Hold,
+        mode => mode,
+    };
+    memory.decide_now(&Request { charges: shared, mode }, at, &mut told);
+    debug_assert!(mode.charges(passes_as(mode, shared, &told)) || told.iter().all(is_nothing));
+    told
 }
 
 fn is_nothing(outcome: &Outcome) -> bool {

@@ -1,21 +1,17 @@
-//! Losing the store, and coming back to it.
+//! Who is alive, and coming back to the store.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::join;
 use smallvec::SmallVec;
-use tollgate_core::{Ask, Nanos, SECOND};
+use tollgate_core::{Ask, Nanos, SECOND, SlotId, Status};
 
 use super::Resilient;
-use super::figures::Counts;
+use super::outage::{Extent, extent};
 use super::report::Sending;
-use crate::leased::key::Owned;
-use crate::{
-    Charge, Failure, Membership, MemoryStore, Mode, Outcomes, Request, Role, SharedStore,
-    StoreError,
-};
+use crate::leased::key::{Named, Owned};
+use crate::{Charge, Failure, Membership, Mode, Outcomes, Request, Role, SharedStore, StoreError};
 
 /// For how long an announcement holds. Five times the beat, so that a lost one is no funeral.
 const ALIVE: Nanos = 5 * SECOND;
@@ -23,23 +19,13 @@ const ALIVE: Nanos = 5 * SECOND;
 /// So many counters are reported at the same time.
 const AT_ONCE: usize = 64;
 
+/// After so many attempts that all failed the rest waits for the next time: there may be a hundred
+/// thousand.
+const MOST_IN_VAIN: usize = 4;
+
 /// A smaller number of nodes is believed when it was heard so often in a row: after an outage, the
 /// first to announce itself finds nobody else.
 const BELIEVED: u32 = 5;
-
-/// The store does not answer, or did not a moment ago.
-pub(super) struct Outage {
-    since: Nanos,
-    counts: Counts,
-    /// A counter that could not be decided: when it can, the store is back.
-    probe: Option<Arc<Owned>>,
-}
-
-impl Outage {
-    pub(super) const fn since(&self) -> Nanos {
-        self.since
-    }
-}
 
 /// Who is alive.
 pub(super) struct Heard {
@@ -62,27 +48,6 @@ impl Heard {
 }
 
 impl<S: SharedStore> Resilient<S> {
-    /// Notes that the store did not decide these requests.
-    pub(super) fn lose(&self, requests: &[Request<'_>], failure: Failure, at: Nanos) {
-        let mut outage = self.outage.lock();
-        if outage.is_some() {
-            return;
-        }
-        self.figures.outages.fetch_add(1, Ordering::Relaxed);
-        let first = requests.iter().flat_map(|request| request.charges).next();
-        let probe = first.map(|charge| Arc::new(Owned::new(&charge.counter, charge.limit)));
-        *outage = Some(Outage { since: at, counts: self.figures.counts(), probe });
-        drop(outage);
-        let Membership { nodes, rank } = self.membership();
-        tracing::warn!(
-            failure = failure.name(),
-            nodes,
-            rank,
-            "the shared store is lost: {failure}; until it is back, rules decide on this node's \
-            share of their limits, let pass, or refuse, as their on_store_failure says"
-        );
-    }
-
     /// Says that this node is alive, and learns who else is. To be called every second.
     pub async fn heartbeat(&self, _now: Nanos) -> Result<Membership, StoreError> {
         let heard = self.inner.announce(&self.options.node, ALIVE).await?;
@@ -96,74 +61,127 @@ impl<S: SharedStore> Resilient<S> {
         self.inner.announce(&self.options.node, 0).await.map(|_| ())
     }
 
-    /// Tries to come back: reports what was admitted here, and asks for what failed. True if the
-    /// store is there. To be called four times a second; costs nothing while all is well.
+    /// Tries to come back: asks for what failed, and reports what was admitted here. True if
+    /// everything is there. To be called four times a second; costs nothing while all is well.
     pub async fn heal(&self, now: Nanos) -> bool {
-        let probe = match &*self.outage.lock() {
-            Some(outage) => outage.probe.clone(),
-            None if self.reports.len() == 0 && self.releases.lock().is_empty() => return true,
-            None => None,
+        let (is_calm, [store, counters]) = {
+            let outages = self.outages.lock();
+            (outages.is_calm(), outages.probes())
         };
-        // First of all a look, which charges nothing if its answer is lost.
-        if let Some(probe) = probe
-            && self.charge_all(&probe, &[Ask::cost(1)], Mode::Peek, now).await.is_err()
-        {
-            return false;
+        if is_calm && self.reports.len() == 0 && self.releases.lock().is_empty() {
+            return true;
         }
+        let failed = |probe: Option<Arc<Owned>>| async move {
+            let looked = self.charge_all(&*probe?, &[Ask::cost(1)], Mode::Peek, now).await;
+            looked.err().map(|error| error.failure)
+        };
+        let (store, counters) = join(failed(store), failed(counters)).await;
+        let is_store = |failure: Failure| extent(failure) == Extent::Store;
+        // Whatever the probes say: what one server or one key keeps from being decided does not keep
+        // others from being told.
+        let is_told = self.report_all(now).await;
+        let is_released = self.release_all(now).await;
         let at = self.inner.clock(now);
-        let mut sendings = self.reports.send(at);
-        let mut is_back = true;
-        while !sendings.is_empty() {
-            let rest = sendings.split_off(sendings.len().min(AT_ONCE));
-            let sent = join_all(sendings.iter().map(|sending| self.report(sending, now))).await;
-            is_back &= sent.into_iter().all(|has_arrived| has_arrived);
-            sendings = rest;
-        }
-        is_back &= self.release_all(now).await;
+        let is_back = !store.is_some_and(is_store) && is_told && is_released;
         if is_back {
-            self.recover(at);
+            self.recover(Extent::Store, at);
         }
-        is_back
+        if counters.is_none() {
+            self.recover(Extent::Counters, at);
+        }
+        is_back && counters.is_none()
     }
 
-    /// Releases the slots that were given up without the store; releasing twice is harmless.
-    async fn release_all(&self, now: Nanos) -> bool {
-        let mut releases = std::mem::take(&mut *self.releases.lock());
-        while let Some((name, slot)) = releases.pop() {
-            let parts = name.parts();
-            if self.inner.release(&name.counter(&parts), slot, now).await.is_err() {
-                drop(parts);
-                releases.push((name, slot));
-                self.releases.lock().append(&mut releases);
-                return false;
+    /// Reports everything that waits. False if the store did not answer for some of it.
+    async fn report_all(&self, now: Nanos) -> bool {
+        let mut waiting = self.reports.waiting(self.inner.clock(now));
+        if waiting.is_empty() {
+            return true;
+        }
+        // Where only some can be told, all get their turn.
+        let first = self.turn.load(Ordering::Relaxed) % waiting.len();
+        waiting.rotate_left(first);
+        let (mut is_told, mut in_vain) = (true, 0);
+        for some in waiting.chunks(AT_ONCE) {
+            let told = self.tell(some, now).await;
+            let lost = |result: &Result<(), Failure>| {
+                result.err().is_some_and(|failure| extent(failure) == Extent::Store)
+            };
+            is_told &= !told.iter().any(|(_, result)| lost(result));
+            if told.iter().all(|(_, result)| lost(result)) && !told.is_empty() {
+                in_vain += 1;
+            }
+            if in_vain >= MOST_IN_VAIN {
+                self.turn.fetch_add(MOST_IN_VAIN * AT_ONCE, Ordering::Relaxed);
+                break;
             }
         }
-        true
+        is_told
     }
 
-    async fn report(&self, sending: &Sending, now: Nanos) -> bool {
-        let mut asks: SmallVec<[Ask; 4]> =
-            sending.slots.iter().map(|slot| Ask::slot(*slot)).collect();
-        if sending.cost > 0 {
-            asks.push(Ask::cost(sending.cost));
+    /// Releases the slots that were given up without the store; releasing twice is harmless. They stay
+    /// on the list until they are released: whoever heals may be gone before.
+    async fn release_all(&self, now: Nanos) -> bool {
+        let releases: Vec<_> = self.releases.lock().clone();
+        let mut in_vain = 0;
+        for (name, slot) in releases {
+            let parts = name.parts();
+            let released = self.inner.release(&name.counter(&parts), slot, now).await;
+            let is_lost = released.is_err_and(|error| extent(error.failure) == Extent::Store);
+            let mut releases = self.releases.lock();
+            let is_it = |it: &(Arc<Named>, SlotId)| Arc::ptr_eq(&it.0, &name) && it.1 == slot;
+            if let Some(place) = releases.iter().position(is_it) {
+                let release = releases.remove(place);
+                if is_lost {
+                    // Others first, the next time.
+                    releases.push(release);
+                }
+            }
+            drop(releases);
+            in_vain += usize::from(is_lost);
+            if in_vain >= MOST_IN_VAIN {
+                break;
+            }
         }
-        let has_arrived =
-            asks.is_empty() || self.charge_all(&sending.owned, &asks, Mode::Owe, now).await.is_ok();
-        self.reports.sent(sending, has_arrived, self.inner.clock(now));
-        if has_arrived {
+        in_vain == 0
+    }
+
+    /// Tells the store what was admitted of a counter, and keeps what it says of it.
+    pub(super) async fn report(&self, mut sending: Sending<'_>, now: Nanos) -> Result<(), Failure> {
+        let owned = Arc::clone(&sending.owned);
+        // First of all a look, which charges nothing if its answer is lost: a slow store would charge
+        // every attempt.
+        let mut said = self.charge_all(&owned, &[Ask::cost(1)], Mode::Peek, now).await;
+        if said.is_ok() {
+            sending.load(self.inner.clock(now));
+            let slots = sending.slots.iter().map(|slot| Ask::slot(*slot));
+            let cost = (sending.cost > 0).then(|| Ask::cost(sending.cost));
+            let asks: SmallVec<[Ask; 4]> = slots.chain(cost).collect();
+            if !asks.is_empty() {
+                said = self.charge_all(&owned, &asks, Mode::Owe, now).await;
+            }
+        }
+        let result = said.map(|_| ()).map_err(|error| error.failure);
+        // Nobody accounts for the counter between the two: he would count it twice or not at all.
+        let counting = self.memory.write();
+        if let Ok(Some(status)) = said {
             let amount = sending.cost + sending.slots.len() as u64;
             self.figures.reported.fetch_add(amount, Ordering::Relaxed);
+            self.known.remember(sending.fingerprint, &status);
         }
-        has_arrived
+        sending.end(result, self.inner.clock(now));
+        drop(counting);
+        result
     }
 
+    /// What the store says of a counter after these charges.
     async fn charge_all(
         &self,
         owned: &Owned,
         asks: &[Ask],
         mode: Mode,
         now: Nanos,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Option<Status>, StoreError> {
         let parts = owned.parts();
         let counter = owned.counter(&parts);
         let charges: SmallVec<[Charge<'_>; 4]> = asks
@@ -172,24 +190,8 @@ impl<S: SharedStore> Resilient<S> {
             .collect();
         let mut outcomes = Outcomes::new();
         let requests = [Request { charges: &charges, mode }];
-        self.inner.decide(&requests, now, &mut outcomes).await.map(|_| ())
-    }
-
-    fn recover(&self, at: Nanos) {
-        let Some(outage) = self.outage.lock().take() else { return };
-        // The next outage starts from what is known then.
-        *self.memory.write() = Arc::new(MemoryStore::new(self.options.max_counters));
-        let Counts { local, open, closed, reported } = self.figures.counts().since(outage.counts);
-        let lasted = Duration::from_nanos(at.saturating_sub(outage.since));
-        tracing::info!(
-            ?lasted,
-            local,
-            open,
-            closed,
-            reported,
-            "the shared store is back after {lasted:?}: {local} requests were decided on shares, \
-            {open} let pass and {closed} refused; {reported} reported back"
-        );
+        self.inner.decide(&requests, now, &mut outcomes).await?;
+        Ok(outcomes.last().map(|outcome| outcome.status))
     }
 }
 

@@ -4,6 +4,8 @@
 //! seen lately is therefore always known, nothing is searched for when room is needed, and memory
 //! stays within its bound.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use parking_lot::Mutex;
 use tollgate_core::{Nanos, Status};
 
@@ -16,6 +18,14 @@ const SHARDS: usize = 64;
 struct Usage {
     used: u64,
     reset_at: Nanos,
+    /// The memory that accounts for it already; 0: none does.
+    carried_to: u32,
+}
+
+impl Usage {
+    const fn status(self) -> Status {
+        Status { used: self.used, remaining: 0, reset_at: self.reset_at }
+    }
 }
 
 #[repr(align(64))]
@@ -29,6 +39,8 @@ pub(super) struct Known {
     shards: Box<[Mutex<Generations>]>,
     /// How many counters a generation of a shard may have.
     per_generation: usize,
+    /// The number of the memory that decides, from 1.
+    memory: AtomicU32,
 }
 
 impl Known {
@@ -36,6 +48,7 @@ impl Known {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             per_generation: max_counters.div_ceil(2 * SHARDS).max(1),
+            memory: AtomicU32::new(1),
         }
     }
 
@@ -49,14 +62,16 @@ impl Known {
         let Some(shard) = self.shard(fingerprint) else { return };
         let mut shard = shard.lock();
         let Generations { young, old } = &mut *shard;
-        let usage = Usage { used: status.used, reset_at: status.reset_at };
+        let usage = Usage { used: status.used, reset_at: status.reset_at, carried_to: 0 };
         if let Some(known) = young.get_mut(&fingerprint) {
             *known = usage;
             return;
         }
         if usage.used == 0 {
-            // As good as unknown.
-            old.remove(&fingerprint);
+            // As good as unknown, unless more was known.
+            if let Some(known) = old.get_mut(&fingerprint) {
+                *known = usage;
+            }
             return;
         }
         if young.len() >= self.per_generation {
@@ -66,28 +81,48 @@ impl Known {
         young.insert(fingerprint, usage);
     }
 
-    /// Hands on what is known of a counter, once: whoever gets it accounts for it before anybody else
-    /// can find that nothing is known any more.
+    /// Whether something is known of a counter that the memory does not account for.
+    pub(super) fn is_news(&self, fingerprint: u128) -> bool {
+        let memory = self.memory.load(Ordering::Relaxed);
+        self.find(fingerprint).is_some_and(|usage| usage.carried_to != memory)
+    }
+
+    /// Hands on what is known of a counter, once to every memory: whoever gets it accounts for it
+    /// before anybody else can find that it is no news. It stays known: the next outage may begin
+    /// before the store has said more.
     pub(super) fn hand_on(&self, fingerprint: u128, account: impl FnOnce(Status)) {
         let Some(shard) = self.shard(fingerprint) else { return };
         let mut shard = shard.lock();
         let Generations { young, old } = &mut *shard;
-        let (newer, older) = (young.remove(&fingerprint), old.remove(&fingerprint));
-        if let Some(Usage { used, reset_at }) = newer.or(older) {
-            account(Status { used, remaining: 0, reset_at });
+        let usage = young.get_mut(&fingerprint).or_else(|| old.get_mut(&fingerprint));
+        let memory = self.memory.load(Ordering::Relaxed);
+        if let Some(usage) = usage.filter(|usage| usage.carried_to != memory) {
+            usage.carried_to = memory;
+            account(usage.status());
         }
+    }
+
+    /// Another memory decides from now on, to which nothing was handed on yet.
+    pub(super) fn change_memory(&self) {
+        // Outages do not come by the billion; if they did, one counter might start from nothing.
+        self.memory.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn find(&self, fingerprint: u128) -> Option<Usage> {
+        let shard = self.shard(fingerprint)?.lock();
+        shard.young.get(&fingerprint).or_else(|| shard.old.get(&fingerprint)).copied()
     }
 
     /// What is known of a counter.
     pub(super) fn get(&self, fingerprint: u128) -> Option<Status> {
-        let shard = self.shard(fingerprint)?.lock();
-        let Usage { used, reset_at } =
-            *shard.young.get(&fingerprint).or_else(|| shard.old.get(&fingerprint))?;
-        Some(Status { used, remaining: 0, reset_at })
+        self.find(fingerprint).map(Usage::status)
     }
 
     pub(super) fn forget(&self, fingerprint: u128) {
-        self.hand_on(fingerprint, |_| {});
+        let Some(shard) = self.shard(fingerprint) else { return };
+        let mut shard = shard.lock();
+        shard.young.remove(&fingerprint);
+        shard.old.remove(&fingerprint);
     }
 
     #[cfg(test)]
@@ -111,14 +146,20 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_counts_and_is_handed_on_once() {
+    fn the_last_word_counts_and_is_handed_on_once_to_every_memory() {
         let known = Known::new(1000);
         known.remember(1, &status(3));
         known.remember(1, &status(5));
         assert_eq!(known.get(1), Some(status(5)));
         assert_eq!(take(&known, 1), Some(5));
-        assert_eq!(known.get(1), None);
+        assert!(!known.is_news(1));
         assert_eq!(take(&known, 1), None);
+        assert_eq!(known.get(1), Some(status(5)), "it stays known");
+        known.change_memory();
+        assert!(known.is_news(1));
+        assert_eq!(take(&known, 1), Some(5));
+        known.remember(1, &status(6));
+        assert_eq!(take(&known, 1), Some(6), "a new word is news");
         known.remember(2, &status(0));
         assert_eq!(take(&known, 2), None, "nothing used is nothing known");
         known.remember(3, &status(1));
@@ -148,6 +189,6 @@ mod tests {
         // Another of the same shard makes it old.
         known.remember(1 << 64, &status(1));
         known.remember(0, &status(0));
-        assert_eq!(take(&known, 0), None);
+        assert_eq!(take(&known, 0), Some(0));
     }
 }

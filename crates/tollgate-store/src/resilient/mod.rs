@@ -6,18 +6,23 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `ask.rs` | deciding with the store, after it was told what it missed |
 //! | `fallback.rs` | deciding without the store |
 //! | `known.rs` | what was last known of every counter |
 //! | `report.rs` | what was admitted, until it is told |
-//! | `heal.rs` | who is alive; losing the store and coming back to it |
+//! | `outage.rs` | losing the store and finding it again |
+//! | `heal.rs` | who is alive; coming back to the store |
 
+mod ask;
 mod fallback;
 mod figures;
 mod heal;
 mod known;
+mod outage;
 mod report;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
@@ -30,8 +35,9 @@ use crate::{
     Request, Role, SharedStore, Store, StoreError,
 };
 pub use figures::FallbackFigures;
-use heal::{Heard, Outage};
+use heal::Heard;
 use known::Known;
+use outage::{Extent, Outages, extent};
 use report::Reports;
 
 /// So many slots that were released without the store are remembered; others expire there.
@@ -65,10 +71,13 @@ pub struct Resilient<S> {
     known: Known,
     reports: Reports,
     /// Slots to be released on the store.
-    releases: Mutex<Vec<(Named, SlotId)>>,
-    /// Decides while the store does not.
+    releases: Mutex<Vec<(Arc<Named>, SlotId)>>,
+    /// Decides while the store does not. Locked for reading by whoever counts on it, until that is
+    /// noted in `reports`; for writing by whoever accounts anew for what is known.
     memory: RwLock<Arc<MemoryStore>>,
-    outage: Mutex<Option<Outage>>,
+    outages: Mutex<Outages>,
+    /// Where reporting goes on where not all could be told.
+    turn: AtomicUsize,
     heard: Mutex<Heard>,
     figures: FallbackFigures,
 }
@@ -83,7 +92,8 @@ impl<S: SharedStore> Resilient<S> {
             reports: Reports::new(options.max_reports),
             releases: Mutex::default(),
             memory: RwLock::new(Arc::new(MemoryStore::new(options.max_counters))),
-            outage: Mutex::new(None),
+            outages: Mutex::default(),
+            turn: AtomicUsize::new(0),
             heard: Mutex::new(Heard::new(options.assumed)),
             options,
             figures: FallbackFigures::default(),
@@ -102,7 +112,7 @@ impl<S: SharedStore> Resilient<S> {
 
     /// Since when the store has been lost.
     pub fn degraded_since(&self) -> Option<Nanos> {
-        self.outage.lock().as_ref().map(Outage::since)
+        self.outages.lock().since()
     }
 
     /// How many counters wait to be reported.
@@ -146,14 +156,24 @@ impl<S: SharedStore> Store for Resilient<S> {
         now: Nanos,
         outcomes: &mut Outcomes,
     ) -> Result<Decided, StoreError> {
+        if self.reports.len() > 0 {
+            // Boxed, so that while all is well nobody pays for it.
+            return Ok(Box::pin(self.decide_apart(requests, now, outcomes)).await);
+        }
         let first = outcomes.len();
         match self.inner.decide(requests, now, outcomes).await {
+            Ok(decided) if decided.failed.is_some() => {
+                Ok(self.complete(requests, &decided, first, now, outcomes))
+            }
             Ok(decided) => {
                 self.remember(requests, outcomes.get(first..).unwrap_or_default());
                 Ok(decided)
             }
             Err(error) => {
                 outcomes.truncate(first);
+                if requests.len() > 1 && extent(error.failure) == Extent::Counters {
+                    return Ok(Box::pin(self.decide_apart(requests, now, outcomes)).await);
+                }
                 Ok(self.fall_back(requests, error.failure, now, outcomes))
             }
         }
@@ -218,6 +238,7 @@ impl<S: SharedStore> Store for Resilient<S> {
             OnFailure::Local => {
                 let ask = Ask::slot(slot);
                 let charge = Charge { counter: *counter, limit, ask, role: Role::Must };
+                let memory = self.memory.read();
                 memory.decide_single(&Charge { limit: &share, ..charge }, Mode::Owe, at);
                 self.note(&charge, &share, at);
                 Ok(true)
@@ -242,7 +263,7 @@ impl<S: SharedStore> Store for Resilient<S> {
             Err(_) => {
                 let mut releases = self.releases.lock();
                 if releases.len() < MOST_RELEASES {
-                    releases.push((Named::new(counter), slot));
+                    releases.push((Arc::new(Named::new(counter)), slot));
                 }
                 Ok(true)
             }

@@ -3,16 +3,19 @@
 //! Only what the store would still count is told: a window that is over is not charged for, and a
 //! bucket has paid for part of it meanwhile. So an outage of an hour is not followed by an hour of
 //! refusals.
+//!
+//! A counter is told by one at a time; others wait for that trip to end.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
+use tokio::sync::Semaphore;
 use tollgate_core::{Algorithm, Ask, Limit, LimitSpec, Nanos, Receipt, Slot, SlotId, Slots, Small};
 
 use crate::leased::key::{ByFingerprint, Owned};
-use crate::{Charge, Counter};
+use crate::{Charge, Counter, Failure};
 
 /// What is to be told of one counter.
 struct Report {
@@ -25,14 +28,51 @@ struct Report {
     sent: u64,
     /// The slots that were taken.
     slots: Slots,
+    /// Somebody is telling it.
+    trip: Option<Arc<Trip>>,
 }
 
-/// What is to be charged on the store for one counter.
-pub(super) struct Sending {
+/// One attempt to tell the store of a counter, for those who wait for its end.
+pub(super) struct Trip {
+    /// Has no permits, ever; closed at the end, which wakes all who wait.
+    ended: Semaphore,
+    result: OnceLock<Result<(), Failure>>,
+}
+
+impl Trip {
+    fn new() -> Self {
+        Self { ended: Semaphore::new(0), result: OnceLock::new() }
+    }
+
+    /// Returns when the store has answered or failed to.
+    pub(super) async fn wait(&self) -> Result<(), Failure> {
+        // The only answer is that it was closed.
+        let _closed = self.ended.acquire().await;
+        self.result.get().copied().unwrap_or(Err(Failure::Timeout))
+    }
+}
+
+/// One counter that is being told. Dropped before its end, it waits again: whoever was telling it has
+/// gone.
+pub(super) struct Sending<'a> {
+    reports: &'a Reports,
+    trip: Arc<Trip>,
+    since: Nanos,
     pub(super) fingerprint: u128,
     pub(super) owned: Arc<Owned>,
+    /// What is charged on the store, once it is loaded.
     pub(super) cost: u64,
     pub(super) slots: SmallVec<[SlotId; 4]>,
+}
+
+/// What is to be done about a counter before the store is asked.
+pub(super) enum Telling<'a> {
+    /// Nothing waits.
+    Nothing,
+    /// Tell it.
+    Send(Sending<'a>),
+    /// It is being told.
+    Wait(Arc<Trip>),
 }
 
 /// Everything that is to be told.
@@ -52,6 +92,7 @@ impl Report {
             wears,
             sent: 0,
             slots: Slots::default(),
+            trip: None,
         }
     }
 
@@ -71,7 +112,7 @@ impl Report {
     }
 
     fn is_empty(&self, at: Nanos) -> bool {
-        self.sent == 0 && self.slots.fresh_at() <= at && self.worth(at) == 0
+        self.trip.is_none() && self.slots.fresh_at() <= at && self.worth(at) == 0
     }
 
     fn add(&mut self, ask: &Ask, at: Nanos) {
@@ -209,43 +250,97 @@ impl Reports {
         }
     }
 
-    /// What is to be sent now. It waits on until its answer has come; what has worn off is dropped.
-    pub(super) fn send(&self, at: Nanos) -> Vec<Sending> {
+    /// Whether something waits to be told of a counter, or is being told.
+    pub(super) fn has(&self, fingerprint: u128) -> bool {
+        self.len() > 0 && self.waiting.lock().contains_key(&fingerprint)
+    }
+
+    /// The counters that wait; what has worn off is dropped.
+    pub(super) fn waiting(&self, at: Nanos) -> Vec<u128> {
         if self.len() == 0 {
             return Vec::new();
         }
         self.with(|reports| {
             reports.retain(|_, report| !report.is_empty(at));
-            reports
-                .iter_mut()
-                .filter(|(_, report)| report.sent == 0)
-                .map(|(fingerprint, report)| {
-                    let cost = report.worth(at);
-                    (report.sent, report.waiting) = (cost, report.wears.fresh_small());
-                    let slots = report.slots.iter().filter(|slot| slot.expires_at > at);
-                    let slots = slots.map(|slot| slot.id).collect();
-                    let owned = Arc::clone(&report.owned);
-                    Sending { fingerprint: *fingerprint, owned, cost, slots }
-                })
-                .collect()
+            reports.keys().copied().collect()
         })
     }
 
-    /// Whether the store has answered: what was sent is dropped, or waits again.
-    pub(super) fn sent(&self, sending: &Sending, has_arrived: bool, at: Nanos) {
+    /// Begins to tell a counter, if nobody does.
+    pub(super) fn tell(&self, fingerprint: u128, at: Nanos) -> Telling<'_> {
         self.with(|reports| {
-            let Some(report) = reports.get_mut(&sending.fingerprint) else { return };
+            let Some(report) = reports.get_mut(&fingerprint) else { return Telling::Nothing };
+            if let Some(trip) = &report.trip {
+                return Telling::Wait(Arc::clone(trip));
+            }
+            if report.is_empty(at) {
+                reports.remove(&fingerprint);
+                return Telling::Nothing;
+            }
+            let trip = Arc::new(Trip::new());
+            report.trip = Some(Arc::clone(&trip));
+            Telling::Send(Sending {
+                reports: self,
+                trip,
+                since: at,
+                fingerprint,
+                owned: Arc::clone(&report.owned),
+                cost: 0,
+                slots: SmallVec::new(),
+            })
+        })
+    }
+}
+
+impl Sending<'_> {
+    /// Takes what waits, to send it. What is added from now on waits for the next time.
+    pub(super) fn load(&mut self, at: Nanos) {
+        self.reports.with(|reports| {
+            let Some(report) = self.own(reports) else { return };
+            let cost = report.worth(at);
+            (report.sent, report.waiting) = (cost, report.wears.fresh_small());
+            let slots = report.slots.iter().filter(|slot| slot.expires_at > at);
+            self.slots = slots.map(|slot| slot.id).collect();
+            self.cost = cost;
+        });
+    }
+
+    /// The report that is being told, unless it was forgotten meanwhile.
+    fn own<'r>(&self, reports: &'r mut ByFingerprint<Report>) -> Option<&'r mut Report> {
+        let is_own = |trip: &Arc<Trip>| Arc::ptr_eq(trip, &self.trip);
+        reports.get_mut(&self.fingerprint).filter(|report| report.trip.as_ref().is_some_and(is_own))
+    }
+
+    /// The store has answered: what was sent is dropped; or it has not, and that waits again.
+    pub(super) fn end(self, result: Result<(), Failure>, at: Nanos) {
+        self.settle(result, at);
+    }
+
+    fn settle(&self, result: Result<(), Failure>, at: Nanos) {
+        if self.trip.result.set(result).is_err() {
+            return;
+        }
+        self.reports.with(|reports| {
+            let Some(report) = self.own(reports) else { return };
+            report.trip = None;
             let sent = std::mem::take(&mut report.sent);
-            if has_arrived {
-                for id in &sending.slots {
+            if result.is_ok() {
+                for id in &self.slots {
                     report.slots.release(*id);
                 }
                 if report.is_empty(at) {
-                    reports.remove(&sending.fingerprint);
+                    reports.remove(&self.fingerprint);
                 }
-            } else {
+            } else if sent > 0 {
                 report.wears.charge_small(&mut report.waiting, sent, at);
             }
         });
+        self.trip.ended.close();
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.settle(Err(Failure::Timeout), self.since);
     }
 }
