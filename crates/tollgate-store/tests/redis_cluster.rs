@@ -16,7 +16,7 @@ use std::time::Duration;
 use redis_support::{Probe, now, options, until_it_answers};
 use tollgate_core::{Algorithm, Ask, Receipt, SlotId};
 use tollgate_store::redis::{RedisKind, RedisOptions, RedisStore};
-use tollgate_store::{Charge, Mode, Outcomes, Request, Role, Store};
+use tollgate_store::{Charge, Decided, Mode, Outcomes, Request, Role, Store, StoreError};
 use tollgate_testkit::{Cluster, slot_of};
 
 async fn connected(cluster: &Cluster, timeout: Duration) -> RedisStore {
@@ -160,5 +160,73 @@ async fn requests_over_several_slots_never_admit_too_much() {
         assert!(used <= QUOTA, "{name}: {used}");
         // Whoever was aborted may have paid before.
         assert!(used >= *paid && used <= paid + aborted * 12, "{name}: {used}, {paid} told");
+    }
+}
+
+/// Two counters each, in slots of their own, but for every eighth pair, which shares one.
+fn pairs(count: usize) -> Vec<[String; 2]> {
+    (0..count).map(|i| [format!("shared{}", i % 8), format!("own{i}")]).collect()
+}
+
+async fn decide_pairs(
+    store: &RedisStore,
+    probe: &Probe,
+    pairs: &[[String; 2]],
+) -> (Result<Decided, StoreError>, Outcomes) {
+    let keys: Vec<[[&str; 1]; 2]> =
+        pairs.iter().map(|[a, b]| [[a.as_str()], [b.as_str()]]).collect();
+    let charges: Vec<[Charge<'_>; 2]> = (keys.iter())
+        .map(|[a, b]| {
+            [probe.charge(a, Ask::cost(1), Role::Must), probe.charge(b, Ask::cost(1), Role::Must)]
+        })
+        .collect();
+    let requests: Vec<Request<'_>> =
+        charges.iter().map(|charges| Request { charges, mode: Mode::Charge }).collect();
+    let mut outcomes = Outcomes::new();
+    let decided = store.decide(&requests, now(), &mut outcomes).await;
+    (decided, outcomes)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_requests_over_several_slots_are_decided_in_one_call_and_in_order() {
+    let cluster = Cluster::start(3, 0);
+    let store = connected(&cluster, Duration::from_millis(100)).await;
+    let probe = Probe::new("many", 5);
+    // 8 each of the shared ones, of which 5 fit.
+    let (decided, outcomes) = decide_pairs(&store, &probe, &pairs(64)).await;
+    assert_eq!(decided.unwrap().failed, None);
+    for (place, pair) in outcomes.chunks(2).enumerate() {
+        let passes = pair.iter().all(|outcome| outcome.receipt != Receipt::Nothing);
+        assert_eq!(passes, place / 8 < 5, "{place}: {pair:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_master_fails_only_the_requests_that_need_it() {
+    let cluster = Cluster::start(3, 0);
+    let store = connected(&cluster, Duration::from_millis(150)).await;
+    let probe = Probe::new("partly", 100);
+    // All are known, and so is the way to them.
+    let all = pairs(24);
+    decide_pairs(&store, &probe, &all).await.0.unwrap();
+    let dead = cluster.master_of(slot_of("{own0}"));
+    // Those who live on go on answering.
+    for master in cluster.masters() {
+        let words = ["CONFIG", "SET", "cluster-require-full-coverage", "no"];
+        cluster.nodes()[master].call(&words).unwrap().ok().unwrap();
+    }
+    let is_lost = |[a, b]: &[String; 2]| {
+        [a, b].iter().any(|key| cluster.master_of(slot_of(&format!("{{{key}}}"))) == dead)
+    };
+    let lost: Vec<bool> = all.iter().map(is_lost).collect();
+    assert!(lost.contains(&false) && lost.contains(&true), "{lost:?}");
+    cluster.kill_master_of(slot_of("{own0}"));
+    let (decided, outcomes) = decide_pairs(&store, &probe, &all).await;
+    let decided = decided.unwrap();
+    for (place, lost) in lost.iter().enumerate() {
+        assert_eq!(decided.failed_of(place).is_some(), *lost, "{place}: {decided:?}");
+        for outcome in &outcomes[2 * place..2 * place + 2] {
+            assert_eq!(outcome.receipt == Receipt::Nothing, *lost, "{place}: {outcome:?}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Decisions: encoded, put on lanes, and told by what the scripts saw.
 
+use std::mem;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -10,19 +11,42 @@ use tollgate_core::{Examination, MICRO, Nanos, Outcome, Receipt, Status};
 use super::encode::{Encoded, Lines};
 use super::figures::{self, SeenList};
 use super::hub::{Hub, Topology};
-use super::lane::{Answer, Job, MOST_CHARGES, MOST_REQUESTS};
+use super::lane::{Answer, Job};
 use super::metrics::Operation;
-use crate::{Decided, Failure, GiveBack, Mode, Outcomes, Request};
+use super::turns::Turns;
+use crate::{Decided, Failure, Mode, Outcomes, Request};
 
 /// How often a request is sent again because no calendar window it brought fits the server's clock.
 const LOOKS_AT_THE_CALENDAR: u32 = 3;
 
-/// A request whose charges are all in one slot, on its way.
+/// So many times the time of one decision is the most that a call of many takes, whose requests must go
+/// one after another.
+const MOST_TURNS: u32 = 4;
+
+/// A request on its way.
 struct Planned<'a> {
     request: Request<'a>,
     lines: Lines<'a>,
     slot: u16,
-    judged: Result<Judged, Failure>,
+    turn: usize,
+    /// Its charges are in several slots.
+    is_several: bool,
+    fate: Fate,
+}
+
+/// What became of a request.
+#[expect(clippy::large_enum_variant, reason = "nearly all of them are judged, and boxing costs")]
+enum Fate {
+    Judged(Judged),
+    /// Outcome and instant of every charge.
+    Told(Vec<(Outcome, Nanos)>),
+    Failed(Failure),
+}
+
+impl From<Result<Judged, Failure>> for Fate {
+    fn from(judged: Result<Judged, Failure>) -> Self {
+        judged.map_or_else(Self::Failed, Self::Judged)
+    }
 }
 
 /// What a script made of a request.
@@ -36,11 +60,12 @@ pub(super) struct Judged {
 /// Requests of one slot that go together.
 struct Group {
     slot: u16,
+    turn: usize,
     encoded: Encoded,
     places: SmallVec<[usize; 4]>,
 }
 
-pub(super) type Waiting = oneshot::Receiver<Result<Answer, Failure>>;
+pub(super) type Waiting<T = Answer> = oneshot::Receiver<Result<T, Failure>>;
 
 /// What a script said about one request.
 #[expect(clippy::large_enum_variant, reason = "nearly all of them are judged, and boxing costs")]
@@ -82,113 +107,84 @@ impl Hub {
         if let Some(clock) = clock {
             self.metrics.drift(clock.cast_signed().saturating_sub(now.cast_signed()));
         }
-        let (first, mut instants) = (outcomes.len(), Instants::default());
-        let decided =
-            self.decide_runs(requests, clock.unwrap_or(now), outcomes, &mut instants).await;
-        match decided {
-            Ok(()) => Ok(instants.decided(clock.unwrap_or(now))),
-            Err(failure) => {
-                // All or nothing is charged, also of several requests.
-                let charged: Vec<GiveBack<'_>> = requests
-                    .iter()
-                    .flat_map(|request| request.charges)
-                    .zip(outcomes.iter().skip(first))
-                    .filter(|(_, outcome)| outcome.receipt != Receipt::Nothing)
-                    .map(|(charge, outcome)| GiveBack {
-                        counter: charge.counter,
-                        limit: charge.limit,
-                        receipt: outcome.receipt,
-                    })
-                    .collect();
-                outcomes.truncate(first);
-                if !charged.is_empty() {
-                    let _ = Box::pin(self.give_back(&charged)).await;
-                }
-                Err(failure)
-            }
+        let clock = clock.unwrap_or(now);
+        let (mut plan, mut groups) = (SmallVec::<[_; 1]>::new(), SmallVec::<[_; 1]>::new());
+        let mut turns = Turns::default();
+        for request in requests {
+            plan.push(self.plan(request, clock, &mut turns, plan.len(), &mut groups));
         }
+        // One request is on its own time. Those that must wait for others have it from their turn on.
+        let began = Instant::now();
+        let end = began + self.deadline().duration_since(began) * MOST_TURNS;
+        for turn in 0..=turns.last {
+            let deadline = self.deadline().min(end);
+            self.take_turn(&mut plan, &mut groups, turn, clock, deadline).await;
+        }
+        tell(&plan, clock, outcomes)
     }
 
-    /// Requests in order, as many at once as keeps them in order on every slot.
-    async fn decide_runs(
-        self: &Arc<Self>,
-        mut requests: &[Request<'_>],
-        clock: Nanos,
-        outcomes: &mut Outcomes,
-        instants: &mut Instants,
-    ) -> Result<(), Failure> {
-        let deadline = self.deadline();
-        while let Some(request) = requests.first() {
-            let mut run = SmallVec::<[Planned<'_>; 1]>::new();
-            let mut groups = SmallVec::<[Group; 1]>::new();
-            let mut charges = 0;
-            while let Some((next, rest)) = requests.split_first() {
-                charges += next.charges.len();
-                if !run.is_empty() && (run.len() >= MOST_REQUESTS || charges > MOST_CHARGES) {
-                    break;
-                }
-                if !self.plan(next, clock, &mut run, &mut groups)? {
-                    break;
-                }
-                requests = rest;
-            }
-            if run.is_empty() {
-                // The next one is over several slots.
-                requests = requests.get(1..).unwrap_or_default();
-                let several = self.decide_several(request, clock, deadline, outcomes, instants);
-                Box::pin(several).await?;
-            } else {
-                self.decide_run(&mut run, groups, deadline).await?;
-                tell(&run, outcomes, instants)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Adds a request to a run; false if it is over several slots.
+    /// Decides when a request goes, and puts it to those of its slot that go at the same time.
     fn plan<'a>(
         &self,
         request: &Request<'a>,
         clock: Nanos,
-        run: &mut SmallVec<[Planned<'a>; 1]>,
+        turns: &mut Turns,
+        place: usize,
         groups: &mut SmallVec<[Group; 1]>,
-    ) -> Result<bool, Failure> {
+    ) -> Planned<'a> {
         let (mut encoded, mut lines) = (Encoded::default(), Lines::new());
-        encoded.push(&self.speller, request, clock, &mut lines)?;
+        let pushed = encoded.push(&self.speller, request, clock, &mut lines);
         let slot = encoded.keys.get(0).map_or(0, |key| self.slot_of(key));
-        if matches!(self.topology, Topology::Cluster(_))
-            && encoded.keys.iter().any(|key| self.slot_of(key) != slot)
-        {
-            return Ok(false);
-        }
-        let judged = if request.charges.is_empty() {
-            Ok(Judged { charged: false, at: clock, seen: SeenList::new() })
+        // Until the answer is here.
+        let fate = Fate::Failed(Failure::Timeout);
+        let is_several = matches!(self.topology, Topology::Cluster(_))
+            && encoded.keys.iter().any(|key| self.slot_of(key) != slot);
+        let mut planned = Planned { request: *request, lines, slot, turn: 0, is_several, fate };
+        if let Err(failure) = pushed {
+            planned.fate = Fate::Failed(failure);
+            planned.is_several = false;
+        } else if request.charges.is_empty() {
+            let judged = Judged { charged: false, at: clock, seen: SeenList::new() };
+            planned.fate = Fate::Judged(judged);
+        } else if is_several {
+            let slots: SmallVec<[_; 8]> =
+                encoded.keys.iter().map(|key| self.slot_of(key)).collect();
+            planned.turn = turns.of_several(&slots);
         } else {
-            let place = run.len();
-            if let Some(group) = groups.iter_mut().find(|group| group.slot == slot) {
+            let turn = turns.of_one(slot, request.charges.len());
+            planned.turn = turn;
+            let same = |group: &&mut Group| group.slot == slot && group.turn == turn;
+            if let Some(group) = groups.iter_mut().find(same) {
                 group.encoded.append(&encoded);
                 group.places.push(place);
             } else {
                 let mut places = SmallVec::new();
                 places.push(place);
-                groups.push(Group { slot, encoded, places });
+                groups.push(Group { slot, turn, encoded, places });
             }
-            // Until the answer is here.
-            Err(Failure::Timeout)
-        };
-        run.push(Planned { request: *request, lines, slot, judged });
-        Ok(true)
+        }
+        planned
     }
 
-    async fn decide_run(
+    /// Decides all that go at the same time. One that fails does not keep the others from it.
+    async fn take_turn(
         self: &Arc<Self>,
-        run: &mut [Planned<'_>],
-        groups: SmallVec<[Group; 1]>,
+        plan: &mut [Planned<'_>],
+        groups: &mut [Group],
+        turn: usize,
+        clock: Nanos,
         deadline: Instant,
-    ) -> Result<(), Failure> {
+    ) {
+        let mut several = SmallVec::<[_; 1]>::new();
+        for (place, planned) in plan.iter().enumerate() {
+            if planned.is_several && planned.turn == turn {
+                several.push((place, self.hold_several(&planned.request, clock, deadline)));
+            }
+        }
         let mut waiting = SmallVec::<[_; 1]>::new();
-        for Group { slot, encoded, places } in groups {
-            waiting.push((self.submit(encoded, slot, deadline).await, places));
+        for group in groups.iter_mut().filter(|group| group.turn == turn) {
+            let (encoded, places) = (mem::take(&mut group.encoded), mem::take(&mut group.places));
+            waiting.push((self.submit(encoded, group.slot, deadline).await, places));
         }
         for (waiting, places) in waiting {
             let answer = match waiting {
@@ -199,21 +195,26 @@ impl Hub {
                 Ok(Answer { now, numbers }) => {
                     let mut numbers = numbers.into_iter();
                     for place in places {
-                        let Some(planned) = run.get_mut(place) else { continue };
+                        let Some(planned) = plan.get_mut(place) else { continue };
                         let verdict = verdict(&planned.lines, now, &mut numbers);
-                        planned.judged = self.settle(planned, verdict, deadline).await;
+                        planned.fate = self.settle(planned, verdict, deadline).await.into();
                     }
                 }
                 Err(failure) => {
                     for place in places {
-                        if let Some(planned) = run.get_mut(place) {
-                            planned.judged = Err(failure);
+                        if let Some(planned) = plan.get_mut(place) {
+                            planned.fate = Fate::Failed(failure);
                         }
                     }
                 }
             }
         }
-        Ok(())
+        for (place, waiting) in several {
+            let told = wait(waiting, deadline).await;
+            if let Some(planned) = plan.get_mut(place) {
+                planned.fate = told.map_or_else(Fate::Failed, Fate::Told);
+            }
+        }
     }
 
     /// Sends a request again whose calendar windows did not fit, with those that do.
@@ -275,7 +276,7 @@ impl Hub {
     }
 }
 
-pub(super) async fn wait(waiting: Waiting, deadline: Instant) -> Result<Answer, Failure> {
+pub(super) async fn wait<T>(waiting: Waiting<T>, deadline: Instant) -> Result<T, Failure> {
     match tokio::time::timeout_at(deadline, waiting).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => Err(Failure::Connection),
@@ -283,28 +284,42 @@ pub(super) async fn wait(waiting: Waiting, deadline: Instant) -> Result<Answer, 
     }
 }
 
-/// Appends the outcomes of a run. Where a request failed, nothing was charged, and that is what its
-/// outcomes say.
-fn tell(
-    run: &[Planned<'_>],
-    outcomes: &mut Outcomes,
-    instants: &mut Instants,
-) -> Result<(), Failure> {
-    let mut result = Ok(());
-    for Planned { request, lines, judged, .. } in run {
-        match judged {
-            Ok(Judged { charged, at, seen }) => {
-                instants.push(*at, lines.len());
+/// Appends the outcomes. It is an error only if nothing was decided.
+fn tell(plan: &[Planned<'_>], clock: Nanos, outcomes: &mut Outcomes) -> Result<Decided, Failure> {
+    let failures = || {
+        plan.iter().map(|planned| match planned.fate {
+            Fate::Failed(failure) => Some(failure),
+            Fate::Judged(_) | Fate::Told(_) => None,
+        })
+    };
+    let first = failures().flatten().next();
+    if let Some(failure) = first
+        && failures().all(|failure| failure.is_some())
+    {
+        return Err(failure);
+    }
+    let mut instants = Instants::default();
+    for Planned { request, lines, fate, .. } in plan {
+        match fate {
+            Fate::Judged(Judged { charged, at, seen }) => {
+                instants.push(Some(*at), lines.len());
                 let push = |outcome| outcomes.push(outcome);
                 figures::replay(request.mode, lines, seen, *charged, *at, push);
             }
-            Err(failure) => {
-                result = Err(*failure);
-                outcomes.extend(std::iter::repeat_n(NOTHING, lines.len()));
+            Fate::Told(told) => {
+                for (outcome, at) in told {
+                    outcomes.push(*outcome);
+                    instants.push(Some(*at), 1);
+                }
+            }
+            Fate::Failed(_) => {
+                instants.push(None, request.charges.len());
+                outcomes.extend(std::iter::repeat_n(NOTHING, request.charges.len()));
             }
         }
     }
-    result
+    let failed = first.map(|_| failures().collect());
+    Ok(Decided { failed, ..instants.decided(clock) })
 }
 
 pub(super) const NOTHING: Outcome = Outcome {
@@ -313,28 +328,29 @@ pub(super) const NOTHING: Outcome = Outcome {
     receipt: Receipt::Nothing,
 };
 
-/// When charges were decided.
+/// When charges were decided, if they were.
 #[derive(Debug, Default)]
-pub(super) struct Instants {
+struct Instants {
     first: Option<Nanos>,
     differ: bool,
-    each: SmallVec<[(Nanos, usize); 1]>,
+    each: SmallVec<[(Option<Nanos>, usize); 1]>,
 }
 
 impl Instants {
-    pub(super) fn push(&mut self, at: Nanos, charges: usize) {
-        let first = *self.first.get_or_insert(at);
-        self.differ |= first != at;
+    fn push(&mut self, at: Option<Nanos>, charges: usize) {
+        self.first = self.first.or(at);
+        self.differ |= at.is_some() && self.first != at;
         self.each.push((at, charges));
     }
 
     fn decided(self, otherwise: Nanos) -> Decided {
-        let at = self.first.unwrap_or(otherwise);
+        let first = self.first.unwrap_or(otherwise);
         let each = self.differ.then(|| {
-            let repeated = |(at, charges)| std::iter::repeat_n(at, charges);
+            let repeated =
+                |(at, charges): (Option<_>, _)| std::iter::repeat_n(at.unwrap_or(first), charges);
             self.each.into_iter().flat_map(repeated).collect()
         });
-        Decided { each, ..Decided::at(at) }
+        Decided { each, ..Decided::at(first) }
     }
 }
 

@@ -26,6 +26,7 @@ mod script;
 mod sentinel;
 mod several;
 mod trouble;
+mod turns;
 
 use std::sync::Arc;
 

@@ -13,13 +13,13 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tollgate_core::{Ask, Limit, Nanos, Outcome};
 
-use super::decide::{Instants, Judged, NOTHING, Verdict, passes, verdict, wait};
+use super::decide::{Judged, NOTHING, Verdict, Waiting, passes, verdict, wait};
 use super::encode::{Encoded, Lines, push_receipt};
 use super::figures::{self, Line, Seen};
 use super::hub::Hub;
 use super::key::Keys;
 use super::operations::{Returns, is_charged};
-use crate::{Failure, Mode, Outcomes, Request, Role};
+use crate::{Failure, Mode, Request, Role};
 
 /// How often a give-back is tried that must not be left out.
 const TRIES: u32 = 5;
@@ -83,30 +83,20 @@ impl Part {
 }
 
 /// Outcome and instant of every charge, by its place in the request.
-type Told = Result<Vec<(Outcome, Nanos)>, Failure>;
+type Told = Vec<(Outcome, Nanos)>;
 
 impl Hub {
-    pub(super) async fn decide_several(
+    /// Begins to decide a request; it goes on by itself.
+    pub(super) fn hold_several(
         self: &Arc<Self>,
         request: &Request<'_>,
         clock: Nanos,
         deadline: Instant,
-        outcomes: &mut Outcomes,
-        instants: &mut Instants,
-    ) -> Result<(), Failure> {
+    ) -> Waiting<Told> {
         let parts = self.parts(request);
         let (sender, receiver) = oneshot::channel();
         tokio::spawn(Arc::clone(self).hold(request.mode, parts, clock, deadline, sender));
-        let told = match tokio::time::timeout_at(deadline, receiver).await {
-            Ok(Ok(told)) => told?,
-            Ok(Err(_)) => return Err(Failure::Connection),
-            Err(_) => return Err(Failure::Timeout),
-        };
-        for (outcome, at) in told {
-            outcomes.push(outcome);
-            instants.push(at, 1);
-        }
-        Ok(())
+        receiver
     }
 
     fn parts(&self, request: &Request<'_>) -> Vec<Part> {
@@ -136,7 +126,7 @@ impl Hub {
         parts: Vec<Part>,
         clock: Nanos,
         deadline: Instant,
-        reply: oneshot::Sender<Told>,
+        reply: oneshot::Sender<Result<Told, Failure>>,
     ) {
         let part_mode = if mode == Mode::Charge { Mode::Hold } else { mode };
         let mut waiting = Vec::new();
