@@ -139,6 +139,47 @@ async fn cut_off_by_the_network() {
     }
 }
 
+/// A server that comes and goes: the limit is handed out once, also in the moment between its return
+/// and the next healing, and with many at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_outage_after_another() {
+    let server = Redis::start();
+    let proxy = FaultProxy::start(server.addr());
+    for algorithm in COSTS {
+        let (home, rule) = (failing(OnFailure::Local), algorithm.name());
+        let limit = limit(algorithm, 100, LONG);
+        let node = &nodes(&proxy.url("redis"), 1, Duration::from_millis(100)).await[0];
+        let many = async |count: usize| {
+            let each = (0..count).map(|_| decide(node, rule, home, &limit, Mode::Charge));
+            let decided = futures_util::future::join_all(each).await;
+            decided.iter().filter(|(_, outcome)| outcome.examination.admits()).count()
+        };
+        let mut admitted = many(2).await;
+        for outage in 0..4 {
+            proxy.cut();
+            wait_for(async || {
+                let (decided, _) = decide(node, rule, home, &limit, Mode::Peek).await;
+                decided.degraded.is_some()
+            })
+            .await;
+            admitted += many(if outage == 3 { 150 } else { 20 }).await;
+            proxy.heal();
+            wait_for(async || {
+                let (decided, _) = decide(node, rule, home, &limit, Mode::Peek).await;
+                decided.degraded.is_none()
+            })
+            .await;
+            assert_eq!(node.waiting_reports(), 0, "{algorithm}: told before it was asked");
+            admitted += many(5).await;
+            if outage % 2 == 0 {
+                wait_for(async || node.heal(now()).await).await;
+            }
+        }
+        assert!((80..=100).contains(&admitted), "{algorithm}: {admitted} of 100");
+        node.goodbye().await.expect("it answers");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_server_stopped_in_its_tracks() {
     let server = Redis::start();
