@@ -19,6 +19,10 @@ use crate::Failure;
 /// it made.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// What a connection that is not made in time is told as, if it needs TLS: a port that does not speak it
+/// waits for more.
+pub(super) const NO_TLS: &str = "no TLS connection in time";
+
 /// Where a server is.
 pub(super) enum Endpoint {
     Fixed { info: Box<ConnectionInfo>, expects_cluster: bool },
@@ -31,6 +35,10 @@ impl Endpoint {
             Self::Fixed { info, .. } => info.addr().to_string(),
             Self::Sentinel(sentinels) => format!("master {}", sentinels.master_name()),
         }
+    }
+
+    pub(super) fn uses_tls(&self) -> bool {
+        matches!(self, Self::Fixed { info, .. } if matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
     }
 
     const fn expects_cluster(&self) -> bool {
@@ -53,6 +61,9 @@ pub(super) async fn open(node: &Node) -> Result<MultiplexedConnection, Refusal> 
         Ok(connection)
     };
     match tokio::time::timeout(PATIENCE, made).await {
+        Ok(Err((Failure::Timeout, _))) | Err(_) if node.endpoint.uses_tls() => {
+            Err((Failure::Timeout, NO_TLS.to_owned()))
+        }
         Ok(result) => result,
         Err(_) => Err((Failure::Timeout, "no connection within two seconds".to_owned())),
     }
@@ -125,11 +136,11 @@ async fn greet(node: &Node, connection: &MultiplexedConnection) -> Result<(), Re
         let told = field(server, "redis_mode").or_else(|| field(server, "server_mode"));
         told.map(|mode| mode == "cluster")
     };
-    if let Some(is_cluster) = server.ok().as_ref().and_then(mode) {
-        if is_cluster != node.endpoint.expects_cluster() {
-            let is = if is_cluster { "a node of a cluster" } else { "a single server" };
-            return Err((Failure::WrongKind, format!("{} is {is}", node.name)));
-        }
+    if let Some(is_cluster) = server.ok().as_ref().and_then(mode)
+        && is_cluster != node.endpoint.expects_cluster()
+    {
+        let is = if is_cluster { "a node of a cluster" } else { "a single server" };
+        return Err((Failure::WrongKind, format!("{} is {is}", node.name)));
     }
     if let Ok(replication) = replication
         && field(&replication, "role") == Some("slave")

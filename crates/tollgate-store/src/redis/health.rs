@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::connect::NO_TLS;
+use super::trouble::{is_no_database, is_no_sentinel};
 use crate::Failure;
 
 /// So long without a failure, and the node has recovered.
@@ -19,7 +21,7 @@ pub(super) struct Health {
 
 #[derive(Debug, Default)]
 struct Trouble {
-    /// A bit for every failure that has been told since the node was last well.
+    /// A bit for every kind of failure that has been told since the node was last well.
     told: u32,
     last: Duration,
 }
@@ -29,19 +31,21 @@ impl Health {
     pub(super) fn failed(&self, name: &str, failure: Failure, detail: &str, now: Duration) {
         let mut trouble = self.trouble.lock();
         trouble.last = now;
-        let bit = 1u32 << (failure as u32);
+        let bit = 1u32 << kind(failure);
         if trouble.told & bit != 0 {
             return;
         }
         trouble.told |= bit;
         self.troubled.store(true, Ordering::Relaxed);
-        tracing::warn!(
-            redis = name,
-            failure = failure.name(),
-            detail,
-            "{failure}; {}",
-            advice(failure)
-        );
+        let (what, advice) = in_particular(detail).unwrap_or((failure.describe(), advice(failure)));
+        tracing::warn!(redis = name, failure = failure.name(), detail, "{what}; {advice}");
+    }
+
+    /// Something failed at `now` that is not worth a word, but not the end of what was told either.
+    pub(super) fn goes_on(&self, now: Duration) {
+        if self.troubled.load(Ordering::Relaxed) {
+            self.trouble.lock().last = now;
+        }
     }
 
     /// An answer at `now`.
@@ -64,6 +68,42 @@ impl Health {
     }
 }
 
+/// A server that goes away is out of reach, silent, loading and a replica in turn: that is one outage. What
+/// somebody has to put right is told for itself.
+const fn kind(failure: Failure) -> u32 {
+    match failure {
+        Failure::Timeout
+        | Failure::Connection
+        | Failure::NotReady
+        | Failure::ReadOnly
+        | Failure::Overloaded
+        | Failure::CircuitOpen => 31,
+        other => other as u32,
+    }
+}
+
+/// What is wrong and what to do about it, where the words we got say it better than the failure.
+fn in_particular(detail: &str) -> Option<(&'static str, &'static str)> {
+    if is_no_database(detail) {
+        Some((
+            "the store has no database of this number",
+            "correct the number at the end of the URL, or `databases` of Redis",
+        ))
+    } else if is_no_sentinel(detail) {
+        Some((
+            "what is at the address is no Sentinel",
+            "give the addresses of the sentinels, or leave the name of the master out",
+        ))
+    } else if detail.contains(NO_TLS) {
+        Some((
+            "the TLS handshake with the store did not end in time",
+            "check the address, and that its port speaks TLS: if not, use redis://, not rediss://",
+        ))
+    } else {
+        None
+    }
+}
+
 /// What to do about it.
 const fn advice(failure: Failure) -> &'static str {
     match failure {
@@ -71,7 +111,7 @@ const fn advice(failure: Failure) -> &'static str {
         Failure::Connection => "check the address, that Redis runs, and TLS on both sides",
         Failure::Denied => {
             "check user and password, and that the user may run scripts on our keys: \
-             ~<prefix>:* +@read +@write +@scripting +time +info +role"
+             ~<prefix>:* +@read +@write +@scripting +@connection +time +info; docs/redis.md has all of it"
         }
         Failure::NotReady => "it is asked again until it is ready",
         Failure::ReadOnly => {

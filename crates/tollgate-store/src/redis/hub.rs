@@ -183,6 +183,7 @@ impl Hub {
                 Ok(()) => node.succeeded(),
                 Err((failure, text)) => {
                     node.failed(failure, &text, self.draw() as u8);
+                    node.gave_up(failure, &text);
                     return Err(failure);
                 }
             }
@@ -200,11 +201,15 @@ impl Hub {
         let began = Instant::now();
         // Attempts end at the deadline by themselves, and say so to the breaker; a moment for that.
         let end = call.deadline + GRACE;
-        let result = tokio::time::timeout_at(end, self.tries(call, first)).await;
+        let mut blamed = None;
+        let result = tokio::time::timeout_at(end, self.tries(call, first, &mut blamed)).await;
         self.metrics.called(call.operation, began.elapsed());
         let result = result.unwrap_or(Err(Failure::Timeout));
         if let Err(failure) = &result {
             self.metrics.failed(call.operation, *failure);
+            if let Some((node, failure, text)) = blamed {
+                node.gave_up(failure, &text);
+            }
         }
         result
     }
@@ -213,6 +218,7 @@ impl Hub {
         self: &Arc<Self>,
         call: &Call<'_>,
         first: Option<&Arc<Node>>,
+        blamed: &mut Option<(Arc<Node>, Failure, String)>,
     ) -> Result<Option<Reply>, Failure> {
         let id = self.draw().to_le_bytes();
         let mut manner = Manner { id, sends_script: false, is_asked: false, is_bare: false };
@@ -250,6 +256,7 @@ impl Hub {
             if let Some(failure) = trouble.failure() {
                 last = failure;
                 node.failed(failure, trouble.text(), self.draw() as u8);
+                *blamed = Some((Arc::clone(&node), failure, trouble.text().to_owned()));
             } else {
                 node.succeeded();
             }
@@ -259,6 +266,7 @@ impl Hub {
                     let Topology::Cluster(cluster) = &self.topology else {
                         let text = "it is a node of a cluster, and sends us to another";
                         node.failed(Failure::WrongKind, text, 0);
+                        node.gave_up(Failure::WrongKind, text);
                         return Err(Failure::WrongKind);
                     };
                     cluster.moved(call.slot, &node, &address);

@@ -122,6 +122,9 @@ impl Lane {
         match tokio::time::timeout_at(deadline, connected).await {
             Ok(Ok(connected)) => connected.clone().unwrap_or_else(|| Err(lost())),
             Ok(Err(_)) => Err(lost()),
+            Err(_) if node.endpoint.uses_tls() => {
+                Err((Failure::Timeout, connect::NO_TLS.to_owned()))
+            }
             Err(_) => Err((Failure::Timeout, "no connection in time".to_owned())),
         }
     }

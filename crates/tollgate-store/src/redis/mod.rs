@@ -7,6 +7,7 @@
 //! late is not charged at all (`hub.rs`, `scripts/common.lua`).
 
 mod breaker;
+mod clock;
 mod cluster;
 mod connect;
 mod decide;

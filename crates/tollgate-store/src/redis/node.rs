@@ -1,7 +1,6 @@
 //! One Redis server as this process sees it: its clock, its breaker, and a lane per runtime.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -10,6 +9,7 @@ use tokio::time::Instant;
 use tollgate_core::MICRO;
 
 use super::breaker::{Breaker, BreakerState};
+use super::clock::Estimate;
 use super::connect::Endpoint;
 use super::health::Health;
 use super::lane::Lane;
@@ -19,17 +19,14 @@ use crate::{Failure, Nanos};
 /// More lanes than this belong to runtimes that have gone.
 const MOST_LANES: usize = 256;
 
-/// What an unknown clock shows.
-const UNKNOWN: i64 = i64::MIN;
-
 /// One Redis server.
 pub(super) struct Node {
     pub(super) name: String,
     pub(super) endpoint: Endpoint,
     pub(super) health: Health,
     breaker: Mutex<Breaker>,
-    /// The server's clock less the time since `began`, in microseconds.
-    offset: AtomicI64,
+    /// The server's clock against the time since `began`.
+    seen: Mutex<Option<Estimate>>,
     began: Instant,
     metrics: Arc<RedisMetrics>,
     lanes: RwLock<Vec<(Id, Arc<Lane>)>>,
@@ -42,7 +39,7 @@ impl Node {
             endpoint,
             health: Health::default(),
             breaker: Mutex::default(),
-            offset: AtomicI64::new(UNKNOWN),
+            seen: Mutex::default(),
             began: Instant::now(),
             metrics,
             lanes: RwLock::default(),
@@ -78,16 +75,16 @@ impl Node {
 
     /// The server said that its clock shows `micros`, between these instants of ours.
     pub(super) fn saw_clock(&self, micros: u64, sent: Instant, received: Instant) {
-        let ours = i64::midpoint(self.elapsed_micros(sent), self.elapsed_micros(received));
-        let theirs = i64::try_from(micros).unwrap_or(i64::MAX);
-        self.offset.store(theirs.saturating_sub(ours), Relaxed);
+        let (sent, received) = (self.elapsed_micros(sent), self.elapsed_micros(received));
+        let newer = Estimate::new(i64::try_from(micros).unwrap_or(i64::MAX), sent, received);
+        let mut seen = self.seen.lock();
+        *seen = Some(seen.map_or(newer, |older| older.or(newer)));
     }
 
-    /// What the server's clock shows at `at`, if we have seen it.
+    /// What the server's clock shows at `at`, in microseconds, if we have seen it.
     pub(super) fn clock_at(&self, at: Instant) -> Option<u64> {
-        let offset = self.offset.load(Relaxed);
-        let micros = (offset != UNKNOWN).then(|| offset.saturating_add(self.elapsed_micros(at)))?;
-        u64::try_from(micros).ok()
+        let seen = *self.seen.lock();
+        seen?.at(self.elapsed_micros(at))
     }
 
     /// The same now, in nanoseconds.
@@ -110,15 +107,25 @@ impl Node {
         self.health.succeeded(&self.name, self.elapsed());
     }
 
+    /// An attempt failed. That is told to people if it opens the breaker, else only if whoever asked gives
+    /// up: a connection that was closed because it was idle is nobody's concern.
     pub(super) fn failed(&self, failure: Failure, detail: &str, spread: u8) {
-        let now = self.elapsed();
         let mut breaker = self.breaker.lock();
         let before = breaker.state();
-        breaker.failed(now, spread);
+        breaker.failed(self.elapsed(), spread);
         let after = breaker.state();
         drop(breaker);
         self.moved(before, after);
-        self.health.failed(&self.name, failure, detail, now);
+        if before == BreakerState::Closed && after == BreakerState::Open {
+            self.gave_up(failure, detail);
+        } else {
+            self.health.goes_on(self.elapsed());
+        }
+    }
+
+    /// A call failed for good.
+    pub(super) fn gave_up(&self, failure: Failure, detail: &str) {
+        self.health.failed(&self.name, failure, detail, self.elapsed());
     }
 
     fn moved(&self, before: BreakerState, after: BreakerState) {
@@ -127,9 +134,12 @@ impl Node {
         if by != 0 {
             self.metrics.breaker_moved(by);
             if by > 0 {
-                tracing::warn!(redis = self.name, "Redis failed again and again; leaving it alone");
+                tracing::debug!(
+                    redis = self.name,
+                    "Redis failed again and again; leaving it alone"
+                );
             } else {
-                tracing::info!(redis = self.name, "Redis is asked again");
+                tracing::debug!(redis = self.name, "Redis is asked again");
             }
         }
     }

@@ -4,6 +4,16 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::Failure;
 
+/// Whether a server says that it has no database of the number it was asked for.
+pub(super) fn is_no_database(text: &str) -> bool {
+    text.contains("DB index is out of range")
+}
+
+/// Whether a server says that it is no sentinel.
+pub(super) fn is_no_sentinel(text: &str) -> bool {
+    text.contains("unknown command") && text.contains("SENTINEL")
+}
+
 /// Why an attempt did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -105,7 +115,10 @@ impl Trouble {
             Self::Final(Failure::Denied, text)
         } else if code == "BUSY" {
             Self::Again(Failure::Timeout, text)
-        } else if text.contains("cluster support disabled") {
+        } else if text.contains("cluster support disabled")
+            || is_no_database(&text)
+            || is_no_sentinel(&text)
+        {
             Self::Final(Failure::WrongKind, text)
         } else if text.contains("invalid password") || text.contains("AUTH") {
             Self::Final(Failure::Denied, text)
