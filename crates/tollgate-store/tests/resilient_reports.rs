@@ -387,9 +387,10 @@ async fn a_healing_that_is_given_up_forgets_no_release() {
         let heal = store.heal(world.now());
         tokio::pin!(heal);
         for _ in 0..polls {
-            let mut heal = heal.as_mut();
-            std::future::poll_fn(|cx| std::task::Poll::Ready(heal.as_mut().poll(cx).is_ready()))
-                .await;
+            let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(heal.as_mut().poll(cx)));
+            if polled.await.is_ready() {
+                break;
+            }
         }
     }
     assert!(store.heal(world.now()).await);
