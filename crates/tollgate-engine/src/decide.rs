@@ -168,11 +168,23 @@ impl<S: Store> Engine<S> {
         request: &Request<'r>,
         show: impl FnOnce(&Decision<'_>) -> T,
     ) -> Result<T, EngineError> {
-        let mut decision = Decision::pending(rules.version);
         let Some(id) = request.request_id else {
+            let mut decision = Decision::pending(rules.version);
             self.decide_into(rules, request, Mode::Charge, None, &mut decision).await?;
             return Ok(show(&decision));
         };
+        // Few requests have one: what they need is kept apart, so that the others do not carry it.
+        Box::pin(self.decide_by_id(rules, request, id, show)).await
+    }
+
+    async fn decide_by_id<'r, T>(
+        &self,
+        rules: &'r arc_swap::Guard<Arc<ActiveRules>>,
+        request: &Request<'r>,
+        id: &str,
+        show: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Result<T, EngineError> {
+        let mut decision = Decision::pending(rules.version);
         let now = self.clock.now();
         let place = self.remembered.enter(request.caller, id).await;
         match place.find(request, now) {

@@ -85,6 +85,9 @@ impl<'a> Stores<'a> {
     /// nothing to say about it.
     #[inline]
     pub(crate) fn new(names: &'a [String], request: &Request<'_>) -> Self {
+        if names.is_empty() {
+            return Self { names, by_client_type: OnFailure::Local };
+        }
         let by_client_type = match request.attributes.get(Known::ClientType) {
             Some("EXTERNAL" | "PARTNER") => OnFailure::Closed,
             Some("INTERNAL") => OnFailure::Open,

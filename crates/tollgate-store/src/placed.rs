@@ -194,6 +194,38 @@ impl<S: Member> Placed<S> {
         join_all(give_back).await;
     }
 
+    async fn decide_shared(
+        &self,
+        requests: &[Request<'_>],
+        now: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> Result<Decided, StoreError> {
+        if requests.iter().all(|request| request.charges.is_empty()) {
+            return Ok(Decided::at(now));
+        }
+        if let Some(part) = self.only_part(requests) {
+            return self.decide_on(part, requests, now, outcomes).await;
+        }
+        let mut all = Decided::at(now);
+        let mut each = Vec::with_capacity(outcomes.len());
+        let mut degraded_each = Vec::with_capacity(requests.len());
+        for request in requests {
+            let one = std::slice::from_ref(request);
+            let decided = match self.only_part(one) {
+                Some(part) => self.decide_on(part, one, now, outcomes).await?,
+                None if request.charges.is_empty() => Decided::at(now),
+                None => self.decide_spread(request, now, outcomes).await?,
+            };
+            each.extend((0..request.charges.len()).map(|charge| decided.of(charge)));
+            all.degraded = all.degraded.or(decided.degraded);
+            degraded_each.push(decided.degraded);
+        }
+        all.at = each.first().copied().unwrap_or(now);
+        all.each = Some(each.into_boxed_slice());
+        all.degraded_each = Some(degraded_each.into_boxed_slice());
+        Ok(all)
+    }
+
     async fn give_back_on(
         &self,
         part: Part,
@@ -285,32 +317,13 @@ impl<S: Member> Store for Placed<S> {
         outcomes: &mut Outcomes,
     ) -> Result<Decided, StoreError> {
         if self.shared.is_empty() {
-            return self.memory.decide(requests, now, outcomes).await;
-        }
-        if requests.iter().all(|request| request.charges.is_empty()) {
+            for request in requests {
+                self.memory.decide_now(request, now, outcomes);
+            }
             return Ok(Decided::at(now));
         }
-        if let Some(part) = self.only_part(requests) {
-            return self.decide_on(part, requests, now, outcomes).await;
-        }
-        let mut all = Decided::at(now);
-        let mut each = Vec::with_capacity(outcomes.len());
-        let mut degraded_each = Vec::with_capacity(requests.len());
-        for request in requests {
-            let one = std::slice::from_ref(request);
-            let decided = match self.only_part(one) {
-                Some(part) => self.decide_on(part, one, now, outcomes).await?,
-                None if request.charges.is_empty() => Decided::at(now),
-                None => self.decide_spread(request, now, outcomes).await?,
-            };
-            each.extend((0..request.charges.len()).map(|charge| decided.of(charge)));
-            all.degraded = all.degraded.or(decided.degraded);
-            degraded_each.push(decided.degraded);
-        }
-        all.at = each.first().copied().unwrap_or(now);
-        all.each = Some(each.into_boxed_slice());
-        all.degraded_each = Some(degraded_each.into_boxed_slice());
-        Ok(all)
+        // What talks to other servers is large, and a node that is alone does not carry it.
+        Box::pin(self.decide_shared(requests, now, outcomes)).await
     }
 
     async fn give_back(&self, returns: &[GiveBack<'_>], now: Nanos) -> Result<(), StoreError> {
