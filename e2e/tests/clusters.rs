@@ -77,6 +77,7 @@ fn run(fleet: &Fleet, clients: usize, requests: usize) -> (Vec<Answer>, Vec<Valu
 
 #[test]
 fn limits_over_several_slots_are_charged_together() {
+    let _alone = tollgate_e2e::alone();
     let cluster = Cluster::start(3, 0);
     let fleet = fleet(&cluster, 3, true);
     let (answers, bodies) = run(&fleet, 12, 25);
@@ -99,6 +100,7 @@ fn limits_over_several_slots_are_charged_together() {
 /// Nodes killed while their requests are under way leave at most what they held.
 #[test]
 fn nodes_killed_mid_flight_over_admit_nothing() {
+    let _alone = tollgate_e2e::alone();
     let cluster = Cluster::start(3, 0);
     let fleet = fleet(&cluster, 3, true);
     let load = fleet.load(16, body);
@@ -127,6 +129,7 @@ fn nodes_killed_mid_flight_over_admit_nothing() {
 
 #[test]
 fn resharding_under_load_loses_and_mints_nothing() {
+    let _alone = tollgate_e2e::alone();
     let cluster = Cluster::start(3, 0);
     let fleet = fleet(&cluster, 2, true);
     let users: Vec<String> = (0..4).map(|user| format!("u{user}")).collect();
@@ -164,6 +167,7 @@ fn resharding_under_load_loses_and_mints_nothing() {
 
 #[test]
 fn service_goes_on_when_a_master_is_killed() {
+    let _alone = tollgate_e2e::alone();
     let cluster = Cluster::start(3, 1);
     let fleet = fleet(&cluster, 2, false);
     let load = fleet.load(8, |client, request| {
@@ -193,6 +197,7 @@ fn service_goes_on_when_a_master_is_killed() {
 
 #[test]
 fn sentinel_leads_to_the_new_master() {
+    let _alone = tollgate_e2e::alone();
     let sentinel = Sentinel::start();
     let urls = sentinel.urls();
     let mut args = vec!["--redis-sentinel", sentinel.master_name()];

@@ -51,6 +51,7 @@ fn used(server: &Server, user: &str, model: &str) -> u64 {
 
 #[test]
 fn strict_admits_exactly_the_quota() {
+    let _alone = tollgate_e2e::alone();
     let redis = Redis::start();
     let fleet = Fleet::patient(NODES, &rules(""), &["--redis", &redis.url()]);
     for run in 0..runs() {
@@ -77,6 +78,7 @@ fn strict_admits_exactly_the_quota() {
 
 #[test]
 fn leased_stays_within_its_bound() {
+    let _alone = tollgate_e2e::alone();
     let redis = Redis::start();
     let lent = QUOTA / 10;
     let extra = ", consistency: leased, max_overshoot: 0.1";
@@ -105,6 +107,7 @@ fn leased_stays_within_its_bound() {
 /// Nothing is left in Redis once windows have passed.
 #[test]
 fn what_is_over_is_gone() {
+    let _alone = tollgate_e2e::alone();
     let redis = Redis::start();
     let rules = "rules:
   - {rule_id: a, identifier_type: user_id, limit: 5, window: 1s, algorithm: fixed_window}
@@ -143,6 +146,7 @@ pub fn is_refused(answer: &tollgate_e2e::Answer) -> bool {
 /// Three nodes whose clocks are ten minutes apart see the same windows.
 #[test]
 fn nodes_whose_clocks_differ_agree() {
+    let _alone = tollgate_e2e::alone();
     let redis = Redis::start();
     let rules = "rules:
   - {rule_id: day, identifier_type: user_id, limit: 60, window: 1d, algorithm: fixed_window}
@@ -192,6 +196,7 @@ fn nodes_whose_clocks_differ_agree() {
 /// An answer that is lost on the way is asked for again, and charged once.
 #[test]
 fn a_lost_answer_is_charged_once() {
+    let _alone = tollgate_e2e::alone();
     let redis = Redis::start();
     let proxy = FaultProxy::start(redis.addr());
     let server = ServerBuilder::default()
@@ -217,6 +222,7 @@ fn a_lost_answer_is_charged_once() {
 /// The same request id on another node gets the first answer.
 #[test]
 fn a_request_id_is_answered_once_by_all_nodes() {
+    let _alone = tollgate_e2e::alone();
     let redis = Redis::start();
     let fleet = Fleet::patient(3, &rules(""), &["--redis", &redis.url()]);
     let body = json!({"userId": "ann", "modelId": "fixed_window", "requestId": "r1", "cost": 3});
@@ -245,6 +251,7 @@ fn a_request_id_is_answered_once_by_all_nodes() {
 /// Values with every awkward character name counters of their own, and API keys are not shown.
 #[test]
 fn nothing_a_client_sends_chooses_another_key() {
+    let _alone = tollgate_e2e::alone();
     let redis = Redis::start();
     let rules = "rules:
   - {rule_id: both, identifier_type: composite, key_by: [tenant_id, user_id], limit: 1, window: 1d, algorithm: fixed_window}
@@ -304,6 +311,7 @@ fn nothing_a_client_sends_chooses_another_key() {
 /// Whoever hangs up and asks another node again is charged once.
 #[test]
 fn a_client_that_hangs_up_and_asks_again_is_charged_once() {
+    let _alone = tollgate_e2e::alone();
     let redis = Redis::start();
     let fleet = Fleet::patient(2, &rules(""), &["--redis", &redis.url()]);
     for number in 0..60_u64 {

@@ -22,6 +22,7 @@ fn node(regional: &Redis, global: &FaultProxy) -> Server {
 
 #[test]
 fn a_region_has_its_own_limit_and_a_part_of_the_global_one() {
+    let _alone = tollgate_e2e::alone();
     let (east, west, world) = (Redis::start(), Redis::start(), Redis::start());
     let far = FaultProxy::start(world.addr());
     far.delay(Duration::from_millis(40));
@@ -53,6 +54,7 @@ fn a_region_has_its_own_limit_and_a_part_of_the_global_one() {
 /// The global store is gone: regions go on with their own limits, and their share of the global one.
 #[test]
 fn a_region_outlives_the_global_store() {
+    let _alone = tollgate_e2e::alone();
     let (east, world) = (Redis::start(), Redis::start());
     let far = FaultProxy::start(world.addr());
     let server = node(&east, &far);
@@ -74,6 +76,7 @@ fn a_region_outlives_the_global_store() {
 
 #[test]
 fn a_rule_for_a_store_that_is_not_there_is_refused() {
+    let _alone = tollgate_e2e::alone();
     let redis = Redis::start();
     let rules =
         "rules: [{rule_id: a, identifier_type: user_id, limit: 1, window: 1m, store: mars}]";
@@ -102,6 +105,7 @@ fn a_rule_for_a_store_that_is_not_there_is_refused() {
 /// A refused request leaves nothing behind in any store, whenever its client hangs up.
 #[test]
 fn clients_that_hang_up_leave_nothing_behind() {
+    let _alone = tollgate_e2e::alone();
     let (east, world) = (Redis::start(), Redis::start());
     let far = FaultProxy::start(world.addr());
     far.delay(Duration::from_millis(2));
