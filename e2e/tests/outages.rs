@@ -122,7 +122,7 @@ fn outage(name: &str, begin: impl Fn(&Scene), end: impl Fn(&Scene)) {
         counted() >= BEFORE + meanwhile + during_outage
     });
     std::thread::sleep(Duration::from_millis(600));
-    let surplus = counted() - (BEFORE + meanwhile + during_outage);
+    let surplus = counted().saturating_sub(BEFORE + meanwhile + during_outage);
     println!("{name}: {surplus} counted above what was admitted");
     assert!(surplus <= 64, "at most what was on its way: {surplus}");
     // Each worker of a node has a connection of its own, and may have to notice for itself.
