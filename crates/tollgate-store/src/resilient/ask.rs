@@ -200,8 +200,9 @@ impl<S: SharedStore> Resilient<S> {
             if let Some(failure) = decided.failed_of(place) {
                 return Err(failure);
             }
-            self.remember(std::slice::from_ref(request), &outcomes);
-            Ok(Answer { outcomes, decided: Decided { each, degraded, ..Decided::at(at) } })
+            let decided = Decided { each, degraded, ..Decided::at(at) };
+            self.remember(std::slice::from_ref(request), &outcomes, |charge| decided.of(charge));
+            Ok(Answer { outcomes, decided })
         });
         apart.collect()
     }

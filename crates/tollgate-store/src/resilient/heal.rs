@@ -164,10 +164,10 @@ impl<S: SharedStore> Resilient<S> {
         let result = said.map(|_| ()).map_err(|error| error.failure);
         // Nobody accounts for the counter between the two: he would count it twice or not at all.
         let counting = self.memory.write();
-        if let Ok(Some(status)) = said {
+        if let Ok(Some((at, status))) = said {
             let amount = sending.cost + sending.slots.len() as u64;
             self.figures.reported.fetch_add(amount, Ordering::Relaxed);
-            self.known.remember(sending.fingerprint, &status);
+            self.known.correct(sending.fingerprint, at, &status);
         }
         sending.end(result, self.inner.clock(now));
         drop(counting);
@@ -181,7 +181,7 @@ impl<S: SharedStore> Resilient<S> {
         asks: &[Ask],
         mode: Mode,
         now: Nanos,
-    ) -> Result<Option<Status>, StoreError> {
+    ) -> Result<Option<(Nanos, Status)>, StoreError> {
         let parts = owned.parts();
         let counter = owned.counter(&parts);
         let charges: SmallVec<[Charge<'_>; 4]> = asks
@@ -190,8 +190,8 @@ impl<S: SharedStore> Resilient<S> {
             .collect();
         let mut outcomes = Outcomes::new();
         let requests = [Request { charges: &charges, mode }];
-        self.inner.decide(&requests, now, &mut outcomes).await?;
-        Ok(outcomes.last().map(|outcome| outcome.status))
+        let decided = self.inner.decide(&requests, now, &mut outcomes).await?;
+        Ok(outcomes.last().map(|outcome| (decided.of(outcomes.len() - 1), outcome.status)))
     }
 }
 

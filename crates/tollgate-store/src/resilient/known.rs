@@ -14,8 +14,13 @@ use crate::leased::key::ByFingerprint;
 /// A power of two.
 const SHARDS: usize = 64;
 
+/// Answers do not overtake each other by more than this: the store's clock was set back.
+const CLOCK_STEP: Nanos = 1_000_000_000;
+
 #[derive(Debug, Clone, Copy)]
 struct Usage {
+    /// When the store said so, on its own clock.
+    at: Nanos,
     used: u64,
     reset_at: Nanos,
     /// The memory that accounts for it already; 0: none does.
@@ -25,6 +30,15 @@ struct Usage {
 impl Usage {
     const fn status(self) -> Status {
         Status { used: self.used, remaining: 0, reset_at: self.reset_at }
+    }
+
+    /// Whether the store said this after that, in whichever order the answers came. Of what it said in
+    /// one instant, more used is later.
+    const fn is_after(self, that: Self) -> bool {
+        if self.at == that.at {
+            return self.used >= that.used;
+        }
+        self.at > that.at || that.at - self.at > CLOCK_STEP
     }
 }
 
@@ -58,18 +72,24 @@ impl Known {
     }
 
     #[inline]
-    pub(super) fn remember(&self, fingerprint: u128, status: &Status) {
+    pub(super) fn remember(&self, fingerprint: u128, at: Nanos, status: &Status) {
         let Some(shard) = self.shard(fingerprint) else { return };
         let mut shard = shard.lock();
         let Generations { young, old } = &mut *shard;
-        let usage = Usage { used: status.used, reset_at: status.reset_at, carried_to: 0 };
+        let usage = Usage { at, used: status.used, reset_at: status.reset_at, carried_to: 0 };
         if let Some(known) = young.get_mut(&fingerprint) {
-            *known = usage;
+            if usage.is_after(*known) {
+                *known = usage;
+            }
+            return;
+        }
+        let older = old.get_mut(&fingerprint);
+        if older.as_ref().is_some_and(|known| !usage.is_after(**known)) {
             return;
         }
         if usage.used == 0 {
             // As good as unknown, unless more was known.
-            if let Some(known) = old.get_mut(&fingerprint) {
+            if let Some(known) = older {
                 *known = usage;
             }
             return;
@@ -79,6 +99,12 @@ impl Known {
             young.clear();
         }
         young.insert(fingerprint, usage);
+    }
+
+    /// What the store says after it was told what it missed, whatever it said before.
+    pub(super) fn correct(&self, fingerprint: u128, at: Nanos, status: &Status) {
+        self.forget(fingerprint);
+        self.remember(fingerprint, at, status);
     }
 
     /// Whether something is known of a counter that the memory does not account for.
@@ -139,6 +165,8 @@ mod tests {
         Status { used, remaining: 0, reset_at: 7 }
     }
 
+    const AT: Nanos = 7;
+
     fn take(known: &Known, fingerprint: u128) -> Option<u64> {
         let mut taken = None;
         known.hand_on(fingerprint, |status| taken = Some(status.used));
@@ -148,8 +176,8 @@ mod tests {
     #[test]
     fn the_last_word_counts_and_is_handed_on_once_to_every_memory() {
         let known = Known::new(1000);
-        known.remember(1, &status(3));
-        known.remember(1, &status(5));
+        known.remember(1, AT, &status(3));
+        known.remember(1, AT, &status(5));
         assert_eq!(known.get(1), Some(status(5)));
         assert_eq!(take(&known, 1), Some(5));
         assert!(!known.is_news(1));
@@ -158,11 +186,11 @@ mod tests {
         known.change_memory();
         assert!(known.is_news(1));
         assert_eq!(take(&known, 1), Some(5));
-        known.remember(1, &status(6));
+        known.remember(1, AT, &status(6));
         assert_eq!(take(&known, 1), Some(6), "a new word is news");
-        known.remember(2, &status(0));
+        known.remember(2, AT, &status(0));
         assert_eq!(take(&known, 2), None, "nothing used is nothing known");
-        known.remember(3, &status(1));
+        known.remember(3, AT, &status(1));
         known.forget(3);
         assert_eq!(take(&known, 3), None);
     }
@@ -172,9 +200,9 @@ mod tests {
         let known = Known::new(1_000);
         let name = |number: u128| number << 64 | number;
         for number in 0..100_000 {
-            known.remember(name(number), &status(number as u64 + 1));
+            known.remember(name(number), AT, &status(number as u64 + 1));
             // This one is seen again and again.
-            known.remember(name(5), &status(number as u64 + 1));
+            known.remember(name(5), AT, &status(number as u64 + 1));
         }
         assert!(known.len() <= 1_000 + 2 * SHARDS, "{}", known.len());
         assert_eq!(take(&known, name(5)), Some(100_000));
@@ -183,12 +211,32 @@ mod tests {
     }
 
     #[test]
+    fn answers_that_overtake_each_other_are_put_in_order() {
+        let known = Known::new(1000);
+        known.remember(1, 10, &status(3));
+        known.remember(1, 12, &status(5));
+        known.remember(1, 11, &status(4));
+        known.remember(1, 12, &status(4));
+        assert_eq!(known.get(1), Some(status(5)));
+        assert_eq!(take(&known, 1), Some(5));
+        known.remember(1, 11, &status(4));
+        assert!(!known.is_news(1), "an older word is none");
+        known.remember(1, 13, &status(2));
+        assert_eq!(known.get(1), Some(status(2)), "something was given back");
+        known.correct(1, 9, &status(8));
+        assert_eq!(known.get(1), Some(status(8)));
+        known.remember(1, 5 + 2 * CLOCK_STEP, &status(9));
+        known.remember(1, 6, &status(1));
+        assert_eq!(known.get(1), Some(status(1)), "the clock was set back");
+    }
+
+    #[test]
     fn an_older_word_does_not_come_back() {
         let known = Known::new(SHARDS * 2);
-        known.remember(0, &status(9));
+        known.remember(0, AT, &status(9));
         // Another of the same shard makes it old.
-        known.remember(1 << 64, &status(1));
-        known.remember(0, &status(0));
+        known.remember(1 << 64, AT, &status(1));
+        known.remember(0, AT + 1, &status(0));
         assert_eq!(take(&known, 0), Some(0));
     }
 }

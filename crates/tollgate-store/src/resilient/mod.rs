@@ -127,12 +127,17 @@ impl<S: SharedStore> Resilient<S> {
 
     /// Keeps what the store has just said of counters that this node may have to decide alone, or to
     /// speak of when it refuses.
-    fn remember(&self, requests: &[Request<'_>], outcomes: &[Outcome]) {
+    fn remember(
+        &self,
+        requests: &[Request<'_>],
+        outcomes: &[Outcome],
+        at: impl Fn(usize) -> Nanos,
+    ) {
         let charges = requests.iter().flat_map(|request| request.charges);
-        for (charge, outcome) in charges.zip(outcomes) {
+        for (number, (charge, outcome)) in charges.zip(outcomes).enumerate() {
             if charge.counter.home.on_failure != OnFailure::Open {
                 let fingerprint = self.fingerprints.of(&charge.counter);
-                self.known.remember(fingerprint, &outcome.status);
+                self.known.remember(fingerprint, at(number), &outcome.status);
             }
         }
     }
@@ -166,7 +171,8 @@ impl<S: SharedStore> Store for Resilient<S> {
                 Ok(self.complete(requests, &decided, first, now, outcomes))
             }
             Ok(decided) => {
-                self.remember(requests, outcomes.get(first..).unwrap_or_default());
+                let told = outcomes.get(first..).unwrap_or_default();
+                self.remember(requests, told, |charge| decided.of(charge));
                 Ok(decided)
             }
             Err(error) => {
