@@ -3,7 +3,7 @@
 //! Every part is percent-encoded, so that no value can forge a separator, a hash tag or another's key.
 //! A part that is a secret appears as a keyed hash only.
 
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use smallvec::SmallVec;
 
@@ -71,8 +71,8 @@ pub(super) struct Speller {
 impl Speller {
     pub(super) fn new(prefix: &str, secret: &[u8]) -> Self {
         // A key of any length makes an HMAC; the other branch is for the type.
-        let secret = <Hmac<Sha256> as Mac>::new_from_slice(secret)
-            .unwrap_or_else(|_| <Hmac<Sha256> as Mac>::new(&[0; 64].into()));
+        let secret = <Hmac<Sha256> as KeyInit>::new_from_slice(secret)
+            .unwrap_or_else(|_| <Hmac<Sha256> as KeyInit>::new(&[0; 64].into()));
         Self { prefix: prefix.to_owned(), secret }
     }
 

@@ -1,0 +1,23 @@
+//! The control plane: rules in a database, who may change them, and what was changed.
+//!
+//! Everything that makes up the rule set is an [`Entry`]: a rule, a line of a list, a tier, the tier of
+//! a client, a grant, a setting. A change is one transaction that writes entries, their audit records
+//! and the next revision together, so that nothing is half-written and nothing is unaudited.
+//!
+//! This crate knows no HTTP and no Redis: the server puts it behind the admin API and carries its
+//! [`Loaded`] sets to the nodes.
+
+mod error;
+mod model;
+mod records;
+mod repository;
+
+pub use error::RepositoryError;
+pub use model::{
+    Actor, ChangeNote, ClientTier, Committed, Entry, Expected, Kind, Loaded, Millis, Revision,
+    Stamp, TIER_BUCKETS, Write, tier_bucket,
+};
+pub use records::{
+    ChangeFilter, ChangeRecord, DecisionFilter, DecisionRecord, EntryFilter, Page, StoredDecision,
+};
+pub use repository::{Repository, Waker};

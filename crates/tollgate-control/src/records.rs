@@ -1,0 +1,157 @@
+//! What is kept of changes and decisions, and how it is asked for.
+
+use serde_json::Value;
+
+use crate::{Kind, Millis, Revision};
+
+/// A part of a long list: so many entries after a place. Lists of entries ascend by id; lists of
+/// records go from the newest to the oldest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The last place of the page before: an id of an entry, or the number of a record.
+    pub after: Option<String>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// Which entries of a kind are wanted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EntryFilter {
+    /// Those of this tenant's admins.
+    pub tenant: Option<String>,
+    /// Those whose id begins with this.
+    pub prefix: Option<String>,
+    /// Clients of this tier.
+    pub tier: Option<String>,
+}
+
+/// A change as the audit log has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ChangeRecord {
+    /// Its number; they ascend.
+    pub id: i64,
+    /// When.
+    pub at: Millis,
+    /// Who: the name of a token.
+    pub actor: String,
+    /// The id of the token.
+    pub token_id: String,
+    /// Such as `rule.create`.
+    pub action: String,
+    /// The kind of the entry.
+    pub kind: Kind,
+    /// The id of the entry.
+    pub entry_id: String,
+    /// The tenant that the entry belongs to.
+    pub tenant: Option<String>,
+    /// The version it got.
+    pub version: i64,
+    /// The revision that the set got.
+    pub revision: Revision,
+    /// What it was.
+    pub before: Option<Value>,
+    /// What it is.
+    pub after: Option<Value>,
+    /// The id that the admin request had.
+    pub request_id: Option<String>,
+    /// Where it came from.
+    pub address: Option<String>,
+}
+
+/// Which changes are wanted: all that is given must hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChangeFilter {
+    /// Of this kind of entry.
+    pub kind: Option<Kind>,
+    /// Of this entry.
+    pub entry_id: Option<String>,
+    /// By this actor.
+    pub actor: Option<String>,
+    /// Of this tenant's entries.
+    pub tenant: Option<String>,
+    /// Under this request id.
+    pub request_id: Option<String>,
+    /// At this time or later.
+    pub from: Option<Millis>,
+    /// Before this time.
+    pub until: Option<Millis>,
+}
+
+/// A decision, as the audit log keeps it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DecisionRecord {
+    /// Unique, so that one that is told twice is kept once: 16 bytes in hex.
+    pub event_id: String,
+    /// When.
+    pub at: Millis,
+    /// `allowed`, `rejected`, `throttled` or `queued`.
+    pub action: String,
+    /// Such as `HIT_USER_MODEL_LIMIT`.
+    pub reason: String,
+    /// Who, in one word: the first present of API key (hashed), user, address, tenant.
+    pub client_id: String,
+    /// The rule that decided.
+    pub rule_id: Option<String>,
+    /// Its scope.
+    pub scope: Option<String>,
+    /// How much of the deciding limit was used.
+    pub request_count: Option<i64>,
+    /// The deciding limit.
+    pub limit_count: Option<i64>,
+    /// When it would have passed.
+    pub retry_after_ms: Option<i64>,
+    /// What it asked for.
+    pub endpoint: Option<String>,
+    /// How.
+    pub method: Option<String>,
+    /// From where.
+    pub ip_address: Option<String>,
+    /// The user.
+    pub user_id: Option<String>,
+    /// The tenant.
+    pub tenant_id: Option<String>,
+    /// The API key, hashed.
+    pub api_key_id: Option<String>,
+    /// The model.
+    pub model_id: Option<String>,
+    /// The id that the request had.
+    pub request_id: Option<String>,
+    /// What it cost.
+    pub cost: i64,
+    /// The node that decided.
+    pub node: String,
+    /// The revision of the rule set that decided.
+    pub revision: Revision,
+}
+
+/// A decision with its number in the log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredDecision {
+    /// Its number; they ascend as they were written.
+    pub id: i64,
+    /// The decision.
+    pub record: DecisionRecord,
+}
+
+/// Which decisions are wanted: all that is given must hold.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DecisionFilter {
+    /// `allowed`, `rejected`, `throttled` or `queued`.
+    pub action: Option<String>,
+    /// Of this client.
+    pub client_id: Option<String>,
+    /// By this rule.
+    pub rule_id: Option<String>,
+    /// Of this user.
+    pub user_id: Option<String>,
+    /// Of this tenant.
+    pub tenant_id: Option<String>,
+    /// From this address.
+    pub ip_address: Option<String>,
+    /// Under this request id.
+    pub request_id: Option<String>,
+    /// At this time or later.
+    pub from: Option<Millis>,
+    /// Before this time.
+    pub until: Option<Millis>,
+}

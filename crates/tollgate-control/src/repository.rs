@@ -1,0 +1,97 @@
+//! What a database must be able to do.
+
+use async_trait::async_trait;
+
+use crate::{
+    Actor, ChangeFilter, ChangeRecord, Committed, DecisionFilter, DecisionRecord, Entry,
+    EntryFilter, Kind, Loaded, Millis, Page, RepositoryError, Revision, StoredDecision, Write,
+};
+
+/// Where the control plane keeps what it knows. One suite holds for all of them.
+#[async_trait]
+pub trait Repository: Send + Sync + 'static {
+    /// Brings the schema up to date, one process at a time, and says its version. Does nothing if it
+    /// is.
+    async fn migrate(&self) -> Result<i64, RepositoryError>;
+
+    /// The revision of the set.
+    async fn revision(&self) -> Result<Revision, RepositoryError>;
+
+    /// Raises the revision to at least this, because nodes have seen it already (the database was
+    /// restored from a backup).
+    async fn raise_revision(&self, least: Revision) -> Result<Revision, RepositoryError>;
+
+    /// The whole set, in one consistent view; of clients' tiers only the buckets that changed after
+    /// `since`.
+    async fn load(&self, since: Option<Revision>) -> Result<Loaded, RepositoryError>;
+
+    /// One entry.
+    async fn get(&self, kind: Kind, id: &str) -> Result<Option<Entry>, RepositoryError>;
+
+    /// Entries of a kind, by id.
+    async fn list(
+        &self,
+        kind: Kind,
+        filter: &EntryFilter,
+        page: &Page,
+    ) -> Result<Vec<Entry>, RepositoryError>;
+
+    /// How many entries a filter finds.
+    async fn count(&self, kind: Kind, filter: &EntryFilter) -> Result<i64, RepositoryError>;
+
+    /// Writes all of it or nothing: entries, versions of rules, audit records, the next revision (if
+    /// anything of the set is written), and word to whoever waits for changes. `base`: the revision
+    /// that the change was checked against; another one there now makes it [`RepositoryError::Stale`].
+    async fn commit(
+        &self,
+        base: Option<Revision>,
+        writes: &[Write],
+        actor: &Actor,
+    ) -> Result<Committed, RepositoryError>;
+
+    /// Every version of a rule, the newest first, also of one that was deleted (a version without a
+    /// body says so: its body is null).
+    async fn rule_versions(&self, id: &str, page: &Page) -> Result<Vec<Entry>, RepositoryError>;
+
+    /// One version of a rule.
+    async fn rule_version(&self, id: &str, version: i64) -> Result<Option<Entry>, RepositoryError>;
+
+    /// The token with this digest (SHA-256 in hex), revoked and expired ones too.
+    async fn token(&self, digest: &str) -> Result<Option<Entry>, RepositoryError>;
+
+    /// Changes, the newest first.
+    async fn changes(
+        &self,
+        filter: &ChangeFilter,
+        page: &Page,
+    ) -> Result<Vec<ChangeRecord>, RepositoryError>;
+
+    /// Keeps decisions. Those that are kept already (by their event id) are left as they are. Says how
+    /// many were new.
+    async fn record(&self, decisions: &[DecisionRecord]) -> Result<u64, RepositoryError>;
+
+    /// Decisions, the last written first.
+    async fn decisions(
+        &self,
+        filter: &DecisionFilter,
+        page: &Page,
+    ) -> Result<Vec<StoredDecision>, RepositoryError>;
+
+    /// Forgets decisions from before a time, at most so many at once; says how many.
+    async fn prune(&self, before: Millis, most: u32) -> Result<u64, RepositoryError>;
+
+    /// What wakes when another process may have changed the set; `None` where there is no such word,
+    /// and [`Repository::revision`] must be asked now and then.
+    async fn waker(&self) -> Result<Option<Box<dyn Waker>>, RepositoryError>;
+
+    /// Ends all connections.
+    async fn close(&self);
+}
+
+/// Waits for changes.
+#[async_trait]
+pub trait Waker: Send {
+    /// Returns when the set may have changed, or when the connection is lost, which is an error: get
+    /// another one, and look at the revision, for words may have been missed.
+    async fn wait(&mut self) -> Result<(), RepositoryError>;
+}
