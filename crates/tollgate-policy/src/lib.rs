@@ -10,6 +10,7 @@
 
 mod attributes;
 mod check;
+mod client_tiers;
 mod compile;
 mod compile_limit;
 mod compile_matcher;
@@ -37,6 +38,7 @@ pub use attributes::{Attributes, Known};
 pub use check::{
     MAX_DESCRIPTION_BYTES, MAX_NAME_BYTES, MAX_RULE_ID_BYTES, MAX_VALUE_BYTES, MAX_WINDOW,
 };
+pub use client_tiers::{CLIENT_BUCKETS, ClientTiers, client_bucket};
 pub use compile::{DEFAULT_RULE_ID, DEFAULT_SCOPE, MAX_RULES};
 pub use compile_limit::{DEFAULT_SLOT_TTL, MAX_LIMITS, MAX_LOG_QUOTA, MAX_QUOTA, MAX_SLOTS};
 pub use compile_matcher::{MAX_KEY_PARTS, MAX_PATTERNS, MAX_VALUES};

@@ -1,5 +1,7 @@
 //! A rule set: everything compiled from one rule file.
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 use tollgate_core::Nanos;
 
@@ -9,7 +11,7 @@ use crate::model::STANDARD_SCOPES;
 use crate::raw::RuleFile;
 use crate::resolve::Rank;
 use crate::tiers::Tiers;
-use crate::{Attributes, Known, ListEntry, Listed, NoMatch, Problems, Rule};
+use crate::{Attributes, ClientTiers, Known, ListEntry, Listed, NoMatch, Problems, Rule};
 
 /// Everything compiled from one rule file: immutable, to be swapped as a whole.
 #[derive(Debug, Clone, Default)]
@@ -21,7 +23,8 @@ pub struct RuleSet {
     by_id: HashMap<Box<str>, u32>,
     deny: List,
     allow: List,
-    tiers: Tiers,
+    pub(crate) tiers: Tiers,
+    client_tiers: Arc<ClientTiers>,
     no_match: NoMatch,
     digest: u64,
 }
@@ -59,7 +62,20 @@ impl RuleSet {
         let by_id = |(place, rule): (usize, &Rule)| (rule.id.as_str().into(), place as u32);
         let by_id = rules.iter().enumerate().map(by_id).collect();
         let index = Index::new(&rules);
-        Self { rules, ranks, index, default_rule, by_id, deny, allow, tiers, no_match, digest }
+        let client_tiers = Arc::default();
+        Self {
+            rules,
+            ranks,
+            index,
+            default_rule,
+            by_id,
+            deny,
+            allow,
+            tiers,
+            client_tiers,
+            no_match,
+            digest,
+        }
     }
 
     /// Where the request is listed: the deny list comes first.
@@ -73,10 +89,23 @@ impl RuleSet {
         denied.or_else(|| self.allow.find(request, address, now).map(Listed::Allowed))
     }
 
-    /// The tier of a request: the stated one, else that of its key, user or tenant, else the
-    /// default tier.
+    /// The tier of a request: the stated one, else that of its key, user or tenant by the file, else
+    /// by [`RuleSet::client_tiers`], else the default tier.
     pub fn tier_of<'a>(&'a self, request: &Attributes<'a>) -> Option<&'a str> {
-        request.get(Known::Tier).or_else(|| self.tiers.of(request))
+        let stated = request.get(Known::Tier);
+        let found = stated.or_else(|| self.tiers.of(request).map(|(_, tier)| tier));
+        let found = found.or_else(|| self.client_tiers.of(request).map(|(_, tier)| tier));
+        found.or(self.tiers.default.as_deref())
+    }
+
+    /// The tiers of clients that are kept beside the file.
+    pub fn client_tiers(&self) -> &Arc<ClientTiers> {
+        &self.client_tiers
+    }
+
+    /// Puts tiers of clients beside the file.
+    pub fn set_client_tiers(&mut self, tiers: Arc<ClientTiers>) {
+        self.client_tiers = tiers;
     }
 
     /// The active rules, in the order of the file, without the default rule.

@@ -2,9 +2,9 @@
 
 use hashbrown::HashMap;
 
-use crate::{Attributes, Known};
+use crate::{Attributes, ListKind};
 
-/// Tiers of clients, and the tier of all others.
+/// The tiers that the rule file gives to clients, and the tier of all others.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tiers {
     pub(crate) default: Option<String>,
@@ -14,17 +14,16 @@ pub(crate) struct Tiers {
 }
 
 impl Tiers {
-    /// By key, then user, then tenant, then the default.
-    pub(crate) fn of(&self, request: &Attributes<'_>) -> Option<&str> {
+    /// By key, then user, then tenant, and by which of them.
+    pub(crate) fn of(&self, request: &Attributes<'_>) -> Option<(ListKind, &str)> {
         let maps = [
-            (Known::ApiKey, &self.by_key),
-            (Known::UserId, &self.by_user),
-            (Known::TenantId, &self.by_tenant),
+            (ListKind::ApiKey, &self.by_key),
+            (ListKind::UserId, &self.by_user),
+            (ListKind::TenantId, &self.by_tenant),
         ];
-        maps.into_iter()
-            .filter(|(_, map)| !map.is_empty())
-            .find_map(|(known, map)| request.get(known).and_then(|value| map.get(value)))
-            .map(|tier| &**tier)
-            .or(self.default.as_deref())
+        maps.into_iter().filter(|(_, map)| !map.is_empty()).find_map(|(kind, map)| {
+            let value = request.get(kind.attribute())?;
+            map.get(value).map(|tier| (kind, &**tier))
+        })
     }
 }
