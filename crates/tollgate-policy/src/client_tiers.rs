@@ -217,12 +217,13 @@ mod tests {
         let entries: Vec<_> =
             names.iter().map(|name| (ListKind::UserId, name.as_str(), "pro")).collect();
         let tiers = tiers(&entries);
-        let changed = tiers.with_bucket(7, []);
+        let emptied = client_bucket(ListKind::UserId, "user-7");
+        let changed = tiers.with_bucket(emptied, []);
         for (place, (one, other)) in tiers.buckets.iter().zip(&changed.buckets).enumerate() {
             match (one, other) {
                 (Some(one), Some(other)) => assert!(Arc::ptr_eq(one, other)),
                 (None, None) => {}
-                _ => assert_eq!(place, 7),
+                _ => assert_eq!(place, usize::from(emptied)),
             }
         }
         assert!(changed.len() < tiers.len());
