@@ -1,4 +1,6 @@
-//! Why a repository could not do what it was asked.
+//! What goes wrong.
+
+use std::fmt;
 
 use crate::Kind;
 
@@ -34,4 +36,59 @@ pub enum RepositoryError {
         /// The newest this program knows.
         known: i64,
     },
+}
+
+/// One thing that is wrong with what was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FieldProblem {
+    /// Which field.
+    pub field: Option<String>,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for FieldProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.field {
+            Some(field) => write!(f, "{field}: {}", self.message),
+            None => f.write_str(&self.message),
+        }
+    }
+}
+
+/// Why a change was not made, or a question not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// What was sent is wrong.
+    #[error("{}", listed(.0))]
+    Invalid(Vec<FieldProblem>),
+    /// There is no such thing, or it belongs to another tenant.
+    #[error("there is no {0} {1:?}")]
+    NotFound(&'static str, String),
+    /// It is there already, or has another version than the caller said.
+    #[error("{0}")]
+    Conflict(String),
+    /// The caller's `If-Match` names another version than the one there is.
+    #[error("the version is {have}, not the one of If-Match: get it again, and change that")]
+    PreconditionFailed {
+        /// The version there is, as an entity tag; `none` if there is none.
+        have: String,
+    },
+    /// The database failed.
+    #[error(transparent)]
+    Repository(#[from] RepositoryError),
+    /// Something that should not be.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl ControlError {
+    /// One field is wrong.
+    pub fn invalid(field: &str, message: impl Into<String>) -> Self {
+        Self::Invalid(vec![FieldProblem { field: Some(field.to_owned()), message: message.into() }])
+    }
+}
+
+fn listed(problems: &[FieldProblem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }

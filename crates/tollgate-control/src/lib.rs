@@ -7,12 +7,20 @@
 //! This crate knows no HTTP and no Redis: the server puts it behind the admin API and carries its
 //! [`Loaded`] sets to the nodes.
 
+mod compiled;
+pub mod content;
+pub mod document;
+pub mod draft;
 mod error;
 mod model;
 mod records;
 mod repository;
+mod service;
+mod tenant;
+mod token;
 
-pub use error::RepositoryError;
+pub use compiled::{CompileError, Compiled};
+pub use error::{ControlError, FieldProblem, RepositoryError};
 pub use model::{
     Actor, ChangeNote, ClientTier, Committed, Entry, Expected, Kind, Loaded, Millis, Revision,
     Stamp, TIER_BUCKETS, Write, tier_bucket,
@@ -21,3 +29,9 @@ pub use records::{
     ChangeFilter, ChangeRecord, DecisionFilter, DecisionRecord, EntryFilter, Page, StoredDecision,
 };
 pub use repository::{Repository, Waker};
+pub use service::{
+    Applied, Changed, Control, ControlOptions, Current, FIRST_TOKEN, NewToken, Precondition, Put,
+    Step, StepKind,
+};
+pub use tenant::{TENANT_SCOPE, tenant_scope};
+pub use token::{Identity, MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, Role, digest};

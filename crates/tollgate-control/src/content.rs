@@ -1,0 +1,128 @@
+//! The rule set as it travels to nodes, and as they keep it: a document, and clients' tiers in buckets.
+//!
+//! Every part is named by the hash of its bytes, so that a node that has a part does not fetch it again:
+//! a changed rule does not move a million clients.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{ClientTier, Revision};
+
+/// The form of sets that this program writes and reads. A node that is given another keeps its own.
+pub const FORMAT: u32 = 1;
+
+/// A part of a set, as bytes.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The hash of the bytes.
+    pub hash: u64,
+    /// The bytes.
+    pub bytes: Arc<[u8]>,
+}
+
+impl Part {
+    /// A part of these bytes.
+    pub fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
+        let bytes = bytes.into();
+        Self { hash: xxh3_64(&bytes), bytes }
+    }
+}
+
+impl std::fmt::Debug for Part {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Part({:016x}, {} bytes)", self.hash, self.bytes.len())
+    }
+}
+
+/// A rule set as it travels.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Content {
+    /// Which database it comes from.
+    pub installation: String,
+    /// Its revision there.
+    pub revision: Revision,
+    /// `on`, `shadow` or `off`; `None`: as each node is configured.
+    pub enforcement: Option<String>,
+    /// The rule file, in JSON.
+    pub document: Part,
+    /// Clients' tiers, by bucket; empty ones are left out.
+    pub buckets: BTreeMap<u16, Part>,
+}
+
+impl Content {
+    /// The document as text.
+    pub fn document_text(&self) -> Result<&str, std::str::Utf8Error> {
+        std::str::from_utf8(&self.document.bytes)
+    }
+}
+
+/// The kinds of clients, by the number they have in a bucket's bytes.
+const KINDS: [&str; 3] = ["api_key", "user_id", "tenant_id"];
+
+/// The bytes of a bucket: for each client its kind, and its name and tier with their lengths before them.
+/// Clients of a kind that is not known, or with names longer than any may be, are left out.
+pub fn encode_bucket(clients: &[ClientTier]) -> Part {
+    let mut bytes = Vec::with_capacity(clients.len() * 40);
+    for client in clients {
+        let kind = KINDS.iter().position(|kind| *kind == client.identifier_type);
+        let lengths = (u16::try_from(client.identifier.len()), u16::try_from(client.tier.len()));
+        let (Some(kind), (Ok(name), Ok(tier))) = (kind, lengths) else { continue };
+        bytes.push(kind as u8);
+        bytes.extend_from_slice(&name.to_le_bytes());
+        bytes.extend_from_slice(client.identifier.as_bytes());
+        bytes.extend_from_slice(&tier.to_le_bytes());
+        bytes.extend_from_slice(client.tier.as_bytes());
+    }
+    Part::new(bytes)
+}
+
+/// The clients of a bucket: kind, name, tier. `None` where the bytes are not those of a bucket.
+pub fn decode_bucket(mut bytes: &[u8]) -> Option<Vec<(&'static str, &str, &str)>> {
+    fn text<'b>(bytes: &mut &'b [u8]) -> Option<&'b str> {
+        let (length, rest) = bytes.split_first_chunk::<2>()?;
+        let (text, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+        *bytes = rest;
+        std::str::from_utf8(text).ok()
+    }
+    let mut clients = Vec::with_capacity(bytes.len() / 32);
+    while let Some((kind, rest)) = bytes.split_first() {
+        bytes = rest;
+        let kind = KINDS.get(usize::from(*kind))?;
+        clients.push((*kind, text(&mut bytes)?, text(&mut bytes)?));
+    }
+    Some(clients)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_comes_back_as_it_was() {
+        let client = |kind: &str, name: &str, tier: &str| ClientTier {
+            identifier_type: kind.to_owned(),
+            identifier: name.to_owned(),
+            tier: tier.to_owned(),
+        };
+        let clients = [
+            client("user_id", "ann", "pro"),
+            client("api_key", "", "\u{1f980}"),
+            client("tenant_id", &"x".repeat(300), "free"),
+            client("ip", "left out", "free"),
+        ];
+        let part = encode_bucket(&clients);
+        let decoded = decode_bucket(&part.bytes).unwrap();
+        assert_eq!(decoded.len(), 3);
+        assert_eq!(decoded[0], ("user_id", "ann", "pro"));
+        assert_eq!(decoded[1], ("api_key", "", "\u{1f980}"));
+        assert_eq!(decoded[2].1.len(), 300);
+        for cut in 1..part.bytes.len() {
+            let whole = decode_bucket(&part.bytes[..cut]);
+            assert!(whole.is_none_or(|clients| clients.len() < 3), "{cut}");
+        }
+        assert_eq!(decode_bucket(&[9]), None);
+        assert_eq!(decode_bucket(&[]), Some(vec![]));
+    }
+}
