@@ -103,7 +103,7 @@ impl<S: Store> Engine<S> {
             }
             return;
         }
-        collect(&decision.resolution, request, tier, lines);
+        collect(&decision.resolution, request, tier, now, lines);
     }
 
     /// In shadow a refusal is only reported.

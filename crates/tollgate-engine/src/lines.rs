@@ -1,7 +1,7 @@
 //! From the rules that apply to what is asked of the store.
 
 use smallvec::SmallVec;
-use tollgate_core::{Ask, SlotId};
+use tollgate_core::{Ask, Nanos, SlotId};
 use tollgate_policy::{
     Action, Consistency, Known, OnStoreFailure, Quota, Resolution, Rule, RuleLimit, Unit,
 };
@@ -22,11 +22,13 @@ pub(crate) struct Line<'r> {
 
 pub(crate) type Lines<'r> = SmallVec<[Line<'r>; 8]>;
 
-/// The limits of the applying rules that hold for this tier, with their costs.
+/// The limits of the applying rules that hold for this tier, with what is granted to the client, and
+/// their costs.
 pub(crate) fn collect<'r>(
     resolution: &Resolution<'r, 'r>,
     request: &Request<'_>,
     tier: Option<&str>,
+    now: Nanos,
     lines: &mut Lines<'r>,
 ) {
     let applied = resolution.enforced.iter().chain(&resolution.observed);
@@ -42,7 +44,7 @@ pub(crate) fn collect<'r>(
             Unit::Tokens => request.tokens.unwrap_or(0),
             Unit::Concurrency => 1,
         };
-        for limit in &rule.limits {
+        for limit in rule.limits_for(&request.attributes, now) {
             if let Some(Quota::Limited(quota)) = limit.for_tier(tier) {
                 lines.push(Line { applied: number, rule, limit, quota, role, cost });
             }

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use tollgate_core::{LATEST, Nanos, SECOND};
 
+use crate::node::Spot;
 use crate::problem::Report;
 use crate::raw::At;
 
@@ -82,6 +83,19 @@ pub(crate) fn choice<T: Copy>(
         report.add(*at, Some(field), message);
     }
     found
+}
+
+/// A field that must be there.
+pub(crate) fn require<'f>(
+    value: Option<&'f At<String>>,
+    at: Spot,
+    field: &str,
+    report: &mut Report,
+) -> Option<&'f At<String>> {
+    if value.is_none() {
+        report.add(at, Some(field), "is missing");
+    }
+    value
 }
 
 /// A share of one, in millionths.

@@ -3,11 +3,11 @@
 use hashbrown::{HashMap, HashSet};
 
 use crate::check::{
-    MAX_DESCRIPTION_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES, choice, instant, plain,
+    MAX_DESCRIPTION_BYTES, MAX_NAME_BYTES, MAX_VALUE_BYTES, choice, instant, plain, require,
 };
+use crate::compile_grants::compile_grants;
 use crate::compile_rule::{Context, compile_rule};
 use crate::lists::{List, ListEntry, ListKind, parse_network};
-use crate::node::Spot;
 use crate::problem::Report;
 use crate::raw::{At, RawDefault, RawEntry, RawQuota, RawRule, RuleFile};
 use crate::set::Parts;
@@ -51,18 +51,23 @@ fn check(file: &RuleFile, report: &mut Report) -> Parts {
     let scopes = scopes.chain(default.as_ref().map(|_| DEFAULT_SCOPE)).collect();
     let context = Context { tiers: tier_names, scopes };
     check_ids(file, default.is_some(), report);
-    let mut rules = Vec::new();
+    let (mut rules, mut inactive) = (Vec::new(), Vec::new());
     for raw in &file.rules {
-        if let Some(rule) = check_rule(raw, false, &context, report)
-            && raw.is_active.as_ref().is_none_or(|flag| flag.value)
-        {
-            rules.push(rule);
-        }
+        let is_active = raw.is_active.as_ref().is_none_or(|flag| flag.value);
+        let list = if is_active { &mut rules } else { &mut inactive };
+        list.extend(check_rule(raw, false, &context, report));
     }
+    let mut default_rule = default.as_ref().and_then(|raw| check_rule(raw, true, &context, report));
+    let ids = file.rules.iter().filter_map(|raw| raw.rule_id.as_ref());
+    let ids = ids.map(|id| id.value.as_str()).chain(default.as_ref().map(|_| DEFAULT_RULE_ID));
+    // Grants on inactive rules are checked and wait.
+    let rules_and_default = rules.iter_mut().chain(&mut default_rule).chain(&mut inactive);
+    let grants = compile_grants(&file.grants, &ids.collect(), rules_and_default, report);
     let no_match = file.no_match.as_ref();
     Parts {
         rules,
-        default_rule: default.and_then(|raw| check_rule(&raw, true, &context, report)),
+        default_rule,
+        grants,
         deny: compile_list(&file.deny_list, report),
         allow: compile_list(&file.allow_list, report),
         tiers,
@@ -198,18 +203,6 @@ fn compile_tiers<'f>(file: &'f RuleFile, report: &mut Report) -> (Tiers, Option<
         }
     }
     (tiers, names)
-}
-
-fn require<'f>(
-    value: Option<&'f At<String>>,
-    at: Spot,
-    field: &str,
-    report: &mut Report,
-) -> Option<&'f At<String>> {
-    if value.is_none() {
-        report.add(at, Some(field), "is missing");
-    }
-    value
 }
 
 fn compile_list(raw: &[RawEntry], report: &mut Report) -> List {

@@ -297,11 +297,7 @@ fn compile_quota(
     report: &mut Report,
 ) -> Option<Quota> {
     let RawQuota::Number(number) = raw.value else { return Some(Quota::Unlimited) };
-    let most = match spec.algorithm {
-        Algorithm::SlidingWindowLog => MAX_LOG_QUOTA,
-        Algorithm::Concurrency => MAX_SLOTS,
-        _ => MAX_QUOTA,
-    };
+    let most = most_of(spec.algorithm);
     let message = match u64::try_from(number) {
         Err(_) if number < 0 => NEGATIVE.to_owned(),
         Ok(quota) if quota <= most => {
@@ -317,6 +313,15 @@ fn compile_quota(
     };
     report.add(raw.at, Some(field), message);
     None
+}
+
+/// The highest quota of limits that count like this.
+pub(crate) const fn most_of(algorithm: Algorithm) -> u64 {
+    match algorithm {
+        Algorithm::SlidingWindowLog => MAX_LOG_QUOTA,
+        Algorithm::Concurrency => MAX_SLOTS,
+        _ => MAX_QUOTA,
+    }
 }
 
 fn tag(algorithm: Algorithm, window: &Window) -> String {

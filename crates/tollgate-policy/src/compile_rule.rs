@@ -92,6 +92,7 @@ pub(crate) fn compile_rule(
         starts_at,
         ends_at,
         is_default,
+        grants: None,
     }
 }
 

@@ -12,10 +12,12 @@ mod attributes;
 mod check;
 mod client_tiers;
 mod compile;
+mod compile_grants;
 mod compile_limit;
 mod compile_matcher;
 mod compile_rule;
 mod fields;
+mod grants;
 mod index;
 mod lists;
 mod matcher;
@@ -40,13 +42,15 @@ pub use check::{
 };
 pub use client_tiers::{CLIENT_BUCKETS, ClientTiers, client_bucket};
 pub use compile::{DEFAULT_RULE_ID, DEFAULT_SCOPE, MAX_RULES};
+pub use compile_grants::{MAX_GRANTS, MAX_RAISED_QUOTAS};
 pub use compile_limit::{DEFAULT_SLOT_TTL, MAX_LIMITS, MAX_LOG_QUOTA, MAX_QUOTA, MAX_SLOTS};
 pub use compile_matcher::{MAX_KEY_PARTS, MAX_PATTERNS, MAX_VALUES};
 pub use compile_rule::{DEFAULT_OVERSHOOT_PPM, MAX_DELAY_MS};
+pub use grants::Grant;
 pub use lists::{ListEntry, ListKind, Listed};
 pub use model::{
     Action, Consistency, IdentifierType, KeyPart, NoMatch, OnStoreFailure, Quota, Rule, RuleLimit,
-    STANDARD_SCOPES, Unit,
+    STANDARD_SCOPES, TENANT_SCOPE_PREFIX, Unit,
 };
 pub use node::{MAX_ALIASED_NODES, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 pub use path::{MAX_PATH_BYTES, PathError, normalize_path};

@@ -147,7 +147,7 @@ impl List {
 
 /// A borrowed key of the exact index.
 #[derive(Hash)]
-struct ExactKey<'a>(Known, &'a str);
+pub(crate) struct ExactKey<'a>(pub(crate) Known, pub(crate) &'a str);
 
 impl hashbrown::Equivalent<(Known, Box<str>)> for ExactKey<'_> {
     fn equivalent(&self, key: &(Known, Box<str>)) -> bool {

@@ -2,6 +2,7 @@
 
 use tollgate_core::{Limit, Nanos};
 
+use crate::grants::RuleGrants;
 use crate::matcher::{Costs, Matcher};
 use crate::{KeyPlaces, Known};
 
@@ -260,6 +261,7 @@ pub struct Rule {
     pub standard_scope_rank: Option<u8>,
     pub(crate) matcher: Matcher,
     pub(crate) costs: Costs,
+    pub(crate) grants: Option<Box<RuleGrants>>,
 }
 
 impl Rule {
@@ -268,11 +270,26 @@ impl Rule {
         self.key.iter().any(KeyPart::is_identity)
     }
 
+    /// True for a rule that a tenant's own administrator made: it comes on top of what the
+    /// installation says, and takes nothing of that away.
+    pub fn is_of_tenant(&self) -> bool {
+        self.scope.starts_with(TENANT_SCOPE_PREFIX)
+    }
+
+    /// Whether the system default yields to this enforcing rule where it applies.
+    pub(crate) fn displaces_default(&self, default: &Self) -> bool {
+        (self.is_keyed_by_identity() || self.overrides.contains(&default.scope))
+            && !self.is_of_tenant()
+    }
+
     /// True where the rule is only reported.
     pub fn is_log_only(&self) -> bool {
         self.action == Action::LogOnly
     }
 }
+
+/// What the scopes of rules begin with that administrators of tenants make.
+pub const TENANT_SCOPE_PREFIX: &str = "tenant:";
 
 /// The standard scopes, in the order in which they give `effectiveLimit`.
 pub const STANDARD_SCOPES: [&str; 7] = [

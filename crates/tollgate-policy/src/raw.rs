@@ -25,6 +25,7 @@ pub struct RuleFile {
     /// Absent: any tier name goes.
     pub(crate) tiers: Option<Vec<RawTier>>,
     pub(crate) client_tiers: Vec<RawClientTier>,
+    pub(crate) grants: Vec<RawGrant>,
     pub(crate) default: RawDefault,
     pub(crate) no_match: Text,
     pub(crate) digest: u64,
@@ -156,4 +157,18 @@ pub(crate) struct RawClientTier {
     pub(crate) kind: Text,
     pub(crate) value: Text,
     pub(crate) tier: Text,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct RawGrant {
+    pub(crate) path: String,
+    pub(crate) at: Spot,
+    pub(crate) rule_id: Text,
+    pub(crate) kind: Text,
+    pub(crate) value: Text,
+    pub(crate) extra: Int,
+    /// Whether there is one, be it of the wrong type.
+    pub(crate) has_extra: bool,
+    pub(crate) expires_at: Text,
+    pub(crate) reason: Text,
 }

@@ -6,12 +6,12 @@ use crate::fields::{Fields, as_bool, as_quota, as_text, as_texts};
 use crate::node::{self, Kind, Node};
 use crate::problem::Report;
 use crate::raw::{
-    At, RawApplies, RawClientTier, RawCost, RawDefault, RawEntry, RawLimit, RawRule, RawTier,
-    RuleFile,
+    At, RawApplies, RawClientTier, RawCost, RawDefault, RawEntry, RawGrant, RawLimit, RawRule,
+    RawTier, RuleFile,
 };
 
 pub(crate) const FILE_FIELDS: &[&str] =
-    &["rules", "allow_list", "deny_list", "tiers", "client_tiers", "default", "no_match"];
+    &["rules", "allow_list", "deny_list", "tiers", "client_tiers", "grants", "default", "no_match"];
 
 /// Fields of a rule that the default rule has too, beside those of a limit.
 pub(crate) const DEFAULT_FIELDS: &[&str] = &[
@@ -76,6 +76,8 @@ pub(crate) const COST_FIELDS: &[&str] = &["endpoint", "method", "cost"];
 pub(crate) const ENTRY_FIELDS: &[&str] = &["type", "value", "reason", "expires_at"];
 pub(crate) const TIER_FIELDS: &[&str] = &["name", "description", "is_default"];
 pub(crate) const CLIENT_TIER_FIELDS: &[&str] = &["type", "value", "tier"];
+pub(crate) const GRANT_FIELDS: &[&str] =
+    &["rule_id", "type", "value", "extra", "expires_at", "reason"];
 
 /// Reads a file; `None` where it is not even a map.
 pub(crate) fn read_file(text: &str, source: &str, report: &mut Report) -> Option<RuleFile> {
@@ -96,6 +98,7 @@ pub(crate) fn read_file(text: &str, source: &str, report: &mut Report) -> Option
     file.tiers = fields.list("tiers", report).map(|items| read_tiers(items, report));
     let items = fields.list("client_tiers", report).unwrap_or_default();
     file.client_tiers = read_client_tiers(items, report);
+    file.grants = read_grants(fields.list("grants", report).unwrap_or_default(), report);
     if let Some(node) = fields.node("default") {
         file.default = read_default(node, report);
     }
@@ -277,6 +280,25 @@ fn read_client_tiers(items: &[Node], report: &mut Report) -> Vec<RawClientTier> 
             kind: fields.text("type", report),
             value: fields.text("value", report),
             tier: fields.text("tier", report),
+        })
+    };
+    items.iter().enumerate().filter_map(read).collect()
+}
+
+fn read_grants(items: &[Node], report: &mut Report) -> Vec<RawGrant> {
+    let read = |(index, item): (usize, &Node)| {
+        let path = format!("grants[{index}]");
+        let grant = Fields::open(item, &path, GRANT_FIELDS, report)?;
+        Some(RawGrant {
+            path,
+            at: grant.at,
+            rule_id: grant.text("rule_id", report),
+            kind: grant.text("type", report),
+            value: grant.text("value", report),
+            extra: grant.int("extra", report),
+            has_extra: grant.node("extra").is_some(),
+            expires_at: grant.text("expires_at", report),
+            reason: grant.text("reason", report),
         })
     };
     items.iter().enumerate().filter_map(read).collect()

@@ -104,17 +104,14 @@ impl RuleSet {
     }
 
     /// Adds the system default unless an enforcing rule keyed by an identity applies, or one that
-    /// replaces its scope.
+    /// replaces its scope. Rules of tenants may only tighten, so they count for neither.
     pub(crate) fn add_default<'s, 'a>(
         &'s self,
         resolution: &mut Resolution<'s, 'a>,
         seen: &Seen<'_, 'a>,
     ) {
         let Some(rule) = &self.default_rule else { return };
-        let yields = resolution.enforced.iter().any(|applied| {
-            applied.rule.is_keyed_by_identity() || applied.rule.overrides.contains(&rule.scope)
-        });
-        if yields {
+        if resolution.enforced.iter().any(|applied| applied.rule.displaces_default(rule)) {
             return;
         }
         let Some(fit) = rule.fit(seen) else { return };

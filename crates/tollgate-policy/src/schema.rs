@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 use tollgate_core::{Algorithm, CalendarUnit};
 
 use crate::{
-    Action, IdentifierType, ListKind, MAX_DELAY_MS, MAX_KEY_PARTS, MAX_LIMITS, MAX_PATTERNS,
-    MAX_QUOTA, MAX_RULES, NoMatch, OnStoreFailure, Unit,
+    Action, IdentifierType, ListKind, MAX_DELAY_MS, MAX_GRANTS, MAX_KEY_PARTS, MAX_LIMITS,
+    MAX_PATTERNS, MAX_QUOTA, MAX_RULES, NoMatch, OnStoreFailure, Unit,
 };
 
 /// The JSON Schema (draft 2020-12) of rule files, for editors.
@@ -35,6 +35,10 @@ pub fn rule_file_schema() -> Value {
             "client_tiers": {
                 "description": "Which plan a key, user or tenant has.",
                 "type": "array", "items": {"$ref": "#/$defs/client_tier"}
+            },
+            "grants": {
+                "description": "Extra quota of clients on single rules, until a date.",
+                "type": "array", "maxItems": MAX_GRANTS, "items": {"$ref": "#/$defs/grant"}
             },
             "default": {
                 "description": "The system default (100 requests per hour per user_id and model_id): false or none switches it off, a map replaces parts of it.",
@@ -96,7 +100,23 @@ pub fn rule_file_schema() -> Value {
                     "value": text("The key, user or tenant."),
                     "tier": text("Its plan.")
                 }
-            }
+            },
+            "grant": grant()
+        }
+    })
+}
+
+fn grant() -> Value {
+    json!({
+        "type": "object", "additionalProperties": false,
+        "required": ["rule_id", "type", "value", "extra", "expires_at"],
+        "properties": {
+            "rule_id": text("The rule."),
+            "type": names(ListKind::ALL, ListKind::name),
+            "value": text("The key, user, tenant or address; it must be a part of the rule's key."),
+            "extra": {"description": "How much more every limit of the rule gives.", "type": "integer", "minimum": 1, "maximum": MAX_QUOTA},
+            "expires_at": instant("From then on it is as if absent."),
+            "reason": text("Why it was given.")
         }
     })
 }
@@ -246,6 +266,7 @@ mod tests {
             ("/$defs/entry/anyOf/1/properties", set(&[ENTRY_FIELDS])),
             ("/$defs/tier/anyOf/1/properties", set(&[TIER_FIELDS])),
             ("/$defs/client_tier/properties", set(&[CLIENT_TIER_FIELDS])),
+            ("/$defs/grant/properties", set(&[GRANT_FIELDS])),
         ] {
             assert_eq!(properties(&schema, pointer), fields, "{pointer}");
         }

@@ -11,7 +11,7 @@ use crate::model::STANDARD_SCOPES;
 use crate::raw::RuleFile;
 use crate::resolve::Rank;
 use crate::tiers::Tiers;
-use crate::{Attributes, ClientTiers, Known, ListEntry, Listed, NoMatch, Problems, Rule};
+use crate::{Attributes, ClientTiers, Grant, Known, ListEntry, Listed, NoMatch, Problems, Rule};
 
 /// Everything compiled from one rule file: immutable, to be swapped as a whole.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +25,7 @@ pub struct RuleSet {
     allow: List,
     pub(crate) tiers: Tiers,
     client_tiers: Arc<ClientTiers>,
+    grants: Vec<Grant>,
     no_match: NoMatch,
     digest: u64,
 }
@@ -36,6 +37,7 @@ pub(crate) struct Parts {
     pub(crate) deny: List,
     pub(crate) allow: List,
     pub(crate) tiers: Tiers,
+    pub(crate) grants: Vec<Grant>,
     pub(crate) no_match: NoMatch,
     pub(crate) digest: u64,
 }
@@ -57,7 +59,7 @@ impl RuleSet {
     }
 
     pub(crate) fn assemble(parts: Parts) -> Self {
-        let Parts { rules, default_rule, deny, allow, tiers, no_match, digest } = parts;
+        let Parts { rules, default_rule, deny, allow, tiers, grants, no_match, digest } = parts;
         let ranks = ranks(&rules);
         let by_id = |(place, rule): (usize, &Rule)| (rule.id.as_str().into(), place as u32);
         let by_id = rules.iter().enumerate().map(by_id).collect();
@@ -73,6 +75,7 @@ impl RuleSet {
             allow,
             tiers,
             client_tiers,
+            grants,
             no_match,
             digest,
         }
@@ -137,6 +140,11 @@ impl RuleSet {
     /// The entries of the allow list.
     pub fn allow_list(&self) -> &[ListEntry] {
         self.allow.entries()
+    }
+
+    /// The grants, those that have expired included.
+    pub fn grants(&self) -> &[Grant] {
+        &self.grants
     }
 
     /// A hash of the content: the same for files that differ in comments, layout or the order of
