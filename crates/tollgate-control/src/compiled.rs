@@ -49,13 +49,12 @@ impl Compiled {
         let rules = match before.filter(is_same) {
             Some(before) if same.is_some() => Arc::clone(&before.rules),
             other => {
-                let mut rules = match other {
-                    Some(before) => RuleSet::clone(&before.rules),
-                    None => {
-                        let text = content.document_text();
-                        let text = text.map_err(|_| CompileError::Damaged("it is no text"))?;
-                        document::compile(text).map_err(CompileError::Wrong)?
-                    }
+                let mut rules = if let Some(before) = other {
+                    RuleSet::clone(&before.rules)
+                } else {
+                    let text = content.document_text();
+                    let text = text.map_err(|_| CompileError::Damaged("it is no text"))?;
+                    document::compile(text).map_err(CompileError::Wrong)?
                 };
                 rules.set_client_tiers(Arc::clone(&clients));
                 Arc::new(rules)

@@ -68,10 +68,10 @@ pub fn listed(
     let (kind_of, identifier) = fields.client(&LIST_TYPES)?;
     let mut line = json!({ "identifier_type": kind_of, "identifier": identifier });
     if let Some(reason) = fields.text("reason", MAX_TEXT)? {
-        line["reason"] = reason.into();
+        add(&mut line, "reason", reason);
     }
     if let Some(until) = fields.future("expires_at", now)? {
-        line["expires_at"] = until.into();
+        add(&mut line, "expires_at", until);
     }
     Ok(Draft { kind, id: client_line(&kind_of, &identifier, hide_key), body: line })
 }
@@ -83,11 +83,11 @@ pub fn tier(body: Value) -> Result<Draft, ControlError> {
     let name = fields.need("name", MAX_NAME)?;
     let mut tier = json!({ "name": name });
     if let Some(description) = fields.text("description", MAX_TEXT)? {
-        tier["description"] = description.into();
+        add(&mut tier, "description", description);
     }
     match fields.take("is_default") {
         None | Some(Value::Null | Value::Bool(false)) => {}
-        Some(Value::Bool(true)) => tier["is_default"] = true.into(),
+        Some(Value::Bool(true)) => add(&mut tier, "is_default", true),
         Some(_) => return Err(ControlError::invalid("is_default", "must be true or false")),
     }
     Ok(Draft { kind: Kind::Tier, id: name, body: tier })
@@ -122,7 +122,7 @@ pub fn grant(body: Value, now: Millis) -> Result<Draft, ControlError> {
         "extra": extra, "expires_at": until,
     });
     if let Some(reason) = fields.text("reason", MAX_TEXT)? {
-        body["reason"] = reason.into();
+        add(&mut body, "reason", reason);
     }
     Ok(Draft { kind: Kind::Grant, id, body })
 }
@@ -135,6 +135,12 @@ pub fn instant(text: &str) -> Option<Millis> {
 /// An instant as the API writes it.
 pub fn rfc3339(at: Millis) -> String {
     jiff::Timestamp::from_millisecond(at).map_or_else(|_| String::new(), |at| at.to_string())
+}
+
+fn add(body: &mut Value, name: &str, value: impl Into<Value>) {
+    if let Some(fields) = body.as_object_mut() {
+        fields.insert(name.to_owned(), value.into());
+    }
 }
 
 fn bounded(field: &str, text: &str, most: usize) -> Result<(), ControlError> {
@@ -201,14 +207,11 @@ impl Fields {
         }
         let address = name.parse::<std::net::IpAddr>().map(|address| address.to_string());
         let network = || name.parse::<IpNet>().map(|network| network.trunc().to_string());
-        match address.or_else(|_| network()) {
-            Ok(name) => Ok((kind, name)),
-            Err(_) => {
-                let message =
-                    "must be an address or a network, such as 10.0.0.0/8 or 2001:db8::/32";
-                Err(ControlError::invalid("identifier", message))
-            }
-        }
+        let wrong = |_| {
+            let message = "must be an address or a network, such as 10.0.0.0/8 or 2001:db8::/32";
+            ControlError::invalid("identifier", message)
+        };
+        Ok((kind, address.or_else(|_| network()).map_err(wrong)?))
     }
 
     /// An instant that is still to come, in its one spelling.

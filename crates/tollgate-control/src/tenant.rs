@@ -27,7 +27,7 @@ pub fn tenant_scope(tenant: &str, rule_id: &str) -> String {
 }
 
 /// A rule as its tenant's admin sent it, made safe; or why it cannot be.
-pub fn confine(rule: &mut Map<String, Value>, tenant: &str) -> Result<(), ControlError> {
+pub(crate) fn confine(rule: &mut Map<String, Value>, tenant: &str) -> Result<(), ControlError> {
     let rule_id = rule.get("rule_id").and_then(Value::as_str).unwrap_or_default().to_owned();
     let own = tenant_scope(tenant, &rule_id);
     for field in FORBIDDEN {

@@ -62,14 +62,14 @@ pub struct Identity {
 }
 
 /// A new token of 256 random bits. Fails if the system has no random bytes.
-pub fn new_token() -> Result<String, getrandom::Error> {
+pub(crate) fn new_token() -> Result<String, getrandom::Error> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)?;
     Ok(format!("{PREFIX}{}", hex(&bytes)))
 }
 
 /// A new name for something, of 64 random bits.
-pub fn new_id(prefix: &str) -> Result<String, getrandom::Error> {
+pub(crate) fn new_id(prefix: &str) -> Result<String, getrandom::Error> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes)?;
     Ok(format!("{prefix}{}", hex(&bytes)))

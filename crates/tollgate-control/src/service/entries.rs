@@ -133,9 +133,10 @@ impl Control {
             for (number, (draft, old)) in drafts.iter().zip(&olds).enumerate() {
                 let tier = draft.body.get("tier").and_then(Value::as_str).unwrap_or_default();
                 if current.entry(Kind::Tier, tier).is_none() {
-                    let field = match is_many {
-                        true => format!("client_tiers[{number}].tier"),
-                        false => "tier".to_owned(),
+                    let field = if is_many {
+                        format!("client_tiers[{number}].tier")
+                    } else {
+                        "tier".to_owned()
                     };
                     let message = format!("there is no tier {tier:?}: make it first");
                     return Err(ControlError::invalid(&field, message));
