@@ -13,7 +13,7 @@ run:  ## Start Tollgate on loopback, embedded, with the built-in rules
 build:  ## The release binary
 	$(CARGO) build --release --bin tollgate
 
-deps:  ## What the tests need beside Rust (curl, Redis, faketime), if it is missing
+deps:  ## What the tests need beside Rust (curl, Redis, PostgreSQL, faketime), if it is missing
 	@scripts/install-test-deps.sh
 
 test: deps check  ## Everything that must hold: style, lints, unit, property and end-to-end tests

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What the tests need beside Rust: curl, which the documentation's examples are run with; Redis and its tools,
-# of which tests start servers of their own; faketime, for tests of clocks that are wrong.
+# of which tests start servers of their own, as they do of PostgreSQL; faketime, for tests of clocks that are
+# wrong.
 set -euo pipefail
 
 missing=()
@@ -13,6 +14,10 @@ need redis-sentinel redis-sentinel
 need redis-cli redis-tools
 need redis-benchmark redis-tools
 need faketime faketime
+need psql postgresql
+# Debian keeps the server's programs off the path.
+server=(/usr/lib/postgresql/*/bin/postgres)
+if [ ! -x "${server[0]}" ]; then need postgres postgresql; fi
 if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
 
@@ -30,7 +35,7 @@ if [ "$(id -u)" -ne 0 ]; then as_root=(sudo); fi
 if [ -d /run/systemd/system ]; then
   for package in "${missing[@]}"; do
     case $package in
-      redis-server | redis-sentinel) "${as_root[@]}" systemctl --quiet disable --now "$package" ;;
+      redis-server | redis-sentinel | postgresql) "${as_root[@]}" systemctl --quiet disable --now "$package" ;;
     esac
   done
 fi

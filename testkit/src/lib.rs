@@ -1,6 +1,6 @@
 //! Real servers for tests. Nothing here is mocked: a test that needs Redis gets a Redis process of its
-//! own on a free port, a cluster of them, or a pair under Sentinel, and a proxy in between when the
-//! network has to fail.
+//! own on a free port, a cluster of them, or a pair under Sentinel, one that needs PostgreSQL gets that,
+//! and a proxy in between when the network has to fail.
 //!
 //! All of it is synchronous and panics when something does not come about within [`PATIENCE`]. What was
 //! started is stopped when its value is dropped, and at the latest when the test's process has gone,
@@ -8,6 +8,7 @@
 
 mod cluster;
 mod port;
+mod postgres;
 mod process;
 mod proxy;
 mod redis;
@@ -17,6 +18,7 @@ mod slots;
 mod tls;
 
 pub use cluster::Cluster;
+pub use postgres::Postgres;
 pub use proxy::FaultProxy;
 pub use redis::{Redis, RedisBuilder};
 pub use resp::Reply;

@@ -1,6 +1,7 @@
 //! Each kind of server is started once, and does what tests of others rely on.
 
 mod cluster;
+mod postgres;
 mod proxy;
 mod redis;
 mod sentinel;
