@@ -81,7 +81,7 @@ pub enum EngineError {
 pub struct ActiveRules {
     /// The rules.
     pub set: RuleSet,
-    /// Counts up with every swap.
+    /// Counts up with every swap, or is what the swap said.
     pub version: u64,
 }
 
@@ -126,6 +126,12 @@ impl<S: Store> Engine<S> {
         let version = self.rules.load().version + 1;
         self.rules.store(Arc::new(ActiveRules { set, version }));
         version
+    }
+
+    /// Puts other rules in force under a version that the caller gives, such as the revision of the
+    /// database they come from.
+    pub fn swap_rules_as(&self, set: RuleSet, version: u64) {
+        self.rules.store(Arc::new(ActiveRules { set, version }));
     }
 
     /// Whether refusals are enforced.

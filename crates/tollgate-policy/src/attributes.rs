@@ -125,6 +125,15 @@ impl<'a> Attributes<'a> {
         &self.extra
     }
 
+    /// The same for a shorter time, which the compiler does not grant by itself.
+    pub(crate) fn shortened<'s>(&self) -> Attributes<'s>
+    where
+        'a: 's,
+    {
+        let extra = self.extra.iter().map(|(name, value)| (*name, *value)).collect();
+        Attributes { known: self.known, extra }
+    }
+
     /// The value of a further attribute.
     #[inline]
     pub(crate) fn extra(&self, name: &str) -> Option<&'a str> {

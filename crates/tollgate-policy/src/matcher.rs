@@ -6,7 +6,7 @@ use crate::pattern::{Pattern, Segments, segments};
 use crate::{Attributes, KeyPart, Known, Rule};
 
 /// One value that an `applies_to.attributes` entry accepts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Wanted {
     /// This value.
     Exact(Box<str>),
@@ -22,7 +22,7 @@ impl Wanted {
         }
     }
 
-    fn accepts(&self, value: &str) -> bool {
+    pub(crate) fn accepts(&self, value: &str) -> bool {
         match self {
             Self::Exact(exact) => **exact == *value,
             Self::Prefix(prefix) => value.starts_with(&**prefix),
@@ -46,6 +46,24 @@ impl Matcher {
     pub(crate) fn constrained_fields(&self) -> u32 {
         let lists = usize::from(!self.methods.is_empty()) + usize::from(!self.endpoints.is_empty());
         (self.known.len() + self.named.len() + lists) as u32
+    }
+
+    /// Whether the request's method is among those it wants, if it wants any.
+    #[inline]
+    pub(crate) fn takes_method(&self, seen: &Seen<'_, '_>) -> bool {
+        self.methods.is_empty()
+            || seen.attributes.get(Known::Method).is_some_and(|method| {
+                self.methods.iter().any(|wanted| wanted.eq_ignore_ascii_case(method))
+            })
+    }
+
+    /// The pattern that the request's path matches best; also `None` where there is no pattern.
+    #[inline]
+    pub(crate) fn pattern_for(&self, seen: &Seen<'_, '_>) -> Option<&Pattern> {
+        match self.endpoints.as_slice() {
+            [] => None,
+            patterns => most_literal(patterns, seen.path.as_deref()?),
+        }
     }
 
     /// Whether one of its patterns captures an attribute of this name.
@@ -83,7 +101,7 @@ impl Fit<'_> {
     }
 
     /// An attribute as this rule sees it: what its path captured comes first.
-    fn attribute<'a>(self, name: &str, seen: &Seen<'_, 'a>) -> Option<&'a str> {
+    pub(crate) fn attribute<'a>(self, name: &str, seen: &Seen<'_, 'a>) -> Option<&'a str> {
         self.pattern
             .and_then(|pattern| pattern.captured(name, seen.path()))
             .or_else(|| seen.attributes.extra(name))
@@ -102,14 +120,13 @@ impl Rule {
             let value = seen.attributes.get(*known)?;
             values.binary_search_by(|probe| (**probe).cmp(value)).ok()?;
         }
-        if !self.matcher.methods.is_empty() {
-            let method = seen.attributes.get(Known::Method)?;
-            self.matcher.methods.iter().find(|wanted| wanted.eq_ignore_ascii_case(method))?;
+        if !self.matcher.takes_method(seen) {
+            return None;
         }
-        let pattern = match self.matcher.endpoints.as_slice() {
-            [] => None,
-            patterns => Some(most_literal(patterns, seen.path.as_deref()?)?),
-        };
+        let pattern = self.matcher.pattern_for(seen);
+        if pattern.is_none() && !self.matcher.endpoints.is_empty() {
+            return None;
+        }
         let fit = Fit { pattern };
         for (name, wanted) in &self.matcher.named {
             let value = fit.attribute(name, seen)?;

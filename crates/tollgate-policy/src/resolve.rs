@@ -53,7 +53,7 @@ pub(crate) struct Rank {
 
 impl Match<'_> {
     /// Ascending: the most specific first.
-    fn specificity(&self) -> (Reverse<u32>, Reverse<u16>, Reverse<i64>, u32) {
+    pub(crate) fn specificity(&self) -> (Reverse<u32>, Reverse<u16>, Reverse<i64>, u32) {
         let Rank { constrained_fields, priority, id, .. } = self.rank;
         (Reverse(*constrained_fields), Reverse(self.fit.literals()), Reverse(*priority), *id)
     }
@@ -163,7 +163,7 @@ fn settle<'s, 'a>(
 /// Which winners stay. A winner goes if one that stays replaces its scope; a rule that is itself
 /// replaced does not apply, and so replaces nothing. Where rules replace each other in a circle, the
 /// most specific of them stays.
-fn without_overridden(winners: &[Match<'_>]) -> SmallVec<[bool; 12]> {
+pub(crate) fn without_overridden(winners: &[Match<'_>]) -> SmallVec<[bool; 12]> {
     let mut stays: SmallVec<[Option<bool>; 12]> = SmallVec::from_elem(None, winners.len());
     loop {
         let mut changed = false;

@@ -4,7 +4,10 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tollgate_policy::{Applied, Attributes, Known, RuleSet, normalize_path};
+use tollgate_policy::{
+    Applied, Attributes, Explained, FindingKind, KeyPart, Known, RuleSet, RuleVerdict,
+    normalize_path,
+};
 
 const NOW: u64 = 1_767_225_600_000_000_000;
 
@@ -90,6 +93,47 @@ fn request() -> impl Strategy<Value = Request> {
         .prop_map(|(a, b, c, d, e, f, g, h, i, j)| vec![a, b, c, d, e, f, g, h, i, j])
 }
 
+/// The rules with their ids, and every scope with a rule, so that every override names one.
+fn numbered(mut rules: Vec<Value>) -> Vec<Value> {
+    for (index, rule) in rules.iter_mut().enumerate() {
+        rule["rule_id"] = json!(format!("r{index}"));
+    }
+    for (index, scope) in SCOPES.iter().enumerate() {
+        rules.push(json!({
+            "rule_id": format!("z{index}"), "scope": scope, "limit": 1, "window": "1s",
+            "applies_to": {"domains": ["never"]},
+        }));
+    }
+    rules
+}
+
+fn compiled(rules: Vec<Value>) -> Result<RuleSet, TestCaseError> {
+    let text = json!({"rules": numbered(rules)}).to_string();
+    RuleSet::from_yaml(&text, "random")
+        .map_err(|problems| TestCaseError::fail(problems.to_string()))
+}
+
+fn attributes(request: &Request) -> Attributes<'static> {
+    let mut attributes = Attributes::default();
+    for (name, value) in request {
+        if let Some(value) = value {
+            attributes.push_extra(name, value);
+        }
+    }
+    attributes
+}
+
+/// The key of an explained rule as resolution tells it: a client as its kind and its name.
+fn key_of(one: &Explained<'_>) -> Vec<String> {
+    let parts = one.rule.key.iter().zip(&one.key);
+    parts
+        .flat_map(|(part, (name, value))| match part {
+            KeyPart::Client => vec![(*name).to_owned(), (*value).to_owned()],
+            _ => vec![(*value).to_owned()],
+        })
+        .collect()
+}
+
 fn shown(applied: &[Applied<'_, '_>]) -> Vec<(String, Vec<String>)> {
     let key = |one: &Applied<'_, '_>| one.key.iter().map(ToString::to_string).collect();
     applied.iter().map(|one| (one.rule.id.clone(), key(one))).collect()
@@ -100,37 +144,61 @@ proptest! {
 
     #[test]
     fn the_index_finds_what_a_scan_finds(
-        mut rules in proptest::collection::vec(rule(), 0..24),
+        rules in proptest::collection::vec(rule(), 0..24),
         requests in proptest::collection::vec(request(), 4),
         late in any::<bool>(),
     ) {
-        for (index, rule) in rules.iter_mut().enumerate() {
-            rule["rule_id"] = json!(format!("r{index}"));
-        }
-        // Every scope exists, so that every override names one.
-        for (index, scope) in SCOPES.iter().enumerate() {
-            rules.push(json!({
-                "rule_id": format!("z{index}"), "scope": scope, "limit": 1, "window": "1s",
-                "applies_to": {"domains": ["never"]},
-            }));
-        }
-        let set = RuleSet::from_yaml(&json!({"rules": rules}).to_string(), "random");
-        let set = match set {
-            Ok(set) => set,
-            Err(problems) => return Err(TestCaseError::fail(problems.to_string())),
-        };
+        let set = compiled(rules)?;
         let now = if late { NOW + 300 * 86_400_000_000_000 } else { NOW };
         for request in &requests {
-            let mut attributes = Attributes::default();
-            for (name, value) in request {
-                if let Some(value) = value {
-                    attributes.push_extra(name, value);
-                }
-            }
+            let attributes = attributes(request);
             let fast = set.resolve(&attributes, now);
             let slow = set.resolve_by_scan(&attributes, now);
             prop_assert_eq!(shown(&fast.enforced), shown(&slow.enforced), "{:?}", request);
             prop_assert_eq!(shown(&fast.observed), shown(&slow.observed), "{:?}", request);
+        }
+    }
+
+    #[test]
+    fn explanations_agree_with_resolution_and_with_the_analysis(
+        rules in proptest::collection::vec(rule(), 0..16),
+        requests in proptest::collection::vec(request(), 8),
+        late in any::<bool>(),
+    ) {
+        let set = compiled(rules)?;
+        let now = if late { NOW + 300 * 86_400_000_000_000 } else { NOW };
+        let never: Vec<String> = set.review().into_iter()
+            .filter(|finding| finding.kind == FindingKind::NeverApplies)
+            .map(|finding| finding.rule_id).collect();
+        for request in &requests {
+            let attributes = attributes(request);
+            let resolution = set.resolve(&attributes, now);
+            let resolved = [shown(&resolution.enforced), shown(&resolution.observed)].concat();
+            let explanation = set.explain(&attributes, now, usize::MAX);
+            let applies = explanation.rules.iter().filter(|one| one.verdict == RuleVerdict::Applies);
+            let applies: Vec<_> = applies.map(|one| (one.rule.id.clone(), key_of(one))).collect();
+            prop_assert_eq!(&applies, &resolved, "{:?}", request);
+            for (id, _) in &applies {
+                prop_assert!(!never.contains(id), "{} applies to {:?}", id, request);
+            }
+            for one in &explanation.rules {
+                let id = &one.rule.id;
+                match one.verdict {
+                    RuleVerdict::LessSpecific { than } => {
+                        prop_assert!(set.effect_of(than).displaces.contains(id), "{} {}", than, id);
+                        prop_assert!(set.effect_of(id).displaced_by.iter().any(|by| by == than));
+                    }
+                    RuleVerdict::Replaced { by } => {
+                        prop_assert!(set.effect_of(by).replaces.contains(id), "{} {}", by, id);
+                        prop_assert!(set.effect_of(id).replaced_by.iter().any(|other| other == by));
+                    }
+                    RuleVerdict::DefaultYields { to } => {
+                        prop_assert!(set.effect_of(to).replaces.contains(id));
+                        prop_assert!(set.effect_of(id).replaced_by.iter().any(|other| other == to));
+                    }
+                    RuleVerdict::Applies | RuleVerdict::Misses { .. } => {}
+                }
+            }
         }
     }
 
