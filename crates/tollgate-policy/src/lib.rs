@@ -21,6 +21,7 @@ mod explain;
 mod fields;
 mod grants;
 mod index;
+mod json;
 mod lists;
 mod matcher;
 mod model;

@@ -5,7 +5,7 @@
 
 use granit_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 use hashbrown::{HashMap, HashSet};
-use xxhash_rust::xxh3::Xxh3Default;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::problem::Report;
 
@@ -89,30 +89,37 @@ impl Node {
     }
 
     /// Hashes the content: places, comments and the order of fields do not matter.
-    pub(crate) fn hash_into(&self, hasher: &mut Xxh3Default) {
+    pub(crate) fn digest(&self) -> u64 {
+        let mut bytes = Vec::new();
+        self.write_content(&mut bytes);
+        xxh3_64(&bytes)
+    }
+
+    /// The content without its places, as bytes that no other content has.
+    fn write_content(&self, bytes: &mut Vec<u8>) {
         let mut text = |tag: u8, text: &str| {
-            hasher.update(&[tag]);
-            hasher.update(&(text.len() as u64).to_le_bytes());
-            hasher.update(text.as_bytes());
+            bytes.push(tag);
+            bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(text.as_bytes());
         };
         match &self.kind {
             Kind::Scalar { text: value, plain } => text(u8::from(*plain), value),
             Kind::List(items) => {
-                hasher.update(&[2]);
-                hasher.update(&(items.len() as u64).to_le_bytes());
+                bytes.push(2);
+                bytes.extend_from_slice(&(items.len() as u64).to_le_bytes());
                 for item in items {
-                    item.hash_into(hasher);
+                    item.write_content(bytes);
                 }
             }
             Kind::Map(entries) => {
-                hasher.update(&[3]);
-                hasher.update(&(entries.len() as u64).to_le_bytes());
+                bytes.push(3);
+                bytes.extend_from_slice(&(entries.len() as u64).to_le_bytes());
                 let mut sorted: Vec<&Entry> = entries.iter().collect();
-                sorted.sort_by_key(|entry| &entry.key);
+                sorted.sort_by(|one, other| one.key.cmp(&other.key));
                 for entry in sorted {
-                    hasher.update(&(entry.key.len() as u64).to_le_bytes());
-                    hasher.update(entry.key.as_bytes());
-                    entry.value.hash_into(hasher);
+                    bytes.extend_from_slice(&(entry.key.len() as u64).to_le_bytes());
+                    bytes.extend_from_slice(entry.key.as_bytes());
+                    entry.value.write_content(bytes);
                 }
             }
         }
@@ -127,6 +134,12 @@ pub(crate) fn read(text: &str, report: &mut Report) -> Option<Node> {
         report.add(start, None, format!("the file is larger than {most} MiB; split it"));
         return None;
     }
+    crate::json::read(text).or_else(|| read_yaml(text, report))
+}
+
+/// Reads any document as YAML, which JSON is too.
+pub(crate) fn read_yaml(text: &str, report: &mut Report) -> Option<Node> {
+    let start = Spot { line: 1, column: 1 };
     let mut builder = Builder::default();
     for next in Parser::new_from_str(text) {
         let result = match next {
@@ -142,13 +155,15 @@ pub(crate) fn read(text: &str, report: &mut Report) -> Option<Node> {
     Some(builder.root.unwrap_or(Node { at: start, kind: null }))
 }
 
-enum Frame {
+/// A list or a map that is being read.
+pub(crate) enum Frame {
     List { at: Spot, anchor: usize, items: Vec<Node> },
     Map { at: Spot, anchor: usize, entries: Vec<Entry>, key: Option<(String, Spot)> },
 }
 
+/// Puts a tree together, within its bounds.
 #[derive(Default)]
-struct Builder {
+pub(crate) struct Builder {
     stack: Vec<Frame>,
     anchors: HashMap<usize, Node>,
     root: Option<Node>,
@@ -156,7 +171,7 @@ struct Builder {
     aliased: usize,
 }
 
-type Fatal = (Spot, String);
+pub(crate) type Fatal = (Spot, String);
 
 impl Builder {
     fn event(&mut self, event: Event<'_>, at: Spot) -> Result<(), Fatal> {
@@ -175,16 +190,7 @@ impl Builder {
                 check_tag(tag.as_deref(), at)?;
                 self.open(Frame::Map { at, anchor, entries: Vec::new(), key: None }, at)
             }
-            Event::SequenceEnd | Event::MappingEnd => match self.stack.pop() {
-                Some(Frame::List { at, anchor, items }) => {
-                    self.complete(Node { at, kind: Kind::List(items) }, anchor)
-                }
-                Some(Frame::Map { at, anchor, mut entries, .. }) => {
-                    mark_duplicates(&mut entries);
-                    self.complete(Node { at, kind: Kind::Map(entries) }, anchor)
-                }
-                None => Ok(()),
-            },
+            Event::SequenceEnd | Event::MappingEnd => self.close(),
             Event::Alias(anchor) => {
                 let Some(node) = self.anchors.get(&anchor) else {
                     return Err((at, "an alias inside its own anchor".into()));
@@ -203,7 +209,7 @@ impl Builder {
         }
     }
 
-    fn open(&mut self, frame: Frame, at: Spot) -> Result<(), Fatal> {
+    pub(crate) fn open(&mut self, frame: Frame, at: Spot) -> Result<(), Fatal> {
         if let Some(Frame::Map { key: None, .. }) = self.stack.last() {
             return Err((at, "a field name must be text, not a list or a map".into()));
         }
@@ -214,7 +220,38 @@ impl Builder {
         Ok(())
     }
 
-    fn complete(&mut self, node: Node, anchor: usize) -> Result<(), Fatal> {
+    /// Ends the innermost list or map.
+    pub(crate) fn close(&mut self) -> Result<(), Fatal> {
+        match self.stack.pop() {
+            Some(Frame::List { at, anchor, items }) => {
+                self.complete(Node { at, kind: Kind::List(items) }, anchor)
+            }
+            Some(Frame::Map { at, anchor, mut entries, .. }) => {
+                mark_duplicates(&mut entries);
+                self.complete(Node { at, kind: Kind::Map(entries) }, anchor)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a list or a map is yet to end.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.stack.is_empty()
+    }
+
+    /// What ends the innermost list or map in JSON, and whether it is empty.
+    pub(crate) fn innermost(&self) -> Option<(u8, bool)> {
+        Some(match self.stack.last()? {
+            Frame::List { items, .. } => (b']', items.is_empty()),
+            Frame::Map { entries, .. } => (b'}', entries.is_empty()),
+        })
+    }
+
+    pub(crate) fn into_root(self) -> Option<Node> {
+        self.root
+    }
+
+    pub(crate) fn complete(&mut self, node: Node, anchor: usize) -> Result<(), Fatal> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
             return Err((node.at, format!("more than {MAX_NODES} values; split the file")));
@@ -246,6 +283,17 @@ impl Builder {
 
 /// Marks the entries whose key came before, for the reader to report with the rule they are in.
 fn mark_duplicates(entries: &mut [Entry]) {
+    /// Up to so many comparing is faster than hashing.
+    const FEW: usize = 32;
+    if entries.len() <= FEW {
+        for place in 1..entries.len() {
+            let (before, rest) = entries.split_at_mut(place);
+            if let Some(entry) = rest.first_mut() {
+                entry.is_repeated = before.iter().any(|other| other.key == entry.key);
+            }
+        }
+        return;
+    }
     let mut seen = HashSet::with_capacity(entries.len());
     for Entry { key, is_repeated, .. } in entries {
         *is_repeated = !seen.insert(&*key);

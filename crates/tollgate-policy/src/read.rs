@@ -1,7 +1,5 @@
 //! Nodes into raw structs. The field names known here are the ones in the schema.
 
-use xxhash_rust::xxh3::Xxh3Default;
-
 use crate::fields::{Fields, as_bool, as_quota, as_text, as_texts};
 use crate::node::{self, Kind, Node};
 use crate::problem::Report;
@@ -82,10 +80,8 @@ pub(crate) const GRANT_FIELDS: &[&str] =
 /// Reads a file; `None` where it is not even a map.
 pub(crate) fn read_file(text: &str, source: &str, report: &mut Report) -> Option<RuleFile> {
     let root = node::read(text, report)?;
-    let mut hasher = Xxh3Default::new();
-    root.hash_into(&mut hasher);
     let mut file =
-        RuleFile { source: source.to_owned(), digest: hasher.digest(), ..RuleFile::default() };
+        RuleFile { source: source.to_owned(), digest: root.digest(), ..RuleFile::default() };
     if root.is_null() {
         return Some(file);
     }
