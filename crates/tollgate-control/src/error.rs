@@ -4,7 +4,9 @@ use std::fmt;
 
 use crate::Kind;
 
-/// Why a repository could not do what it was asked. Nothing was written then.
+/// Why a repository could not do what it was asked. Nothing was written then, with one exception: a
+/// change that ends as [`Unavailable`](Self::Unavailable) may have been written just before the
+/// connection was lost. Whoever needs to know looks again.
 #[derive(Debug, thiserror::Error)]
 pub enum RepositoryError {
     /// The database does not answer, or not in time.
@@ -23,6 +25,10 @@ pub enum RepositoryError {
         /// Its version; `None`: it is not there.
         have: Option<i64>,
     },
+    /// What was to be written or looked for cannot be in a database: a NUL character in a text, an id
+    /// that is too long, the tier of a client that there is not, or a tier gone that clients have.
+    #[error("that cannot be kept: {0}")]
+    Invalid(String),
     /// What the database holds makes no sense to this version of Tollgate.
     #[error("the database holds something unexpected: {0}")]
     Corrupt(String),

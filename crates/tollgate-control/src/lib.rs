@@ -9,22 +9,28 @@
 
 mod compiled;
 pub mod content;
+mod database;
 pub mod document;
 pub mod draft;
 mod error;
 mod model;
+mod postgres;
 mod records;
 mod repository;
 mod service;
+mod sql;
+mod sqlite;
 mod tenant;
 mod token;
 
 pub use compiled::{CompileError, Compiled};
+pub use database::DatabaseConfig;
 pub use error::{ControlError, FieldProblem, RepositoryError};
 pub use model::{
     Actor, ChangeNote, ClientTier, Committed, Entry, Expected, Kind, Loaded, Millis, Revision,
     Stamp, TIER_BUCKETS, Write, tier_bucket,
 };
+pub use postgres::PostgresRepository;
 pub use records::{
     ChangeFilter, ChangeRecord, DecisionFilter, DecisionRecord, EntryFilter, Page, StoredDecision,
 };
@@ -33,5 +39,6 @@ pub use service::{
     Applied, Changed, Control, ControlOptions, Current, FIRST_TOKEN, NewToken, Precondition, Put,
     Step, StepKind,
 };
+pub use sqlite::SqliteRepository;
 pub use tenant::{TENANT_SCOPE, tenant_scope};
 pub use token::{Identity, MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, Role, digest};

@@ -1,0 +1,36 @@
+//! Which database there is.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::{PostgresRepository, Repository, RepositoryError, SqliteRepository};
+
+/// Where the control plane keeps what it knows.
+#[derive(Clone, PartialEq, Eq)]
+pub enum DatabaseConfig {
+    /// In a file.
+    Sqlite(PathBuf),
+    /// Behind a URL, `postgres://…`.
+    Postgres(String),
+}
+
+impl fmt::Debug for DatabaseConfig {
+    /// Without the URL, which may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sqlite(path) => f.debug_tuple("Sqlite").field(path).finish(),
+            Self::Postgres(_) => f.write_str("Postgres(…)"),
+        }
+    }
+}
+
+impl DatabaseConfig {
+    /// The repository. The server of a URL may come up later. To be called within a Tokio runtime.
+    pub fn open(&self) -> Result<Arc<dyn Repository>, RepositoryError> {
+        Ok(match self {
+            Self::Sqlite(path) => Arc::new(SqliteRepository::open(path)?),
+            Self::Postgres(url) => Arc::new(PostgresRepository::connect_lazy(url)?),
+        })
+    }
+}

@@ -1,0 +1,325 @@
+//! One change: all of it or nothing.
+//!
+//! First it is played through in memory, in the order given, against the versions there are. What is
+//! left is written kind by kind: tiers come before the clients that have them, and go after them.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde_json::Value;
+
+use super::batch::{Batch, Cell, Column, int, text};
+use super::decisions::cut;
+use super::driver::Dialect;
+use super::query::Query;
+use super::session::{Session, fetch_all, fetch_int};
+use super::table::{MAX_ID_BYTES, NewRow, Table, split_client};
+use crate::{Actor, Committed, Expected, Kind, RepositoryError, Revision, Write, tier_bucket};
+
+/// What is known of an entry while the change is played through.
+#[derive(Debug, Clone, Copy, Default)]
+struct Standing {
+    /// Its version; `None`: it is not there.
+    version: Option<i64>,
+    /// The last version there was. Only rules remember it when they are gone.
+    last: i64,
+}
+
+impl Standing {
+    fn check(self, write: &Write) -> Result<(), RepositoryError> {
+        let is_met = match write.expected {
+            Expected::Any => true,
+            Expected::Absent => self.version.is_none(),
+            Expected::Present => self.version.is_some(),
+            Expected::Version(version) => self.version == Some(version),
+        };
+        let (kind, id) = (write.kind, write.id.clone());
+        if is_met {
+            Ok(())
+        } else {
+            Err(RepositoryError::Conflict { kind, id, have: self.version })
+        }
+    }
+
+    /// The version that a write makes. To delete a rule makes one; to delete nothing does not.
+    fn apply(&mut self, write: &Write) -> i64 {
+        let is_rule = write.kind == Kind::Rule;
+        let was_there = self.version.is_some();
+        let before = if is_rule { self.last } else { self.version.unwrap_or(0) };
+        let is_step = write.body.is_some() || (is_rule && was_there);
+        let version = before.saturating_add(i64::from(is_step));
+        self.last = version;
+        self.version = write.body.is_some().then_some(version);
+        version
+    }
+}
+
+type Standings = HashMap<(Kind, String), Standing>;
+
+/// A write, and the version it makes.
+struct Step<'a> {
+    write: &'a Write,
+    version: i64,
+    /// Whether a rule that is to be deleted was there.
+    is_change: bool,
+}
+
+/// One change on its way into the database.
+struct Change<'a> {
+    dialect: &'a Dialect,
+    steps: Vec<Step<'a>>,
+    actor: &'a Actor,
+    revision: Revision,
+    at: i64,
+}
+
+pub(super) async fn commit(
+    session: &mut dyn Session,
+    dialect: &Dialect,
+    base: Option<Revision>,
+    writes: &[Write],
+    actor: &Actor,
+) -> Result<Committed, RepositoryError> {
+    let before = fetch_int(session, Query::new(dialect.lock_revision)).await?;
+    if base.is_some_and(|base| base != before) {
+        return Err(RepositoryError::Stale);
+    }
+    let at = fetch_int(session, Query::new(dialect.now)).await?;
+    let mut standings = standings(session, dialect, writes).await?;
+    let mut steps = Vec::with_capacity(writes.len());
+    for write in writes {
+        let standing = standings.entry((write.kind, write.id.clone())).or_default();
+        standing.check(write)?;
+        let is_change = write.body.is_some() || standing.version.is_some();
+        steps.push(Step { write, version: standing.apply(write), is_change });
+    }
+    let is_in_set = writes.iter().any(|write| write.kind.is_in_set());
+    let revision = before.saturating_add(i64::from(is_in_set));
+    let change = Change { dialect, steps, actor, revision, at };
+    change.write_entries(session).await?;
+    change.write_rule_versions(session).await?;
+    change.write_audit(session).await?;
+    change.mark_buckets(session).await?;
+    if is_in_set {
+        let query = Query::new("UPDATE control_state SET revision = $1 WHERE id = 1");
+        session.execute(query.bind(revision)).await?;
+        if let Some(notify) = dialect.notify {
+            session.execute(Query::new(notify)).await?;
+        }
+    }
+    let versions = change.steps.iter().map(|step| step.version).collect();
+    Ok(Committed { revision, at, versions })
+}
+
+/// How the entries stand that are to be written; those that are not named never were.
+async fn standings(
+    session: &mut dyn Session,
+    dialect: &Dialect,
+    writes: &[Write],
+) -> Result<Standings, RepositoryError> {
+    let mut standings = Standings::new();
+    for kind in Kind::ALL {
+        let ids = ids(writes, kind)?;
+        if ids.is_empty() {
+            continue;
+        }
+        if kind == Kind::Rule {
+            let statement = "SELECT rule_id, MAX(version) FROM rate_limit_rule_versions";
+            let rest = "GROUP BY rule_id";
+            let query = ids.clone().select_in(dialect, statement, text("rule_id"), rest);
+            for (id, last) in versions(session, query).await? {
+                standings.insert((kind, id), Standing { version: None, last });
+            }
+        }
+        let table = Table::of(kind);
+        let statement = format!("SELECT {}, version FROM {}", table.id, table.name);
+        let query = ids.select_in(dialect, &statement, text(table.id), "");
+        for (id, version) in versions(session, query).await? {
+            let standing = standings.entry((kind, id)).or_default();
+            standing.version = Some(version);
+            standing.last = standing.last.max(version);
+        }
+    }
+    Ok(standings)
+}
+
+fn ids(writes: &[Write], kind: Kind) -> Result<Batch, RepositoryError> {
+    let mut ids = Batch::new();
+    for Write { id, .. } in writes.iter().filter(|write| write.kind == kind) {
+        if id.is_empty() || id.len() > MAX_ID_BYTES {
+            let problem = format!("an id has 1 to {MAX_ID_BYTES} bytes, not {}", id.len());
+            return Err(RepositoryError::Invalid(problem));
+        }
+        ids.row(&[id.as_str().into()])?;
+    }
+    Ok(ids)
+}
+
+async fn versions(
+    session: &mut dyn Session,
+    query: Query,
+) -> Result<Vec<(String, i64)>, RepositoryError> {
+    fetch_all(session, query, |row| Ok((row.text()?, row.int()?))).await
+}
+
+impl Change<'_> {
+    /// Of several writes of one entry, the last stays.
+    async fn write_entries(&self, session: &mut dyn Session) -> Result<(), RepositoryError> {
+        let mut last = HashMap::new();
+        for (index, Step { write, .. }) in self.steps.iter().enumerate() {
+            last.insert((write.kind, write.id.as_str()), index);
+        }
+        let is_last = |index: usize, write: &Write| {
+            last.get(&(write.kind, write.id.as_str())) == Some(&index)
+        };
+        let of = |kind: Kind| {
+            let steps = self.steps.iter().enumerate();
+            let steps = steps.filter(move |(_, step)| step.write.kind == kind);
+            steps.filter(|(index, step)| is_last(*index, step.write)).map(|(_, step)| step)
+        };
+        for kind in Kind::ALL {
+            let table = Table::of(kind);
+            let mut rows = Batch::new();
+            for Step { write, version, .. } in of(kind) {
+                if let Some(body) = &write.body {
+                    self.put(&table, &mut rows, write, body, *version)?;
+                }
+            }
+            if !rows.is_empty() {
+                let (columns, conflict) = (table.columns(), table.on_conflict());
+                let query = rows.insert(self.dialect, table.name, &columns, &conflict);
+                session.execute(query).await?;
+            }
+        }
+        for kind in Kind::ALL.into_iter().rev() {
+            let table = Table::of(kind);
+            let mut ids = Batch::new();
+            for Step { write, .. } in of(kind).filter(|step| step.write.body.is_none()) {
+                ids.row(&[write.id.as_str().into()])?;
+            }
+            if !ids.is_empty() {
+                let statement = format!("DELETE FROM {}", table.name);
+                let query = ids.select_in(self.dialect, &statement, text(table.id), "");
+                session.execute(query).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put(
+        &self,
+        table: &Table,
+        rows: &mut Batch,
+        write: &Write,
+        body: &Value,
+        version: i64,
+    ) -> Result<(), RepositoryError> {
+        let json = if table.has_body { body.to_string() } else { String::new() };
+        let cells = table.cells(&NewRow {
+            id: &write.id,
+            body,
+            json: &json,
+            version,
+            tenant: write.tenant.as_deref(),
+            at: self.at,
+            by: &self.actor.name,
+        })?;
+        rows.row(&cells)
+    }
+
+    async fn write_rule_versions(&self, session: &mut dyn Session) -> Result<(), RepositoryError> {
+        const COLUMNS: [Column; 6] = [
+            text("rule_id"),
+            int("version"),
+            text("body"),
+            text("tenant_id"),
+            int("created_at"),
+            text("created_by"),
+        ];
+        let mut rows = Batch::new();
+        for Step { write, version, is_change } in &self.steps {
+            if write.kind == Kind::Rule && *is_change {
+                let body = write.body.as_ref().map(Value::to_string);
+                let (id, tenant) = (write.id.as_str(), write.tenant.as_deref());
+                let (at, by) = (self.at, self.actor.name.as_str());
+                rows.row(&[
+                    id.into(),
+                    (*version).into(),
+                    body.as_deref().into(),
+                    tenant.into(),
+                    at.into(),
+                    by.into(),
+                ])?;
+            }
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let query = rows.insert(self.dialect, "rate_limit_rule_versions", &COLUMNS, "");
+        session.execute(query).await.map(drop)
+    }
+
+    async fn write_audit(&self, session: &mut dyn Session) -> Result<(), RepositoryError> {
+        const COLUMNS: [Column; 13] = [
+            int("timestamp"),
+            text("actor"),
+            text("token_id"),
+            text("action"),
+            text("kind"),
+            text("entry_id"),
+            text("tenant_id"),
+            int("version"),
+            int("revision"),
+            text("before"),
+            text("after"),
+            text("request_id"),
+            text("ip_address"),
+        ];
+        if self.steps.is_empty() {
+            return Ok(());
+        }
+        let actor = self.actor;
+        let request_id = actor.request_id.as_deref().map(cut);
+        let address = actor.address.as_deref().map(cut);
+        let mut rows = Batch::new();
+        for Step { write, version, .. } in &self.steps {
+            let before = write.note.before.as_ref().map(Value::to_string);
+            let after = write.note.after.as_ref().map(Value::to_string);
+            let cells: [Cell<'_>; 13] = [
+                self.at.into(),
+                actor.name.as_str().into(),
+                actor.token_id.as_str().into(),
+                write.note.action.into(),
+                write.kind.name().into(),
+                write.id.as_str().into(),
+                write.tenant.as_deref().into(),
+                (*version).into(),
+                self.revision.into(),
+                before.as_deref().into(),
+                after.as_deref().into(),
+                request_id.as_deref().into(),
+                address.as_deref().into(),
+            ];
+            rows.row(&cells)?;
+        }
+        let query = rows.insert(self.dialect, "admin_audit_log", &COLUMNS, "");
+        session.execute(query).await.map(drop)
+    }
+
+    /// Buckets in which a client's tier was written.
+    async fn mark_buckets(&self, session: &mut dyn Session) -> Result<(), RepositoryError> {
+        let writes = self.steps.iter().map(|step| step.write);
+        let clients = writes.filter(|write| write.kind == Kind::ClientTier);
+        let parts = clients.filter_map(|write| split_client(&write.id));
+        let buckets: BTreeSet<u16> = parts.map(|(kind, id)| tier_bucket(kind, id)).collect();
+        let mut rows = Batch::new();
+        for bucket in buckets {
+            rows.row(&[i64::from(bucket).into()])?;
+        }
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let statement = "UPDATE client_tier_buckets SET revision = $2";
+        let query = rows.select_in(self.dialect, statement, int("bucket"), "");
+        session.execute(query.bind(self.revision)).await.map(drop)
+    }
+}

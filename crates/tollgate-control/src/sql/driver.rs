@@ -1,0 +1,56 @@
+//! What a database must give for all else to work on it.
+
+use async_trait::async_trait;
+
+use super::session::Session;
+use crate::{RepositoryError, Waker};
+
+/// What a connection is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// A step of the schema.
+pub(crate) struct Migration {
+    /// Their numbers go up from 1.
+    pub(crate) version: i64,
+    pub(crate) sql: &'static str,
+}
+
+/// Where the databases' SQL differs.
+pub(crate) struct Dialect {
+    /// `$1`, an array of arrays as JSON, as a table `rows` with a column `value`.
+    pub(crate) rows: &'static str,
+    /// Milliseconds since 1970 by the database's clock, as they go by and not as the transaction began.
+    pub(crate) now: &'static str,
+    /// Begins a transaction in which everything that is read belongs together.
+    pub(crate) begin_read: &'static str,
+    /// Begins a transaction that writes.
+    pub(crate) begin_write: &'static str,
+    /// Reads the revision so that nobody else writes until the transaction ends.
+    pub(crate) lock_revision: &'static str,
+    /// Lets statements of this transaction take as long as the call may.
+    pub(crate) allow_long: Option<&'static str>,
+    /// Lets nobody else migrate until the transaction ends.
+    pub(crate) lock_migrations: Option<&'static str>,
+    /// Counts tables named `schema_version`.
+    pub(crate) count_version_tables: &'static str,
+    /// Tells whoever waits for changes, when the transaction ends.
+    pub(crate) notify: Option<&'static str>,
+    /// The schema.
+    pub(crate) migrations: &'static [Migration],
+}
+
+/// A database. Each is a [`Repository`](crate::Repository) by this alone.
+#[async_trait]
+pub(crate) trait Driver: Send + Sync + 'static {
+    fn dialect(&self) -> &'static Dialect;
+
+    async fn session(&self, access: Access) -> Result<Box<dyn Session>, RepositoryError>;
+
+    async fn listen(&self) -> Result<Option<Box<dyn Waker>>, RepositoryError>;
+
+    async fn end(&self);
+}

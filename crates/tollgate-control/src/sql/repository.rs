@@ -1,0 +1,223 @@
+//! Every [`Driver`] is a [`Repository`]. Each call has a deadline.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::timeout;
+
+use super::driver::{Access, Driver};
+use super::query::Query;
+use super::session::{Session, fetch_int, finish};
+use super::{commit, decisions, entries, load, migrate};
+use crate::{
+    Actor, ChangeFilter, ChangeRecord, Committed, DecisionFilter, DecisionRecord, Entry,
+    EntryFilter, Kind, Loaded, Millis, Page, Repository, RepositoryError, Revision, StoredDecision,
+    Waker, Write,
+};
+
+/// How long a question may take.
+const ANSWER: Duration = Duration::from_secs(6);
+
+/// How long it may take to move many rows.
+const WORK: Duration = Duration::from_secs(30);
+
+async fn within<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, RepositoryError>>,
+) -> Result<T, RepositoryError> {
+    let late = |_| RepositoryError::Unavailable(format!("no answer within {limit:?}"));
+    timeout(limit, work).await.map_err(late)?
+}
+
+/// A transaction.
+async fn begin<D: Driver>(driver: &D) -> Result<Box<dyn Session>, RepositoryError> {
+    let mut session = driver.session(Access::Write).await?;
+    session.begin(driver.dialect().begin_write).await?;
+    Ok(session)
+}
+
+async fn allow_long<D: Driver>(
+    driver: &D,
+    session: &mut dyn Session,
+) -> Result<(), RepositoryError> {
+    match driver.dialect().allow_long {
+        Some(sql) => session.script(sql).await,
+        None => Ok(()),
+    }
+}
+
+async fn raise<D: Driver>(
+    driver: &D,
+    session: &mut dyn Session,
+    least: Revision,
+) -> Result<Revision, RepositoryError> {
+    let dialect = driver.dialect();
+    let have = fetch_int(session, Query::new(dialect.lock_revision)).await?;
+    if have >= least {
+        return Ok(have);
+    }
+    // What nodes hold of clients' tiers is from a time that this database has not seen.
+    for statement in [
+        "UPDATE client_tier_buckets SET revision = $1",
+        "UPDATE control_state SET revision = $1 WHERE id = 1",
+    ] {
+        session.execute(Query::new(statement).bind(least)).await?;
+    }
+    if let Some(notify) = dialect.notify {
+        session.execute(Query::new(notify)).await?;
+    }
+    Ok(least)
+}
+
+#[async_trait]
+impl<D: Driver> Repository for D {
+    async fn migrate(&self) -> Result<i64, RepositoryError> {
+        within(WORK, async {
+            let mut session = self.session(Access::Read).await?;
+            if let Some(version) = migrate::is_done(&mut *session, self.dialect()).await? {
+                return Ok(version);
+            }
+            drop(session);
+            let mut session = begin(self).await?;
+            allow_long(self, &mut *session).await?;
+            let result = migrate::migrate(&mut *session, self.dialect()).await;
+            finish(session, result).await
+        })
+        .await
+    }
+
+    async fn revision(&self) -> Result<Revision, RepositoryError> {
+        within(ANSWER, async {
+            let query = Query::new("SELECT revision FROM control_state WHERE id = 1");
+            fetch_int(&mut *self.session(Access::Read).await?, query).await
+        })
+        .await
+    }
+
+    async fn raise_revision(&self, least: Revision) -> Result<Revision, RepositoryError> {
+        within(ANSWER, async {
+            let mut session = begin(self).await?;
+            let result = raise(self, &mut *session, least).await;
+            finish(session, result).await
+        })
+        .await
+    }
+
+    async fn load(&self, since: Option<Revision>) -> Result<Loaded, RepositoryError> {
+        within(WORK, async {
+            let mut session = self.session(Access::Read).await?;
+            session.begin(self.dialect().begin_read).await?;
+            allow_long(self, &mut *session).await?;
+            let result = load::load(&mut *session, since).await;
+            finish(session, result).await
+        })
+        .await
+    }
+
+    async fn get(&self, kind: Kind, id: &str) -> Result<Option<Entry>, RepositoryError> {
+        within(ANSWER, async {
+            entries::get(&mut *self.session(Access::Read).await?, kind, id).await
+        })
+        .await
+    }
+
+    async fn list(
+        &self,
+        kind: Kind,
+        filter: &EntryFilter,
+        page: &Page,
+    ) -> Result<Vec<Entry>, RepositoryError> {
+        within(ANSWER, async {
+            entries::list(&mut *self.session(Access::Read).await?, kind, filter, page).await
+        })
+        .await
+    }
+
+    async fn count(&self, kind: Kind, filter: &EntryFilter) -> Result<i64, RepositoryError> {
+        within(ANSWER, async {
+            entries::count(&mut *self.session(Access::Read).await?, kind, filter).await
+        })
+        .await
+    }
+
+    async fn commit(
+        &self,
+        base: Option<Revision>,
+        writes: &[Write],
+        actor: &Actor,
+    ) -> Result<Committed, RepositoryError> {
+        within(WORK, async {
+            let mut session = begin(self).await?;
+            let dialect = self.dialect();
+            let result = commit::commit(&mut *session, dialect, base, writes, actor).await;
+            finish(session, result).await
+        })
+        .await
+    }
+
+    async fn rule_versions(&self, id: &str, page: &Page) -> Result<Vec<Entry>, RepositoryError> {
+        within(ANSWER, async {
+            entries::rule_versions(&mut *self.session(Access::Read).await?, id, page).await
+        })
+        .await
+    }
+
+    async fn rule_version(&self, id: &str, version: i64) -> Result<Option<Entry>, RepositoryError> {
+        within(ANSWER, async {
+            entries::rule_version(&mut *self.session(Access::Read).await?, id, version).await
+        })
+        .await
+    }
+
+    async fn token(&self, digest: &str) -> Result<Option<Entry>, RepositoryError> {
+        within(ANSWER, async {
+            entries::token(&mut *self.session(Access::Read).await?, digest).await
+        })
+        .await
+    }
+
+    async fn changes(
+        &self,
+        filter: &ChangeFilter,
+        page: &Page,
+    ) -> Result<Vec<ChangeRecord>, RepositoryError> {
+        within(ANSWER, async {
+            entries::changes(&mut *self.session(Access::Read).await?, filter, page).await
+        })
+        .await
+    }
+
+    async fn record(&self, decisions: &[DecisionRecord]) -> Result<u64, RepositoryError> {
+        within(WORK, async {
+            let mut session = self.session(Access::Write).await?;
+            decisions::record(&mut *session, self.dialect(), decisions).await
+        })
+        .await
+    }
+
+    async fn decisions(
+        &self,
+        filter: &DecisionFilter,
+        page: &Page,
+    ) -> Result<Vec<StoredDecision>, RepositoryError> {
+        within(ANSWER, async {
+            decisions::decisions(&mut *self.session(Access::Read).await?, filter, page).await
+        })
+        .await
+    }
+
+    async fn prune(&self, before: Millis, most: u32) -> Result<u64, RepositoryError> {
+        within(WORK, async {
+            decisions::prune(&mut *self.session(Access::Write).await?, before, most).await
+        })
+        .await
+    }
+
+    async fn waker(&self) -> Result<Option<Box<dyn Waker>>, RepositoryError> {
+        within(ANSWER, self.listen()).await
+    }
+
+    async fn close(&self) {
+        self.end().await;
+    }
+}

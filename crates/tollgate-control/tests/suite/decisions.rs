@@ -1,0 +1,144 @@
+//! The log of decisions.
+
+use std::sync::Arc;
+
+use tollgate_control::{DecisionFilter, DecisionRecord, Repository};
+
+use crate::ground::{Ground, page};
+
+fn decision(number: i64) -> DecisionRecord {
+    DecisionRecord {
+        event_id: format!("{number:032x}"),
+        at: number,
+        action: "rejected".to_owned(),
+        reason: "HIT_USER_LIMIT".to_owned(),
+        client_id: "u1".to_owned(),
+        node: "n1".to_owned(),
+        cost: 1,
+        ..DecisionRecord::default()
+    }
+}
+
+async fn times(repository: &Arc<dyn Repository>, filter: DecisionFilter) -> Vec<i64> {
+    let decisions = repository.decisions(&filter, &page(None, 100)).await.unwrap();
+    decisions.into_iter().map(|decision| decision.record.at).collect()
+}
+
+pub(crate) async fn decisions_come_back_the_newest_first(ground: Ground) {
+    let repository = ground.ready().await;
+    let full = DecisionRecord {
+        rule_id: Some("r1".into()),
+        scope: Some("global".into()),
+        request_count: Some(i64::MAX),
+        limit_count: Some(i64::MIN),
+        retry_after_ms: Some(0),
+        endpoint: Some("/v1/chat".into()),
+        method: Some("POST".into()),
+        ip_address: Some("2001:db8::1".into()),
+        user_id: Some("u1".into()),
+        tenant_id: Some("acme".into()),
+        api_key_id: Some("k1".into()),
+        model_id: Some("m1".into()),
+        request_id: Some("q1".into()),
+        cost: -5,
+        revision: 9,
+        ..decision(0)
+    };
+    assert_eq!(repository.record(&[]).await.unwrap(), 0);
+    let mut all = vec![full];
+    all.extend((1..25).map(decision));
+    assert_eq!(repository.record(&all).await.unwrap(), 25);
+    let (mut seen, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let next = page(after.as_deref(), 10);
+        let decisions = repository.decisions(&DecisionFilter::default(), &next).await.unwrap();
+        let Some(last) = decisions.last() else { break };
+        after = Some(last.id.to_string());
+        seen.extend(decisions.into_iter().map(|decision| decision.record));
+    }
+    seen.reverse();
+    assert_eq!(seen, all);
+}
+
+pub(crate) async fn filters_find_decisions(ground: Ground) {
+    let repository = ground.ready().await;
+    let one = DecisionRecord {
+        action: "allowed".to_owned(),
+        client_id: "u2".to_owned(),
+        rule_id: Some("r1".into()),
+        user_id: Some("u2".into()),
+        tenant_id: Some("acme".into()),
+        ip_address: Some("192.0.2.1".into()),
+        request_id: Some("q1".into()),
+        ..decision(2)
+    };
+    repository.record(&[decision(1), one, decision(3)]).await.unwrap();
+    let any = DecisionFilter::default;
+    assert_eq!(times(&repository, any()).await, [3, 2, 1]);
+    for filter in [
+        DecisionFilter { action: Some("allowed".into()), ..any() },
+        DecisionFilter { client_id: Some("u2".into()), ..any() },
+        DecisionFilter { rule_id: Some("r1".into()), ..any() },
+        DecisionFilter { user_id: Some("u2".into()), ..any() },
+        DecisionFilter { tenant_id: Some("acme".into()), ..any() },
+        DecisionFilter { ip_address: Some("192.0.2.1".into()), ..any() },
+        DecisionFilter { request_id: Some("q1".into()), ..any() },
+        DecisionFilter { from: Some(2), until: Some(3), ..any() },
+    ] {
+        assert_eq!(times(&repository, filter.clone()).await, [2], "{filter:?}");
+        let none = DecisionFilter { from: Some(4), ..filter };
+        assert!(times(&repository, none).await.is_empty());
+    }
+}
+
+pub(crate) async fn a_decision_is_kept_once(ground: Ground) {
+    let repository = ground.ready().await;
+    assert_eq!(repository.record(&[decision(1), decision(2), decision(1)]).await.unwrap(), 2);
+    let changed = DecisionRecord { reason: "OTHER".to_owned(), ..decision(2) };
+    assert_eq!(repository.record(&[changed, decision(3)]).await.unwrap(), 1);
+    let decisions =
+        repository.decisions(&DecisionFilter::default(), &page(None, 10)).await.unwrap();
+    assert_eq!(decisions.len(), 3);
+    assert!(decisions.iter().all(|decision| decision.record.reason == "HIT_USER_LIMIT"));
+}
+
+pub(crate) async fn old_decisions_are_pruned_in_parts(ground: Ground) {
+    let repository = ground.ready().await;
+    let all: Vec<_> = (0..100).map(decision).collect();
+    repository.record(&all).await.unwrap();
+    assert_eq!(repository.prune(50, 30).await.unwrap(), 30);
+    assert_eq!(times(&repository, DecisionFilter::default()).await.len(), 70);
+    assert_eq!(repository.prune(50, 30).await.unwrap(), 20);
+    assert_eq!(repository.prune(50, 30).await.unwrap(), 0);
+    let left = times(&repository, DecisionFilter::default()).await;
+    assert_eq!(left, (50..100).rev().collect::<Vec<_>>());
+    // Numbers are not given twice, or pages would miss what came later.
+    let newest = async || {
+        let newest =
+            repository.decisions(&DecisionFilter::default(), &page(None, 1)).await.unwrap();
+        newest.first().map(|decision| decision.id)
+    };
+    let before = newest().await;
+    assert_eq!(repository.prune(1000, 1000).await.unwrap(), 50);
+    repository.record(&[decision(1)]).await.unwrap();
+    assert!(newest().await > before);
+}
+
+pub(crate) async fn no_text_of_a_client_spoils_a_batch(ground: Ground) {
+    let repository = ground.ready().await;
+    let long = "\u{1f600}".repeat(5_000);
+    let odd = DecisionRecord {
+        client_id: long.clone(),
+        request_id: Some(long.clone()),
+        tenant_id: Some(format!("x{long}")),
+        endpoint: Some("/a\0b".into()),
+        ..decision(1)
+    };
+    assert_eq!(repository.record(&[odd, decision(2)]).await.unwrap(), 2);
+    let decisions =
+        repository.decisions(&DecisionFilter::default(), &page(None, 10)).await.unwrap();
+    let odd = &decisions[1].record;
+    assert!(odd.client_id.len() == 1024 && long.starts_with(&odd.client_id));
+    assert_eq!(odd.tenant_id.as_ref().unwrap().len(), 1021, "not within a character");
+    assert_eq!(odd.endpoint.as_deref(), Some("/a?b"));
+}

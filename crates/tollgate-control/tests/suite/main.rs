@@ -1,0 +1,74 @@
+//! One suite for every repository: each of its tests runs on SQLite and on a PostgreSQL of its own.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "helpers of tests fail like tests, and wait for real events with deadlines"
+)]
+
+mod commits;
+mod decisions;
+mod entries;
+mod ground;
+mod loading;
+mod migrations;
+mod outage;
+mod sharing;
+mod texts;
+
+use ground::Ground;
+
+macro_rules! on_both {
+    ($($module:ident :: $test:ident,)+) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                super::$module::$test(super::Ground::sqlite()).await;
+            })+
+        }
+
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                super::$module::$test(super::Ground::postgres()).await;
+            })+
+        }
+    };
+}
+
+on_both! {
+    entries::every_kind_comes_back_as_it_was_written,
+    entries::pages_follow_each_other_without_gaps,
+    entries::filters_find_what_they_name_and_nothing_else,
+    entries::rules_keep_every_version,
+    entries::a_token_is_found_by_its_digest,
+    commits::expectations_are_checked,
+    commits::a_change_of_another_revision_is_stale,
+    commits::one_conflict_undoes_everything,
+    commits::no_update_is_lost,
+    commits::one_entry_may_be_written_twice,
+    commits::tiers_and_their_clients_come_and_go_together,
+    commits::every_write_is_audited,
+    commits::tokens_are_no_part_of_the_set,
+    commits::ten_thousand_clients_are_one_change,
+    loading::the_set_is_whole_and_in_order,
+    loading::only_changed_buckets_are_loaded,
+    loading::the_revision_can_be_raised,
+    decisions::decisions_come_back_the_newest_first,
+    decisions::filters_find_decisions,
+    decisions::a_decision_is_kept_once,
+    decisions::old_decisions_are_pruned_in_parts,
+    decisions::no_text_of_a_client_spoils_a_batch,
+    texts::odd_texts_are_kept_as_they_are,
+    texts::prefixes_mean_themselves,
+    texts::what_cannot_be_kept_is_refused,
+    sharing::two_repositories_see_each_other,
+    sharing::a_change_given_up_leaves_nothing_behind,
+    migrations::from_nothing_and_again,
+    migrations::from_every_earlier_version_with_rows,
+    migrations::eight_at_once,
+    migrations::a_newer_schema_is_refused,
+}
