@@ -8,10 +8,11 @@ use tollgate_policy::{Known, Listed, NoMatch};
 use tollgate_store::{Charge, Claim, Decided, Mode, Outcomes, Store, passes};
 
 use crate::answer::{Answer, shape};
-use crate::decision::{Decision, Reason, Verdict};
+use crate::decision::Decision;
 use crate::idempotency::Place;
 use crate::lines::{Lines, Stores, charge, collect, new_slot};
 use crate::request::Request;
+use crate::verdict::{Reason, Verdict};
 use crate::{ActiveRules, Enforcement, Engine, EngineError};
 
 /// Requests of a batch that are decided in one call of the store.
@@ -42,6 +43,9 @@ impl<S: Store> Engine<S> {
         // A decision is large: it is made where it stays.
         let mut decision = Decision::pending(rules.version);
         self.decide_into(rules, request, mode, None, &mut decision).await?;
+        if mode != Mode::Peek {
+            self.tell(request, &decision);
+        }
         Ok(decision)
     }
 
@@ -63,7 +67,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// All that can be said without the store; what is to be asked of it is left in `lines`.
-    fn prepare<'r>(
+    pub(crate) fn prepare<'r>(
         &self,
         rules: &'r ActiveRules,
         request: &Request<'r>,
@@ -171,6 +175,7 @@ impl<S: Store> Engine<S> {
         let Some(id) = request.request_id else {
             let mut decision = Decision::pending(rules.version);
             self.decide_into(rules, request, Mode::Charge, None, &mut decision).await?;
+            self.tell(request, &decision);
             return Ok(show(&decision));
         };
         // Few requests have one: what they need is kept apart, so that the others do not carry it.
@@ -197,11 +202,15 @@ impl<S: Store> Engine<S> {
             self.decide_into(rules, request, Mode::Charge, answer.as_ref(), &mut decision).await;
         if is_claimed {
             let allowed = charged.is_ok() && decision.is_allowed();
-            let answer = allowed.then(|| Answer::of(&decision).encode());
+            let made = allowed.then(|| Answer::of(&decision).encode());
             // Without it the claim ends by itself, and a repeated call elsewhere is charged again.
-            let _ = self.store.publish(place.id(), place.content(request), answer.as_deref()).await;
+            let _ = self.store.publish(place.id(), place.content(request), made.as_deref()).await;
         }
         charged?;
+        // What another node answered was told there.
+        if answer.is_none() {
+            self.tell(request, &decision);
+        }
         if decision.is_allowed() {
             place.remember(request, Arc::clone(rules), &decision, now);
         }
@@ -290,7 +299,8 @@ impl<S: Store> Engine<S> {
             (decided, passed.collect::<Vec<_>>())
         };
         let mut at = 0;
-        for (number, (one, (length, passes))) in asked.iter_mut().zip(passed).enumerate() {
+        let all = requests.iter().zip(&mut asked).zip(passed);
+        for (number, ((request, one), (length, passes))) in all.enumerate() {
             if !one.lines.is_empty() {
                 match &decided {
                     Ok(decided) => {
@@ -307,6 +317,7 @@ impl<S: Store> Engine<S> {
             }
             at += length;
             self.relax(&mut one.decision);
+            self.tell(request, &one.decision);
             show(Ok(&one.decision));
         }
     }

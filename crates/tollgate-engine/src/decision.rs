@@ -7,53 +7,7 @@ use tollgate_core::{Examination, Nanos, Outcome, SlotId};
 use tollgate_policy::{Action, Applied, KeyPart, Known, Resolution, Rule, RuleLimit};
 use tollgate_store::{Degraded, Fallback, Role};
 
-/// What becomes of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
-    /// It goes on.
-    Allowed,
-    /// It goes on after a wait.
-    Throttled,
-    /// It is refused.
-    Denied,
-    /// It is refused, and its rule asks for it to be stored and sent later.
-    Queued,
-}
-
-impl Verdict {
-    /// The name in metrics and logs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Allowed => "allowed",
-            Self::Throttled => "throttled",
-            Self::Denied => "denied",
-            Self::Queued => "queued",
-        }
-    }
-}
-
-/// Why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// Every limit had room.
-    WithinLimits,
-    /// A throttling rule made it wait.
-    Throttled,
-    /// It is on the allow list; nothing was counted.
-    AllowListed,
-    /// It is on the deny list.
-    DenyListed,
-    /// No rule applies to it; `no_match` decided.
-    NoMatch,
-    /// A limit was hit; the scope that the decision names says which.
-    HitLimit,
-    /// Its cost is above what a limit can ever pay.
-    CostExceedsLimit,
-    /// Enforcement is off; nothing was counted.
-    EnforcementOff,
-    /// The store does not answer, and a rule that applies refuses then.
-    StoreUnavailable,
-}
+use crate::verdict::{Reason, Verdict};
 
 /// One limit of one applying rule, as it is after the decision.
 #[derive(Debug, Clone, Copy)]
@@ -215,16 +169,9 @@ impl<'r> Decision<'r> {
 
     /// The reason as callers see it.
     pub fn reason_code(&self) -> &str {
-        match self.reason {
-            Reason::WithinLimits => "WITHIN_LIMITS",
-            Reason::Throttled => "THROTTLED",
-            Reason::AllowListed => "ALLOW_LISTED",
-            Reason::DenyListed => "DENY_LISTED",
-            Reason::NoMatch => "NO_MATCH",
-            Reason::CostExceedsLimit => "COST_EXCEEDS_LIMIT",
-            Reason::EnforcementOff => "ENFORCEMENT_OFF",
-            Reason::StoreUnavailable => "STORE_UNAVAILABLE",
-            Reason::HitLimit => self.deciding().map_or("HIT_LIMIT", |scope| &scope.rule.reason),
+        match (self.reason, self.deciding()) {
+            (Reason::HitLimit, Some(scope)) => &scope.rule.reason,
+            (reason, _) => reason.code(),
         }
     }
 

@@ -10,8 +10,9 @@ use tollgate_policy::Known;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::ActiveRules;
-use crate::decision::{Decision, Reason, Scopes, Verdict};
+use crate::decision::{Decision, Scopes};
 use crate::request::Request;
+use crate::verdict::{Reason, Verdict};
 
 /// How long an admission is remembered.
 pub const REMEMBERED_FOR: Nanos = 60 * SECOND;

@@ -10,7 +10,10 @@ mod decide;
 mod decision;
 mod idempotency;
 mod lines;
+mod observer;
 mod request;
+mod reset;
+mod verdict;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -20,9 +23,11 @@ use tollgate_policy::RuleSet;
 use tollgate_store::{Store, StoreError};
 
 pub use clock::{Clock, ManualClock, SharedClock, SystemClock};
-pub use decision::{Decision, Reason, Scope, Verdict, Warning};
+pub use decision::{Decision, Scope, Warning};
 pub use idempotency::REMEMBERED_FOR;
+pub use observer::Observer;
 pub use request::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Request, RequestError, Validated};
+pub use verdict::{Reason, Verdict};
 
 /// Whether refusals are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,6 +97,7 @@ pub struct Engine<S> {
     rules: ArcSwap<ActiveRules>,
     enforcement: AtomicU8,
     remembered: idempotency::Memory,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl<S: Store> Engine<S> {
@@ -103,6 +109,7 @@ impl<S: Store> Engine<S> {
             rules: ArcSwap::from_pointee(ActiveRules { set: rules, version: 1 }),
             enforcement: AtomicU8::new(Enforcement::On as u8),
             remembered: idempotency::Memory::default(),
+            observer: None,
         }
     }
 

@@ -58,7 +58,7 @@ pub(crate) fn compile_rule(
     let failure = raw.on_store_failure.as_ref();
     check_user_tiers(raw, context, report);
     Rule {
-        reason: reason(&scope),
+        reason: hit_reason(&scope),
         priority: priority(raw, report),
         max_delay: max_delay(raw, action, &limits, report),
         soft_limit_ppm: share_ppm(raw.soft_limit.as_ref(), "soft_limit", report),
@@ -105,8 +105,8 @@ fn rule_id(raw: &RawRule, report: &mut Report) -> String {
     id.value.clone()
 }
 
-/// `HIT_<SCOPE>_LIMIT`.
-fn reason(scope: &str) -> String {
+/// `HIT_<SCOPE>_LIMIT`: the reason of refusals by rules of this scope.
+pub fn hit_reason(scope: &str) -> String {
     let upper = scope.chars().flat_map(char::to_uppercase);
     let name: String = upper.map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
     format!("HIT_{name}_LIMIT")

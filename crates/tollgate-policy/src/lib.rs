@@ -50,7 +50,7 @@ pub use compile::{DEFAULT_RULE_ID, DEFAULT_SCOPE, MAX_RULES};
 pub use compile_grants::{MAX_GRANTS, MAX_RAISED_QUOTAS};
 pub use compile_limit::{DEFAULT_SLOT_TTL, MAX_LIMITS, MAX_LOG_QUOTA, MAX_QUOTA, MAX_SLOTS};
 pub use compile_matcher::{MAX_KEY_PARTS, MAX_PATTERNS, MAX_VALUES};
-pub use compile_rule::{DEFAULT_OVERSHOOT_PPM, MAX_DELAY_MS};
+pub use compile_rule::{DEFAULT_OVERSHOOT_PPM, MAX_DELAY_MS, hit_reason};
 pub use explain::{Explained, Explanation, RuleVerdict, TierSource};
 pub use grants::Grant;
 pub use lists::{ListEntry, ListKind, Listed};
