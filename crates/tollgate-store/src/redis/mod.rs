@@ -6,6 +6,7 @@
 //! (`lane.rs`); a call that must be repeated is not charged twice, and one that the server comes to too
 //! late is not charged at all (`hub.rs`, `scripts/common.lua`).
 
+mod board;
 mod breaker;
 mod clock;
 mod cluster;
@@ -45,6 +46,7 @@ use node::Node;
 use script::Scripts;
 use sentinel::Sentinels;
 
+pub use board::{Board, BoardListener, BoardSet, Published};
 pub use breaker::BreakerState;
 pub use metrics::{BATCH_BOUNDS, Histogram, LATENCY_BOUNDS, Operation, RedisMetrics};
 pub use options::{RedisKind, RedisOptions, RedisOptionsError};

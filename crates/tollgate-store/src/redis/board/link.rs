@@ -1,0 +1,232 @@
+//! The board's connection: to whichever server has its keys now.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ConnectionInfo, Value};
+use tokio::runtime::{Handle, Id};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::Failure;
+use crate::redis::connect::{self, Endpoint, Refusal, ask};
+use crate::redis::health::Health;
+use crate::redis::hub::{Hub, Topology};
+use crate::redis::node::Node;
+use crate::redis::trouble::Trouble;
+
+/// So many errors that prove that nothing happened, and a call is given up, whatever time is left.
+const MOST_TRIES: u32 = 16;
+
+/// How much longer every pause is than the one before.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What the log calls it.
+const NAME: &str = "config";
+
+/// Whether a call whose answer was lost may be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Repeat {
+    /// Twice is as good as once.
+    Safe,
+    Never,
+}
+
+/// A connection that was made.
+struct Up {
+    /// What drives it. It stops when that does.
+    runtime: Id,
+    number: u64,
+    node: Arc<Node>,
+    connection: MultiplexedConnection,
+}
+
+/// The connection, or the want of one. It leaves breakers alone: they are about decisions, and a large value
+/// that takes long says nothing about those.
+pub(super) struct Link {
+    hub: Arc<Hub>,
+    slot: u16,
+    up: Mutex<Option<Up>>,
+    health: Health,
+    began: Instant,
+}
+
+impl Link {
+    pub(super) fn new(hub: Arc<Hub>, slot: u16) -> Self {
+        let (up, health, began) = (Mutex::default(), Health::default(), Instant::now());
+        Self { hub, slot, up, health, began }
+    }
+
+    /// The answer to a command. What is wrong is in the log.
+    pub(super) async fn call(
+        &self,
+        command: &Cmd,
+        by: Instant,
+        repeat: Repeat,
+    ) -> Result<Value, Failure> {
+        self.attempts(command, by, repeat).await.map_err(|refusal| self.tell(&refusal))
+    }
+
+    /// Puts into the log what is wrong.
+    pub(super) fn tell(&self, (failure, text): &Refusal) -> Failure {
+        self.health.failed(NAME, *failure, text, self.began.elapsed());
+        *failure
+    }
+
+    /// The answer to a command, or in what words it was refused.
+    pub(super) async fn attempts(
+        &self,
+        command: &Cmd,
+        by: Instant,
+        repeat: Repeat,
+    ) -> Result<Value, Refusal> {
+        let mut is_repeated = false;
+        let mut asked: Option<Arc<Node>> = None;
+        let mut last = (Failure::Timeout, "no answer".to_owned());
+        for attempt in 0..MOST_TRIES {
+            if attempt > 0 {
+                tokio::time::sleep_until(by.min(Instant::now() + PAUSE * (attempt - 1))).await;
+            }
+            let target = asked.take();
+            let is_asked = target.is_some();
+            let node = match target {
+                Some(node) => node,
+                None => self.node(by).await?,
+            };
+            let answer = if is_asked {
+                send_asking(&node, command, by).await
+            } else {
+                self.send(&node, command, by).await
+            };
+            let trouble = match answer {
+                Ok(value) => {
+                    self.health.succeeded(NAME, self.began.elapsed());
+                    return Ok(value);
+                }
+                Err(trouble) => trouble,
+            };
+            if let Some(failure) = trouble.failure() {
+                last = (failure, format!("{}: {}", node.name, trouble.text()));
+            }
+            match trouble {
+                Trouble::Moved(address) => {
+                    let Topology::Cluster(cluster) = &self.hub.topology else {
+                        let text = format!("{} is a node of a cluster", node.name);
+                        return Err((Failure::WrongKind, text));
+                    };
+                    cluster.moved(self.slot, &node, &address);
+                }
+                Trouble::Ask(address) => {
+                    if let Topology::Cluster(cluster) = &self.hub.topology {
+                        asked = cluster.node_at(&node, &address);
+                    }
+                }
+                Trouble::Lost(..) if is_repeated || repeat == Repeat::Never => {
+                    self.refresh();
+                    return Err(last);
+                }
+                Trouble::Lost(..) => {
+                    self.refresh();
+                    is_repeated = true;
+                }
+                Trouble::Again(..) | Trouble::Elsewhere(..) => self.refresh(),
+                Trouble::NoScript | Trouble::TryAgain => {}
+                Trouble::Final(_, text) if text.contains("WRONGTYPE") => {
+                    return Err((Failure::ForeignKey, text));
+                }
+                Trouble::Final(..) => return Err(last),
+            }
+            if Instant::now() >= by {
+                break;
+            }
+        }
+        Err(last)
+    }
+
+    async fn node(&self, by: Instant) -> Result<Arc<Node>, Refusal> {
+        let node = self.hub.node_of(self.slot, by).await;
+        node.map_err(|failure| (failure, "nobody is known to have the keys".to_owned()))
+    }
+
+    fn refresh(&self) {
+        if let Topology::Cluster(cluster) = &self.hub.topology {
+            cluster.refresh_soon();
+        }
+    }
+
+    async fn send(&self, node: &Arc<Node>, command: &Cmd, by: Instant) -> Result<Value, Trouble> {
+        let connected = tokio::time::timeout_at(by, self.connection(node)).await;
+        let (number, connection) = connected.unwrap_or_else(|_| Err(too_late()))?;
+        let answer = tokio::time::timeout_at(by, exchange(connection, command)).await;
+        let answer = answer.unwrap_or_else(|_| Err(too_late()));
+        if answer.as_ref().is_err_and(Trouble::breaks_connection) {
+            let mut up = self.up.lock().await;
+            if up.as_ref().is_some_and(|up| up.number == number) {
+                *up = None;
+            }
+        }
+        answer
+    }
+
+    /// The connection to this node, made if there is none on this runtime.
+    async fn connection(&self, node: &Arc<Node>) -> Result<(u64, MultiplexedConnection), Trouble> {
+        let runtime = Handle::current().id();
+        let mut up = self.up.lock().await;
+        if let Some(up) = up.as_ref()
+            && up.runtime == runtime
+            && Arc::ptr_eq(&up.node, node)
+        {
+            return Ok((up.number, up.connection.clone()));
+        }
+        *up = None;
+        let connection = connect::open(node).await.map_err(unconnected)?;
+        let number = self.hub.draw();
+        let node = Arc::clone(node);
+        *up = Some(Up { runtime, number, node, connection: connection.clone() });
+        Ok((number, connection))
+    }
+
+    /// Where the server with the keys is. It has answered just now.
+    pub(super) async fn address(&self, by: Instant) -> Result<ConnectionInfo, Failure> {
+        // Whatever it is that keeps us from connecting, this finds it, and the right server.
+        self.call(&redis::cmd("PING"), by, Repeat::Safe).await?;
+        let found = async {
+            match &self.node(by).await?.endpoint {
+                Endpoint::Fixed { info, .. } => Ok((**info).clone()),
+                Endpoint::Sentinel(sentinels) => sentinels.master().await,
+            }
+        };
+        found.await.map_err(|refusal| self.tell(&refusal))
+    }
+}
+
+fn too_late() -> Trouble {
+    Trouble::Lost(Failure::Timeout, "no answer in time".to_owned())
+}
+
+fn unconnected((failure, text): Refusal) -> Trouble {
+    match failure {
+        Failure::Denied | Failure::WrongKind => Trouble::Final(failure, text),
+        // Nothing was sent: nothing can have happened twice.
+        Failure::ReadOnly | Failure::NotReady => Trouble::Elsewhere(failure, text),
+        _ => Trouble::Lost(failure, text),
+    }
+}
+
+async fn exchange(mut connection: MultiplexedConnection, command: &Cmd) -> Result<Value, Trouble> {
+    let answer = connection.send_packed_command(command).await;
+    answer.and_then(Value::extract_error).map_err(|error| Trouble::of(&error))
+}
+
+/// To a node that has the slot only for those who were sent there. That holds for the next command of the
+/// connection, so it gets one that nobody else uses.
+async fn send_asking(node: &Node, command: &Cmd, by: Instant) -> Result<Value, Trouble> {
+    let sent = async {
+        let connection = connect::open(node).await.map_err(unconnected)?;
+        let permitted = ask::<Value>(&connection, &["ASKING"]).await;
+        permitted.map_err(|error| Trouble::of(&error))?;
+        exchange(connection, command).await
+    };
+    tokio::time::timeout_at(by, sent).await.unwrap_or_else(|_| Err(too_late()))
+}
