@@ -149,20 +149,52 @@ async fn a_listener_hears_of_sets_and_of_the_servers_death() {
 }
 
 #[tokio::test]
-async fn a_user_without_channels_writes_and_a_strange_key_is_told() {
-    let server = Redis::builder().config("user quiet on >secret ~tg:* resetchannels +@all").start();
-    let options = RedisOptions {
-        username: Some("quiet".to_owned()),
-        password: Some("secret".to_owned()),
-        ..options(&[server.url()])
+async fn a_user_who_may_not_publish_may_write() {
+    // What decisions need, and what it takes to be heard.
+    let least = "~tg:* resetchannels +@read +@write +@scripting +@connection +time +info";
+    let server = Redis::builder()
+        .config(&format!("user quiet on >secret {least}"))
+        .config(&format!("user loud on >secret {least} +publish +subscribe &tg:*"))
+        .start();
+    let as_user = |name: &str| {
+        let (username, password) = (Some(name.to_owned()), Some("secret".to_owned()));
+        board(&RedisOptions { username, password, ..options(&[server.url()]) })
     };
-    let board = board(&options);
-    let set = Set::new("here", 1, &["a"]);
-    assert_eq!(set.publish(&board).await, Ok(Published::Written));
-    assert_eq!(board.listen().await.err(), Some(Failure::Denied));
+    let (quiet, loud) = (as_user("quiet"), as_user("loud"));
+    let mut listener = loud.listen().await.unwrap();
+    assert_eq!(quiet.listen().await.err(), Some(Failure::Denied));
+    let mut set = Set::new("here", 1, &["a"]);
+    assert_eq!(set.publish(&quiet).await, Ok(Published::Written));
+    let silent = tokio::time::timeout(Duration::from_millis(100), listener.changed()).await;
+    assert!(silent.is_err(), "it may not");
+    set.revision = 2;
+    assert_eq!(set.publish(&loud).await, Ok(Published::Written));
+    assert_eq!(listener.changed().await, Ok(()));
+    quiet.push_records(b"a", 10).await.unwrap();
+    assert_eq!(quiet.pull_records("reader", 10).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_key_that_is_not_ours_is_told() {
+    let server = Redis::start();
+    let board = board(&options(&[server.url()]));
     server.call(&["SET", "tg:{config}:set", "a word"]).unwrap().ok().unwrap();
-    assert_eq!(set.publish(&board).await, Err(Failure::ForeignKey));
+    let published = Set::new("here", 1, &["a"]).publish(&board).await;
+    assert_eq!(published, Err(Failure::ForeignKey));
     assert_eq!(board.revision().await, Err(Failure::ForeignKey));
+}
+
+/// A part that was put before, as by a writer that had no time left, is not sent again.
+#[tokio::test]
+async fn what_is_there_is_not_sent_again() {
+    let server = Redis::start();
+    let board = board(&options(&[server.url()]));
+    let set = Set::new("here", 1, &["a", "b"]);
+    let name = Board::part_name(b"a");
+    server.call(&["HSET", "tg:{config}:set", &name, "marked"]).unwrap().ok().unwrap();
+    assert_eq!(set.publish(&board).await, Ok(Published::Written));
+    let parts = board.parts(&set.names()).await.unwrap();
+    assert_eq!(parts, [Some(b"marked".to_vec()), Some(b"b".to_vec())]);
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ConnectionInfo, Value};
 use tokio::runtime::{Handle, Id};
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::Failure;
@@ -48,14 +48,22 @@ pub(super) struct Link {
     hub: Arc<Hub>,
     slot: u16,
     up: Mutex<Option<Up>>,
+    /// Whose turn it is to connect.
+    turn: tokio::sync::Mutex<()>,
     health: Health,
     began: Instant,
 }
 
 impl Link {
     pub(super) fn new(hub: Arc<Hub>, slot: u16) -> Self {
-        let (up, health, began) = (Mutex::default(), Health::default(), Instant::now());
-        Self { hub, slot, up, health, began }
+        Self {
+            hub,
+            slot,
+            up: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            health: Health::default(),
+            began: Instant::now(),
+        }
     }
 
     /// The answer to a command. What is wrong is in the log.
@@ -161,7 +169,7 @@ impl Link {
         let answer = tokio::time::timeout_at(by, exchange(connection, command)).await;
         let answer = answer.unwrap_or_else(|_| Err(too_late()));
         if answer.as_ref().is_err_and(Trouble::breaks_connection) {
-            let mut up = self.up.lock().await;
+            let mut up = self.up.lock();
             if up.as_ref().is_some_and(|up| up.number == number) {
                 *up = None;
             }
@@ -172,18 +180,22 @@ impl Link {
     /// The connection to this node, made if there is none on this runtime.
     async fn connection(&self, node: &Arc<Node>) -> Result<(u64, MultiplexedConnection), Trouble> {
         let runtime = Handle::current().id();
-        let mut up = self.up.lock().await;
-        if let Some(up) = up.as_ref()
-            && up.runtime == runtime
-            && Arc::ptr_eq(&up.node, node)
-        {
-            return Ok((up.number, up.connection.clone()));
+        let fits = |up: &&Up| up.runtime == runtime && Arc::ptr_eq(&up.node, node);
+        let known = || {
+            let up = self.up.lock();
+            up.as_ref().filter(fits).map(|up| (up.number, up.connection.clone()))
+        };
+        if let Some(known) = known() {
+            return Ok(known);
         }
-        *up = None;
+        let _turn = self.turn.lock().await;
+        if let Some(known) = known() {
+            return Ok(known);
+        }
         let connection = connect::open(node).await.map_err(unconnected)?;
-        let number = self.hub.draw();
-        let node = Arc::clone(node);
-        *up = Some(Up { runtime, number, node, connection: connection.clone() });
+        let (number, node) = (self.hub.draw(), Arc::clone(node));
+        let up = Up { runtime, number, node, connection: connection.clone() };
+        *self.up.lock() = Some(up);
         Ok((number, connection))
     }
 
@@ -197,7 +209,9 @@ impl Link {
                 Endpoint::Sentinel(sentinels) => sentinels.master().await,
             }
         };
-        found.await.map_err(|refusal| self.tell(&refusal))
+        let late = || (Failure::Timeout, "no address in time".to_owned());
+        let found = tokio::time::timeout_at(by, found).await.unwrap_or_else(|_| Err(late()));
+        found.map_err(|refusal| self.tell(&refusal))
     }
 }
 

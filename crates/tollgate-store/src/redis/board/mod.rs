@@ -147,6 +147,9 @@ impl Board {
     /// All of it or nothing: until then, and if this fails, readers see the set before. If it fails for
     /// lack of time, what was put is there when it is called again.
     ///
+    /// Redis may lose what it has not replicated when a master dies: whoever publishes looks at the
+    /// [revision](Self::revision) from time to time, and publishes again.
+    ///
     /// Names of parts that [`Board::part_name`] would not give, and negative revisions, are
     /// [`Failure::Protocol`].
     pub async fn publish(&self, set: &BoardSet<'_>) -> Result<Published, Failure> {
