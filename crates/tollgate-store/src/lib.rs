@@ -17,6 +17,8 @@ pub mod placed;
 pub mod redis;
 #[cfg(feature = "redis")]
 pub mod resilient;
+#[cfg(feature = "redis")]
+mod secret;
 mod shared;
 
 use std::future::Future;
@@ -27,6 +29,8 @@ use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SlotId};
 pub use home::{Consistency, Home, OnFailure};
 pub use memory::MemoryStore;
 pub use outcome::{Claim, Decided, Degraded, Failure, Fallback, StoreError};
+#[cfg(feature = "redis")]
+pub use secret::api_key_id;
 pub use shared::{LeaseAsk, LeaseGrant, Membership, SharedStore};
 
 /// Which counter: one limit of one rule for one combination of key values.

@@ -3,17 +3,13 @@
 //! Every part is percent-encoded, so that no value can forge a separator, a hash tag or another's key.
 //! A part that is a secret appears as a keyed hash only.
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
 use smallvec::SmallVec;
 
 use crate::Counter;
+use crate::secret::{Hider, push_hex};
 
 /// How many slots a cluster has.
 pub(super) const SLOTS: u16 = 16_384;
-
-/// How many bytes of the keyed hash of a secret are told.
-const SECRET_BYTES: usize = 12;
 
 /// Keys one after another in one buffer.
 #[derive(Debug, Clone, Default)]
@@ -65,15 +61,12 @@ impl Keys {
 /// Spells keys.
 pub(super) struct Speller {
     prefix: String,
-    secret: Hmac<Sha256>,
+    hider: Hider,
 }
 
 impl Speller {
     pub(super) fn new(prefix: &str, secret: &[u8]) -> Self {
-        // A key of any length makes an HMAC; the other branch is for the type.
-        let secret = <Hmac<Sha256> as KeyInit>::new_from_slice(secret)
-            .unwrap_or_else(|_| <Hmac<Sha256> as KeyInit>::new(&[0; 64].into()));
-        Self { prefix: prefix.to_owned(), secret }
+        Self { prefix: prefix.to_owned(), hider: Hider::new(secret) }
     }
 
     /// Adds a counter's key.
@@ -82,7 +75,7 @@ impl Speller {
         let secrets = counter.home.secret_parts;
         let part = |bytes: &mut Vec<u8>, index: usize, value: &str| {
             if index < 32 && secrets >> index & 1 == 1 {
-                self.push_secret(bytes, value);
+                self.hider.push(bytes, value);
             } else {
                 push_encoded(bytes, value);
             }
@@ -112,15 +105,6 @@ impl Speller {
     fn open(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(self.prefix.as_bytes());
         bytes.extend_from_slice(b":{");
-    }
-
-    fn push_secret(&self, bytes: &mut Vec<u8>, value: &str) {
-        let mut mac = self.secret.clone();
-        mac.update(value.as_bytes());
-        let digest = mac.finalize().into_bytes();
-        for byte in digest.iter().take(SECRET_BYTES) {
-            push_hex(bytes, *byte);
-        }
     }
 
     /// A key of ours that is no counter's: `tg:{<partition>}:<name>`.
@@ -159,19 +143,11 @@ fn push_encoded(bytes: &mut Vec<u8>, value: &str) {
             bytes.push(byte);
         } else {
             bytes.push(b'%');
-            push_digit(bytes, byte >> 4, b'A');
-            push_digit(bytes, byte & 0x0F, b'A');
+            for digit in [byte >> 4, byte & 0x0F] {
+                bytes.push(if digit < 10 { b'0' + digit } else { b'A' + digit - 10 });
+            }
         }
     }
-}
-
-fn push_hex(bytes: &mut Vec<u8>, byte: u8) {
-    push_digit(bytes, byte >> 4, b'a');
-    push_digit(bytes, byte & 0x0F, b'a');
-}
-
-fn push_digit(bytes: &mut Vec<u8>, digit: u8, ten: u8) {
-    bytes.push(if digit < 10 { b'0' + digit } else { ten + digit - 10 });
 }
 
 /// The slot of one of our keys: what is between the first braces decides.
@@ -219,6 +195,7 @@ mod tests {
         let home = Home { partition: Some(0), secret_parts: 1, ..Home::default() };
         let key = spelt("r", "t", &["sk-live", "plain"], home);
         assert!(!key.contains("sk-live") && key.ends_with(":plain"), "{key}");
+        assert!(key.contains(&crate::api_key_id(b"secret", "sk-live")), "{key}");
         assert_eq!(key.len(), "tg:{}:r:t::plain".len() + 2 * 24);
         assert_ne!(key, spelt("r", "t", &["sk-live2", "plain"], home));
     }
