@@ -18,7 +18,8 @@ pub trait Repository: Send + Sync + 'static {
     async fn revision(&self) -> Result<Revision, RepositoryError>;
 
     /// Raises the revision to at least this, because nodes have seen it already (the database was
-    /// restored from a backup).
+    /// restored from a backup). If it was lower, all buckets of clients' tiers count as changed: those
+    /// that nodes hold may be from a time that this database has not seen.
     async fn raise_revision(&self, least: Revision) -> Result<Revision, RepositoryError>;
 
     /// The whole set, in one consistent view; of clients' tiers only the buckets that changed after
@@ -42,6 +43,8 @@ pub trait Repository: Send + Sync + 'static {
     /// Writes all of it or nothing: entries, versions of rules, audit records, the next revision (if
     /// anything of the set is written), and word to whoever waits for changes. `base`: the revision
     /// that the change was checked against; another one there now makes it [`RepositoryError::Stale`].
+    /// Expectations are checked in the order given; what a change leaves is written kind by kind, so
+    /// that a tier may be named after the clients that have it.
     async fn commit(
         &self,
         base: Option<Revision>,
@@ -67,7 +70,7 @@ pub trait Repository: Send + Sync + 'static {
     ) -> Result<Vec<ChangeRecord>, RepositoryError>;
 
     /// Keeps decisions. Those that are kept already (by their event id) are left as they are. Says how
-    /// many were new.
+    /// many were new. Texts are cut at 1 kB, for clients choose them.
     async fn record(&self, decisions: &[DecisionRecord]) -> Result<u64, RepositoryError>;
 
     /// Decisions, the last written first.
