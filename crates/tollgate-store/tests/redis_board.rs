@@ -24,11 +24,16 @@ use redis_support::options;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tollgate_store::Failure;
-use tollgate_store::redis::{Board, Published, RedisKind, RedisOptions, RedisStore};
-use tollgate_testkit::{Cluster, Redis, Reply, Sentinel, slot_of};
+use tollgate_store::redis::{Board, BoardListener, Published, RedisKind, RedisOptions, RedisStore};
+use tollgate_testkit::{Cluster, PATIENCE, Redis, Reply, Sentinel, slot_of};
 
 fn board(options: &RedisOptions) -> Board {
     RedisStore::new(options).unwrap().board()
+}
+
+/// What a listener is told, before the test has to be given up.
+async fn told(listener: &mut BoardListener) -> Result<(), Failure> {
+    tokio::time::timeout(PATIENCE, listener.changed()).await.unwrap()
 }
 
 #[tokio::test]
@@ -48,7 +53,7 @@ async fn a_server_behind_tls_keeps_the_newest_set() {
     let board = board(&RedisOptions { tls_ca_file, ..options(&[server.tls_url()]) });
     let mut listener = board.listen().await.unwrap();
     publishes_only_what_is_newer(&board).await;
-    assert_eq!(listener.changed().await, Ok(()));
+    assert_eq!(told(&mut listener).await, Ok(()));
 }
 
 #[tokio::test]
@@ -65,7 +70,7 @@ async fn a_master_under_sentinel_keeps_the_newest_set_and_the_next_one_goes_on()
     assert_eq!(read(&board).await, (1, set.parts.clone(), 0));
     let mut listener = board.listen().await.unwrap();
     Set::new("after", 2, &["x"]).publish(&board).await.unwrap();
-    assert_eq!(listener.changed().await, Ok(()));
+    assert_eq!(told(&mut listener).await, Ok(()));
 }
 
 #[tokio::test]
@@ -93,7 +98,7 @@ async fn a_cluster_keeps_the_newest_set_wherever_its_slot_is() {
     cluster.move_slot(slot, elsewhere());
     set.revision = 3;
     assert_eq!(set.publish(&board).await, Ok(Published::Written));
-    assert_eq!(listener.changed().await, Ok(()));
+    assert_eq!(told(&mut listener).await, Ok(()));
 }
 
 #[tokio::test]
@@ -104,14 +109,14 @@ async fn a_cluster_that_loses_the_master_of_the_set_goes_on() {
     assert_eq!(set.publish(&board).await, Ok(Published::Written));
     let mut listener = board.listen().await.unwrap();
     cluster.kill_master_of(slot_of("{config}"));
-    assert_eq!(listener.changed().await, Err(Failure::Connection));
+    assert_eq!(told(&mut listener).await, Err(Failure::Connection));
     set.revision = 2;
     until_published(&board, &set).await;
     assert_eq!(read(&board).await, (2, set.parts.clone(), 0));
     let mut listener = board.listen().await.unwrap();
     set.revision = 3;
     assert_eq!(set.publish(&board).await, Ok(Published::Written));
-    assert_eq!(listener.changed().await, Ok(()));
+    assert_eq!(told(&mut listener).await, Ok(()));
 }
 
 #[tokio::test]
@@ -122,12 +127,12 @@ async fn a_listener_hears_of_sets_and_of_the_servers_death() {
     let silent = tokio::time::timeout(Duration::from_millis(100), listener.changed()).await;
     assert!(silent.is_err(), "nothing has changed");
     Set::new("here", 1, &["a"]).publish(&board).await.unwrap();
-    assert_eq!(listener.changed().await, Ok(()));
+    assert_eq!(told(&mut listener).await, Ok(()));
     Set::new("here", 1, &["a"]).publish(&board).await.unwrap();
     let silent = tokio::time::timeout(Duration::from_millis(100), listener.changed()).await;
     assert!(silent.is_err(), "the same set is no change");
     server.kill();
-    assert_eq!(listener.changed().await, Err(Failure::Connection));
+    assert_eq!(told(&mut listener).await, Err(Failure::Connection));
     assert_eq!(board.revision().await, Err(Failure::Connection));
     server.restart();
     assert_eq!(board.revision().await, Ok(None));
@@ -136,11 +141,11 @@ async fn a_listener_hears_of_sets_and_of_the_servers_death() {
     server.pause();
     let began = Instant::now();
     let failure = loop {
-        if let Ok(told) = tokio::time::timeout(Duration::from_millis(500), listener.changed()).await
+        if let Ok(word) = tokio::time::timeout(Duration::from_millis(500), listener.changed()).await
         {
-            break told;
+            break word;
         }
-        assert!(began.elapsed() < Duration::from_secs(30), "the listener is deaf");
+        assert!(began.elapsed() < PATIENCE, "the listener is deaf");
     };
     assert_eq!(failure, Err(Failure::Timeout));
     assert_eq!(board.revision().await, Err(Failure::Timeout));
@@ -169,7 +174,7 @@ async fn a_user_who_may_not_publish_may_write() {
     assert!(silent.is_err(), "it may not");
     set.revision = 2;
     assert_eq!(set.publish(&loud).await, Ok(Published::Written));
-    assert_eq!(listener.changed().await, Ok(()));
+    assert_eq!(told(&mut listener).await, Ok(()));
     quiet.push_records(b"a", 10).await.unwrap();
     assert_eq!(quiet.pull_records("reader", 10).await.unwrap().len(), 1);
 }
