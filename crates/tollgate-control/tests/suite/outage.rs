@@ -12,7 +12,7 @@ use tollgate_testkit::Postgres;
 use crate::ground::{commit, rule};
 
 /// What any call that is only a question may take, and then some for a busy machine.
-const BOUND: Duration = Duration::from_secs(9);
+const BOUND: Duration = Duration::from_secs(12);
 
 async fn is_away(repository: &Arc<dyn Repository>) {
     let begin = Instant::now();
