@@ -1,9 +1,11 @@
 //! Starts the real `tollgate` binary and talks to it as a client would.
 
+pub mod admin;
 pub mod fleet;
 pub mod http;
 pub mod server;
 
+pub use admin::{ADMIN, ADMIN_TOKEN, Admin};
 pub use fleet::{Answer, Fleet};
 pub use http::{Client, Response};
 pub use server::{Server, ServerBuilder};

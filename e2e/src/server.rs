@@ -91,8 +91,8 @@ impl ServerBuilder {
 
     /// Starts it and waits until it listens.
     pub fn start(self) -> Server {
-        let mut server =
-            Server { builder: self, child: None, addr: "127.0.0.1:0".parse().expect("an address") };
+        let addr = "127.0.0.1:0".parse().expect("an address");
+        let mut server = Server { builder: self, child: None, addr, admin_addr: addr };
         server.spawn();
         server
     }
@@ -111,6 +111,7 @@ impl ServerBuilder {
             command.arg("--data-dir").arg(self.dir.path().join("data"));
         }
         command.args(&self.args);
+        command.env("TOLLGATE_ADMIN_TOKEN", crate::ADMIN_TOKEN);
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }
@@ -121,6 +122,7 @@ pub struct Server {
     builder: ServerBuilder,
     child: Option<Child>,
     addr: SocketAddr,
+    admin_addr: SocketAddr,
 }
 
 impl Server {
@@ -152,8 +154,13 @@ impl Server {
         let stdout = child.stdout.take().expect("standard output is piped");
         BufReader::new(stdout).read_line(&mut line).expect("the first line");
         self.child = Some(child);
-        let addr = line.trim().strip_prefix("listening http=").and_then(|addr| addr.parse().ok());
+        let said = |name: &str| {
+            let word = line.split_whitespace().find_map(|word| word.strip_prefix(name));
+            word.and_then(|addr| addr.parse().ok())
+        };
+        let addr = said("http=").filter(|_| line.starts_with("listening "));
         self.addr = addr.unwrap_or_else(|| panic!("first line {line:?}; log:\n{}", self.log()));
+        self.admin_addr = said("admin=").unwrap_or(self.addr);
     }
 
     /// Its folder.
@@ -178,6 +185,16 @@ impl Server {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Where it serves the admin API.
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.admin_addr
+    }
+
+    /// A new connection to the admin API.
+    pub fn admin(&self) -> crate::Admin {
+        crate::Admin::connect(self.admin_addr)
     }
 
     /// A new connection.

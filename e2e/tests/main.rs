@@ -1,5 +1,7 @@
 //! Tollgate as its users meet it: the real binary, over real sockets.
 
+mod access;
+mod admin;
 mod bounds;
 mod clusters;
 mod decisions;
@@ -10,6 +12,7 @@ mod lifecycle;
 mod many_nodes;
 mod outages;
 mod persistence;
+mod propagation;
 mod proxies;
 mod regions;
 mod reload;

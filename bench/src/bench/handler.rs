@@ -30,7 +30,7 @@ pub fn answer(api: &Arc<Api<MemoryStore>>, body: &Bytes) {
     let request = Request::builder().method(Method::POST).uri(http::PATH);
     let request = request.header("content-type", "application/json");
     let request = request.body(Full::new(body.clone())).unwrap();
-    let response = poll(api.answer(request)).unwrap();
+    let response = poll(api.answer(request, None)).unwrap();
     assert!(response.status().is_success());
 }
 

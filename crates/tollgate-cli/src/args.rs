@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use tollgate_engine::Enforcement;
-use tollgate_server::config::{LogFormat, LogLevel, parse_address};
+use tollgate_server::config::{LogFormat, LogLevel, NodeRole, parse_address};
 
 /// A rate limiter: every request pays a toll out of one or more budgets, or is refused.
 #[derive(Debug, Parser)]
@@ -86,6 +86,17 @@ pub(crate) struct ConfigArgs {
     /// Who may ask for decisions.
     #[arg(long, value_name = "WHO", value_parser = ["none", "token", "null"])]
     pub(crate) data_auth: Option<String>,
+    /// What this node does: decide and serve the admin API, or one of both.
+    #[arg(long, value_name = "ROLE", value_parser = named(NodeRole::ALL))]
+    pub(crate) role: Option<NodeRole>,
+    /// The database of rules, lists, tiers, tokens and the audit log, such as
+    /// `postgres://user@host:5432/tollgate`; SQLite in the data directory if absent. A password is
+    /// better put into `postgres_password_file`: others on this machine see flags.
+    #[arg(long, value_name = "URL")]
+    pub(crate) postgres: Option<String>,
+    /// Where the admin API is served, if not beside the decisions; port 0 picks a free one.
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    pub(crate) admin_http: Option<SocketAddr>,
     /// The Redis that nodes share, such as `redis://host:6379`, `rediss://user:password@host` or
     /// `unix:///run/redis.sock` (default: `$REDIS_URL`); repeatable for a cluster or Sentinel. A
     /// password is better put into `redis.password_file`: others on this machine see flags.

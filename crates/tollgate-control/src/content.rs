@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use xxhash_rust::xxh3::xxh3_64;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{ClientTier, Revision};
 
@@ -17,7 +18,7 @@ pub const FORMAT: u32 = 1;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Part {
     /// The hash of the bytes.
-    pub hash: u64,
+    pub hash: u128,
     /// The bytes.
     pub bytes: Arc<[u8]>,
 }
@@ -26,13 +27,99 @@ impl Part {
     /// A part of these bytes.
     pub fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
         let bytes = bytes.into();
-        Self { hash: xxh3_64(&bytes), bytes }
+        Self { hash: xxh3_128(&bytes), bytes }
+    }
+
+    /// The hash in hex: what it is called.
+    pub fn name(&self) -> String {
+        format!("{:032x}", self.hash)
     }
 }
 
 impl std::fmt::Debug for Part {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Part({:016x}, {} bytes)", self.hash, self.bytes.len())
+        write!(f, "Part({:032x}, {} bytes)", self.hash, self.bytes.len())
+    }
+}
+
+/// What a set is made of: names its parts without having them. Fields that a reader does not know are
+/// left alone; a form that it does not know it must refuse.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The form of the set.
+    pub format: u32,
+    /// Which database it comes from.
+    pub installation: String,
+    /// Its revision there.
+    pub revision: Revision,
+    /// `on`, `shadow` or `off`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enforcement: Option<String>,
+    /// The hash of the document, in hex.
+    pub document: String,
+    /// The hashes of the buckets, in hex.
+    #[serde(default)]
+    pub buckets: BTreeMap<u16, String>,
+}
+
+/// Why a set cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ContentError {
+    /// It is written in a form of another version.
+    #[error("it has the form {0}, and this program knows {FORMAT}: update it")]
+    Format(u32),
+    /// It is cut off or damaged.
+    #[error("it is damaged: {0}")]
+    Damaged(&'static str),
+}
+
+impl Manifest {
+    /// Reads a manifest.
+    pub fn parse(bytes: &[u8]) -> Result<Self, ContentError> {
+        #[derive(Deserialize)]
+        struct Form {
+            format: u32,
+        }
+        let damaged = |_| ContentError::Damaged("the manifest cannot be read");
+        // The form comes first: another one may have other fields altogether.
+        let Form { format } = serde_json::from_slice(bytes).map_err(damaged)?;
+        if format != FORMAT {
+            return Err(ContentError::Format(format));
+        }
+        serde_json::from_slice(bytes).map_err(damaged)
+    }
+
+    /// The manifest as bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        // A struct of plain values always serialises.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// The hashes of all parts.
+    pub fn parts(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.document).chain(self.buckets.values())
+    }
+
+    /// The set of this manifest, with the parts that `find` has by their hashes.
+    pub fn assemble(
+        self,
+        mut find: impl FnMut(&str) -> Option<Part>,
+    ) -> Result<Content, ContentError> {
+        let mut part = |hash: &str| {
+            let part = find(hash).ok_or(ContentError::Damaged("a part is missing"))?;
+            if part.name() == hash {
+                Ok(part)
+            } else {
+                Err(ContentError::Damaged("a part is not what it was"))
+            }
+        };
+        let document = part(&self.document)?;
+        let mut buckets = BTreeMap::new();
+        for (bucket, hash) in &self.buckets {
+            buckets.insert(*bucket, part(hash)?);
+        }
+        let Self { installation, revision, enforcement, .. } = self;
+        Ok(Content { installation, revision, enforcement, document, buckets })
     }
 }
 
@@ -52,6 +139,24 @@ pub struct Content {
 }
 
 impl Content {
+    /// What it is made of.
+    pub fn manifest(&self) -> Manifest {
+        let named = |(bucket, part): (&u16, &Part)| (*bucket, part.name());
+        Manifest {
+            format: FORMAT,
+            installation: self.installation.clone(),
+            revision: self.revision,
+            enforcement: self.enforcement.clone(),
+            document: self.document.name(),
+            buckets: self.buckets.iter().map(named).collect(),
+        }
+    }
+
+    /// Every part.
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        std::iter::once(&self.document).chain(self.buckets.values())
+    }
+
     /// The document as text.
     pub fn document_text(&self) -> Result<&str, std::str::Utf8Error> {
         std::str::from_utf8(&self.document.bytes)

@@ -13,6 +13,7 @@ mod database;
 pub mod document;
 pub mod draft;
 mod error;
+pub mod kept;
 mod model;
 mod postgres;
 mod records;

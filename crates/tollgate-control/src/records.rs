@@ -1,5 +1,6 @@
 //! What is kept of changes and decisions, and how it is asked for.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{Kind, Millis, Revision};
@@ -77,8 +78,9 @@ pub struct ChangeFilter {
     pub until: Option<Millis>,
 }
 
-/// A decision, as the audit log keeps it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// A decision, as the audit log keeps it. Nodes of neighbouring versions send it to each other.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct DecisionRecord {
     /// Unique, so that one that is told twice is kept once: 16 bytes in hex.
     pub event_id: String,

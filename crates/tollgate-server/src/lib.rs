@@ -1,8 +1,11 @@
 //! Tollgate as a service: HTTP, configuration, and the life of the process.
 
 mod activity;
+mod admin;
+pub mod audit;
 mod background;
 pub mod config;
+mod control;
 pub mod http;
 mod listen;
 mod reload;
@@ -10,4 +13,5 @@ mod serve;
 mod stores;
 mod telemetry;
 
+pub use control::ControlStartError;
 pub use serve::{ServeError, run};

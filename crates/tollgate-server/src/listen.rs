@@ -75,8 +75,8 @@ pub(crate) async fn accept<S: Store + 'static>(
             _ = stop.wait_for(|stop| *stop) => break,
             accepted = listener.accept() => accepted,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 if failures.is_multiple_of(FAILURES_PER_WARNING) {
                     tracing::warn!(%error, failures, "connections cannot be accepted");
@@ -100,7 +100,7 @@ pub(crate) async fn accept<S: Store + 'static>(
             let (api, activity) = (Arc::clone(&api), Arc::clone(&activity));
             async move {
                 let _busy = activity.request();
-                api.answer(request).await
+                api.answer(request, Some(peer.ip())).await
             }
         });
         let connection = builder.serve_connection(io, service).into_owned();

@@ -13,8 +13,11 @@ use tollgate_policy::RuleSet;
 use tollgate_store::MemoryStore;
 use tollgate_store::memory::MemoryOptions;
 
+use crate::audit::AuditTrail;
 use crate::background::Housekeeping;
 use crate::config::Config;
+use crate::control::figures::Source;
+use crate::control::{ControlFigures, ControlPlane, ControlStartError, Surroundings};
 use crate::http::Api;
 use crate::listen;
 use crate::reload::{self, RuleWatch, RulesError};
@@ -27,6 +30,9 @@ pub enum ServeError {
     /// The rules are wrong.
     #[error(transparent)]
     Rules(#[from] RulesError),
+    /// The control plane cannot start.
+    #[error(transparent)]
+    Control(#[from] ControlStartError),
     /// A store's settings make no sense.
     #[error(transparent)]
     Store(#[from] tollgate_store::redis::RedisOptionsError),
@@ -46,7 +52,7 @@ pub enum ServeError {
 impl ServeError {
     /// True if the configuration is to blame rather than the system.
     pub const fn is_usage(&self) -> bool {
-        matches!(self, Self::Rules(_) | Self::Store(_))
+        matches!(self, Self::Rules(_) | Self::Store(_) | Self::Control(ControlStartError::Token(_)))
     }
 }
 
@@ -65,20 +71,38 @@ pub fn run(config: Config) -> Result<(), ServeError> {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         threads => threads,
     };
-    let listening = |error| ServeError::Listen { addr: config.http, error };
-    let listeners = listen::bind(config.http, workers).map_err(listening)?;
+    let bind = |addr: SocketAddr, workers: usize| {
+        listen::bind(addr, workers).map_err(|error| ServeError::Listen { addr, error })
+    };
+    let listeners = bind(config.http, workers)?;
+    let admin_listeners = match config.control.admin_http.filter(|_| config.has_control()) {
+        Some(addr) => bind(addr, 1)?,
+        None => Vec::new(),
+    };
     let clock = Arc::new(SystemClock::new());
     let options =
         MemoryOptions { max_counters: config.max_counters, data_dir: config.data_dir.clone() };
     let memory = MemoryStore::open(&options, clock.now());
     let shared_clock = Arc::new(SharedClock::new(Arc::clone(&clock)));
     let dyn_clock: Arc<dyn Clock> = Arc::<SharedClock>::clone(&shared_clock);
-    let store = stores::build(&config, memory)?;
-    let engine = Arc::new(Engine::new(store, dyn_clock, rules));
+    let node = stores::node_name();
+    let store = stores::build(&config, memory, &node)?;
+    let secret = stores::api_key_secret(&config);
+    let mut engine = Engine::new(store, dyn_clock, rules);
+    let audit = config.control.audit;
+    let trail = (audit.is_on && config.decides()).then(|| {
+        Arc::new(AuditTrail::new(audit.sample_allowed, audit.max_buffered_bytes, &secret))
+    });
+    if let Some(trail) = &trail {
+        engine = engine.with_observer(Arc::<AuditTrail>::clone(trail));
+    }
+    let engine = Arc::new(engine);
     engine.set_enforcement(config.enforcement);
-    let telemetry = Telemetry::new(&engine, &shared_clock);
-    let metrics = Box::new(move || telemetry.text());
-    let api = Arc::new(Api::new(Arc::clone(&engine), Arc::clone(&config), metrics));
+    let figures = Arc::new(ControlFigures::default());
+    if config.rules.is_some() {
+        figures.in_force(Source::File, 1);
+    }
+    let telemetry = Telemetry::new(&engine, &shared_clock, &figures, trail.as_ref());
     let keeper = if names.is_empty() {
         None
     } else {
@@ -86,11 +110,32 @@ pub fn run(config: Config) -> Result<(), ServeError> {
         Some(StoreKeeper::start(Arc::clone(&engine), system, shared_clock)?)
     };
 
+    let (announced, heard) = watch::channel(false);
+    let control = ControlPlane::start(Surroundings {
+        engine: Arc::clone(&engine),
+        config: Arc::clone(&config),
+        figures,
+        trail,
+        api_key_secret: secret,
+        node,
+        announced: heard,
+    })?;
+    let telemetry = Arc::new(telemetry);
+    let api = |admin, decides| {
+        let telemetry = Arc::clone(&telemetry);
+        let metrics = Box::new(move || telemetry.text());
+        let api = Api::new(Arc::clone(&engine), Arc::clone(&config), metrics);
+        Arc::new(api.serving(admin, decides))
+    };
+    let is_apart = !admin_listeners.is_empty();
+    let admin_api = api(control.admin(), false);
+    let api = api(control.admin().filter(|_| !is_apart), config.decides());
     let housekeeping = Housekeeping::start(Arc::clone(&engine), clock, config.journal_interval)?;
     let watch_rules = file.map(|file| RuleWatch::start(Arc::clone(&engine), file)).transpose()?;
     // From here on a signal is answered, so that whoever reads the announcement may send one.
     let signals = Signals::new()?;
-    announce(&listeners)?;
+    announce(&listeners, &admin_listeners)?;
+    let _ = announced.send(true);
     tracing::info!(
         rules = engine.rules().set.rules().len(),
         rule_file = config.rules.as_deref().map(|path| path.display().to_string()),
@@ -99,16 +144,24 @@ pub fn run(config: Config) -> Result<(), ServeError> {
         counters = engine.store().memory().usage().counters,
         stores = (!names.is_empty()).then(|| names.join(",")),
         workers = listeners.len(),
+        role = config.control.role.name(),
+        database = match (&config.control.postgres.url, &config.data_dir) {
+            (Some(_), _) => Some("postgres"),
+            (None, Some(_)) if config.has_control() => Some("sqlite"),
+            _ => None,
+        },
         enforcement = config.enforcement.name(),
         "serving"
     );
     let (stop, stopped) = watch::channel(false);
-    let workers = start_workers(listeners, &api, &config, &stopped)?;
+    let mut workers = start_workers(listeners, &api, &config, &stopped)?;
+    workers.extend(start_workers(admin_listeners, &admin_api, &config, &stopped)?);
 
     let signals = signals.wait_for_the_end(watch_rules.as_ref());
     signals.end_at_once_if_asked_again()?;
     tracing::info!("draining");
     api.stop_being_ready();
+    admin_api.stop_being_ready();
     // Load balancers that ask /readyz get time to look elsewhere before the door closes.
     std::thread::sleep(config.limits.drain_delay);
     let _ = stop.send(true);
@@ -122,6 +175,7 @@ pub fn run(config: Config) -> Result<(), ServeError> {
     if let Some(watch) = watch_rules {
         watch.stop();
     }
+    control.stop();
     if let Some(keeper) = keeper {
         keeper.stop();
     }
@@ -131,11 +185,25 @@ pub fn run(config: Config) -> Result<(), ServeError> {
 }
 
 /// The first line on standard output: where it listens.
-fn announce(listeners: &[std::net::TcpListener]) -> io::Result<()> {
+fn announce(
+    listeners: &[std::net::TcpListener],
+    admin: &[std::net::TcpListener],
+) -> io::Result<()> {
     let Some(first) = listeners.first() else { return Ok(()) };
     let mut out = io::stdout().lock();
-    writeln!(out, "listening http={}", first.local_addr()?)?;
+    write!(out, "listening http={}", first.local_addr()?)?;
+    if let Some(admin) = admin.first() {
+        write!(out, " admin={}", admin.local_addr()?)?;
+    }
+    writeln!(out)?;
     out.flush()
+}
+
+/// The first admin token, after the announcement. Nobody may be reading any more.
+pub(crate) fn show_first_token(token: &str) {
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "admin token, shown only now: {token}");
+    let _ = out.flush();
 }
 
 type Worker = JoinHandle<io::Result<()>>;

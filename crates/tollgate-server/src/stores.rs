@@ -40,15 +40,18 @@ const PATIENCE: Duration = Duration::from_millis(500);
 const KNOWN_SECRET: &[u8] = b"tollgate: no api_key_secret_file is configured";
 
 /// The stores that the configuration asks for.
-pub(crate) fn build(config: &Config, memory: MemoryStore) -> Result<Stores, RedisOptionsError> {
-    let node = node_name();
-    let secret = config.api_key_secret.text.as_ref().map_or(KNOWN_SECRET, |text| text.as_bytes());
+pub(crate) fn build(
+    config: &Config,
+    memory: MemoryStore,
+    node: &str,
+) -> Result<Stores, RedisOptionsError> {
+    let secret = api_key_secret(config);
     let mut shared = Vec::new();
     for store in config.shared_stores() {
-        let redis = RedisStore::new(&store.options(secret))?;
-        let mut leases = LeaseOptions::new(node.clone());
+        let redis = RedisStore::new(&store.options(&secret))?;
+        let mut leases = LeaseOptions::new(node.to_owned());
         leases.ttl = nanos(store.lease_ttl);
-        let mut resilience = ResilientOptions::new(node.clone());
+        let mut resilience = ResilientOptions::new(node.to_owned());
         // Which of them this one is, is not known either: it takes the least share.
         let nodes = store.assumed_nodes;
         resilience.assumed = Membership { nodes, rank: nodes.saturating_sub(1) };
@@ -58,8 +61,14 @@ pub(crate) fn build(config: &Config, memory: MemoryStore) -> Result<Stores, Redi
     Ok(Placed::new(memory, shared, names))
 }
 
+/// What API keys are hashed with.
+pub(crate) fn api_key_secret(config: &Config) -> Arc<[u8]> {
+    let given = config.api_key_secret.text.as_ref().map(|text| text.as_bytes());
+    given.unwrap_or(KNOWN_SECRET).into()
+}
+
 /// A name that no other node has.
-fn node_name() -> String {
+pub(crate) fn node_name() -> String {
     let mut bytes = [0; 8];
     if getrandom::fill(&mut bytes).is_err() {
         bytes = (u64::from(std::process::id()) << 32).to_le_bytes();

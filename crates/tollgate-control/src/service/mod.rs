@@ -11,10 +11,11 @@ mod apply;
 mod entries;
 mod tokens;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use tokio::sync::{Mutex, watch};
+use tollgate_policy::FindingKind;
 
 use crate::compiled::Compiled;
 use crate::content::{Content, Part, encode_bucket};
@@ -67,11 +68,17 @@ pub struct ControlOptions {
     pub hide_key: Box<dyn Fn(&str) -> String + Send + Sync>,
 }
 
+/// What is called with every set.
+type Hook = Box<dyn Fn(&Arc<Current>) + Send + Sync>;
+
 /// Changes and questions.
 pub struct Control {
     repository: Arc<dyn Repository>,
     options: ControlOptions,
     current: watch::Sender<Option<Arc<Current>>>,
+    /// Called with every set before anybody else hears of it: whoever is answered that a change is made
+    /// finds it in force.
+    hook: OnceLock<Hook>,
     /// Held by whoever changes the set here: each change is checked against the one before.
     changing: Mutex<()>,
 }
@@ -90,7 +97,25 @@ pub struct Changed {
 impl Control {
     /// The control plane on this repository. Nothing is asked of it yet.
     pub fn new(repository: Arc<dyn Repository>, options: ControlOptions) -> Self {
-        Self { repository, options, current: watch::Sender::new(None), changing: Mutex::new(()) }
+        Self {
+            repository,
+            options,
+            current: watch::Sender::new(None),
+            hook: OnceLock::new(),
+            changing: Mutex::new(()),
+        }
+    }
+
+    /// Has this called with every set as soon as it is known. The first one stays.
+    pub fn on_change(&self, hook: impl Fn(&Arc<Current>) + Send + Sync + 'static) {
+        let _ = self.hook.set(Box::new(hook));
+    }
+
+    fn came(&self, current: &Arc<Current>) {
+        if let Some(hook) = self.hook.get() {
+            hook(current);
+        }
+        self.current.send_replace(Some(Arc::clone(current)));
     }
 
     /// The repository.
@@ -143,7 +168,7 @@ impl Control {
         }
         let current = tokio::task::spawn_blocking(move || build(loaded, basis.as_deref())).await;
         let current = current.map_err(|error| ControlError::Internal(error.to_string()))??;
-        self.current.send_replace(Some(Arc::clone(&current)));
+        self.came(&current);
         Ok(current)
     }
 
@@ -213,7 +238,7 @@ impl Control {
         {
             after = self.refresh().await?;
         } else {
-            self.current.send_replace(Some(Arc::clone(&after)));
+            self.came(&after);
         }
         Ok(Changed { before: Arc::clone(before), after, committed: Some(committed) })
     }
@@ -347,7 +372,19 @@ fn review(
     stores: &[String],
 ) -> Result<(), ControlError> {
     let is_written = |id: &str| written.iter().any(|(kind, i)| *kind == Kind::Rule && i == id);
-    let mut problems: Vec<FieldProblem> = Vec::new();
+    let mut problems: Vec<FieldProblem> = compiled
+        .rules
+        .review()
+        .into_iter()
+        .filter(|finding| is_written(&finding.rule_id))
+        .filter(|finding| {
+            matches!(finding.kind, FindingKind::OverrideCycle | FindingKind::NeverApplies)
+        })
+        .map(|finding| FieldProblem {
+            field: Some(finding.field.to_owned()),
+            message: finding.message,
+        })
+        .collect();
     let unknown = |store: &&String| !stores.is_empty() && !stores.contains(store);
     for rule in compiled.rules.rules().iter().filter(|rule| is_written(&rule.id)) {
         if let Some(store) = rule.store.as_ref().filter(unknown) {

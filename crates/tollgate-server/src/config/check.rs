@@ -7,7 +7,8 @@ use tollgate_engine::Enforcement;
 
 use super::read::{Reader, Said};
 use super::{
-    Config, ConfigProblems, HeaderFamilies, Limits, LogConfig, LogFormat, LogLevel, auth, stores,
+    Config, ConfigProblems, HeaderFamilies, Limits, LogConfig, LogFormat, LogLevel, auth, control,
+    stores,
 };
 
 /// The most origins that are compared with a request's.
@@ -58,6 +59,7 @@ pub(super) fn check(mut reader: Reader, stores: &[String]) -> Result<Config, Con
         data_dir: reader.optional_path("data_dir").map(|said| said.value),
         rules: reader.optional_path("rules").map(|said| said.value),
         enforcement: reader.choice("enforcement", &ENFORCEMENTS),
+        control: control::check(&mut reader),
         redis,
         stores,
         api_key_secret,

@@ -7,6 +7,7 @@
 
 mod auth;
 mod check;
+mod control;
 mod problem;
 mod raw;
 mod read;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use tollgate_engine::Enforcement;
 
 pub use check::parse_address;
+pub use control::{AuditConfig, ControlConfig, NodeRole, PostgresConfig};
 pub use problem::{ConfigProblem, ConfigProblems, Origin};
 pub use stores::{DEFAULT_STORE, RedisKind, Secret, StoreConfig, without_password};
 
@@ -46,6 +48,8 @@ pub struct Config {
     pub rules: Option<PathBuf>,
     /// Whether refusals are enforced.
     pub enforcement: Enforcement,
+    /// The control plane.
+    pub control: ControlConfig,
     /// The Redis that nodes share, if it has an address.
     pub redis: StoreConfig,
     /// Further ones, by name.
@@ -173,6 +177,12 @@ pub struct Overrides {
     pub enforcement: Option<Enforcement>,
     /// `--data-auth`
     pub data_auth: Option<String>,
+    /// `--role`
+    pub role: Option<NodeRole>,
+    /// `--postgres`
+    pub postgres: Option<String>,
+    /// `--admin-http`
+    pub admin_http: Option<SocketAddr>,
     /// `--redis`
     pub redis: Vec<String>,
     /// `--redis-cluster`
@@ -228,12 +238,15 @@ impl Overrides {
             (false, Some(_)) => Some("sentinel".to_owned()),
             (false, None) => None,
         };
-        let said: [(&str, &'static str, Option<String>); 12] = [
+        let said: [(&str, &'static str, Option<String>); 15] = [
             ("http", "--http", self.http.map(|address| address.to_string())),
             ("data_dir", "--data-dir", self.data_dir.clone()),
             ("rules", "--rules", self.rules.clone()),
             ("enforcement", "--enforcement", self.enforcement.map(|mode| mode.name().into())),
             ("data_auth", "--data-auth", self.data_auth.clone()),
+            ("role", "--role", self.role.map(|role| role.name().into())),
+            ("postgres", "--postgres", self.postgres.clone()),
+            ("admin.http", "--admin-http", self.admin_http.map(|address| address.to_string())),
             ("redis.urls", "--redis", urls),
             ("redis.kind", "--redis-cluster or --redis-sentinel", kind),
             ("redis.master_name", "--redis-sentinel", self.redis_sentinel.clone()),

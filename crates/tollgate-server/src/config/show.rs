@@ -13,6 +13,11 @@ struct Shown<'c> {
     data_dir: Option<String>,
     rules: Option<String>,
     enforcement: &'static str,
+    role: &'static str,
+    postgres: Option<String>,
+    postgres_password_file: Option<String>,
+    admin: Admin,
+    audit: Audit,
     redis: Store,
     stores: Option<std::collections::BTreeMap<String, Store>>,
     api_key_secret_file: Option<String>,
@@ -25,6 +30,20 @@ struct Shown<'c> {
     limits: Limits,
     threads: usize,
     log: Log,
+}
+
+#[derive(Serialize)]
+struct Admin {
+    http: Option<String>,
+    take_over: bool,
+}
+
+#[derive(Serialize)]
+struct Audit {
+    decisions: bool,
+    sample_allowed: u64,
+    retention_days: u64,
+    max_buffered_bytes: usize,
 }
 
 #[derive(Serialize)]
@@ -115,6 +134,19 @@ impl Config {
             data_dir: self.data_dir.as_ref().map(path),
             rules: self.rules.as_ref().map(path),
             enforcement: self.enforcement.name(),
+            role: self.control.role.name(),
+            postgres: self.control.postgres.url.as_deref().map(without_password),
+            postgres_password_file: self.control.postgres.password.file.as_ref().map(path),
+            admin: Admin {
+                http: self.control.admin_http.map(|address| address.to_string()),
+                take_over: self.control.take_over,
+            },
+            audit: Audit {
+                decisions: self.control.audit.is_on,
+                sample_allowed: self.control.audit.sample_allowed,
+                retention_days: self.control.audit.retention.as_secs() / 86_400,
+                max_buffered_bytes: self.control.audit.max_buffered_bytes,
+            },
             redis: Store::of(&self.redis),
             stores: (!named.is_empty()).then_some(named),
             api_key_secret_file: self.api_key_secret.file.as_ref().map(path),

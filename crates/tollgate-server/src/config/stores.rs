@@ -66,7 +66,7 @@ impl std::fmt::Debug for Secret {
 
 impl Secret {
     /// Reads the file of this key; `least` is how many bytes it must hold.
-    fn read(reader: &mut Reader, key: &str, least: usize) -> Self {
+    pub(super) fn read(reader: &mut Reader, key: &str, least: usize) -> Self {
         let Some(Said { value: path, origin }) = reader.optional_path(key) else {
             return Self::default();
         };

@@ -8,13 +8,14 @@ mod decision_json;
 mod decisions;
 mod headers;
 mod openapi;
-mod read;
-mod respond;
+pub(crate) mod read;
+pub(crate) mod respond;
 mod status;
-mod time;
-mod wire;
+pub(crate) mod time;
+pub(crate) mod wire;
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,6 +28,7 @@ use subtle::ConstantTimeEq;
 use tollgate_engine::Engine;
 use tollgate_store::Store;
 
+use crate::admin::Admin;
 use crate::config::{Config, DataAuth};
 use respond::ApiError;
 
@@ -43,6 +45,9 @@ pub struct Api<S> {
     ready: AtomicBool,
     openapi: Bytes,
     metrics: Metrics,
+    admin: Option<Arc<Admin>>,
+    /// Whether decisions are made here.
+    decides: bool,
 }
 
 /// Writes what `/metrics` answers.
@@ -52,7 +57,13 @@ impl<S: Store + 'static> Api<S> {
     /// The API of this engine.
     pub fn new(engine: Arc<Engine<S>>, config: Arc<Config>, metrics: Metrics) -> Self {
         let openapi = Bytes::from(openapi::document());
-        Self { engine, config, ready: AtomicBool::new(true), openapi, metrics }
+        let ready = AtomicBool::new(true);
+        Self { engine, config, ready, openapi, metrics, admin: None, decides: true }
+    }
+
+    /// The same with an admin API, and with or without decisions.
+    pub(crate) fn serving(self, admin: Option<Arc<Admin>>, decides: bool) -> Self {
+        Self { admin, decides, ..self }
     }
 
     /// From now on `/readyz` says no.
@@ -64,13 +75,14 @@ impl<S: Store + 'static> Api<S> {
     pub async fn answer<B>(
         self: &Arc<Self>,
         request: Request<B>,
+        peer: Option<IpAddr>,
     ) -> Result<Response<Body>, Infallible>
     where
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
-        let mut response = match self.route(&head, body).await {
+        let mut response = match self.route(&head, body, peer).await {
             Ok(response) => response,
             Err(error) => error.respond(),
         };
@@ -84,13 +96,14 @@ impl<S: Store + 'static> Api<S> {
         self: &Arc<Self>,
         head: &http::request::Parts,
         body: B,
+        peer: Option<IpAddr>,
     ) -> Result<Response<Body>, ApiError>
     where
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let path = head.uri.path();
-        if let Some(call) = decisions::Call::of(path) {
+        if let Some(call) = decisions::Call::of(path).filter(|_| self.decides) {
             return match head.method {
                 Method::POST => {
                     let caller = self.authorize(&head.headers)?;
@@ -115,7 +128,7 @@ impl<S: Store + 'static> Api<S> {
         }
         let is_get = head.method == Method::GET || head.method == Method::HEAD;
         match path {
-            "/rate-limit/auth" => {
+            "/rate-limit/auth" if self.decides => {
                 // Proxies send the method of the request they ask about, whatever it is.
                 let caller = self.authorize(&head.headers)?;
                 if self.engine.store().names().is_empty() {
@@ -133,6 +146,10 @@ impl<S: Store + 'static> Api<S> {
                 let caller = self.authorize(&head.headers)?;
                 self.status(head.uri.query().unwrap_or_default(), &caller).await
             }
+            _ if path.starts_with("/admin/") => match &self.admin {
+                Some(admin) => Ok(admin.answer(head, body, peer).await),
+                None => Err(ApiError::NotFound),
+            },
             "/healthz" => Ok(text(StatusCode::OK, "ok\n")),
             "/readyz" if self.ready.load(Ordering::Relaxed) => Ok(text(StatusCode::OK, "ready\n")),
             "/readyz" => Ok(text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")),

@@ -4,6 +4,8 @@
 
 use utoipa::OpenApi;
 
+use crate::admin::ProblemBody;
+
 use super::wire::{
     AllowBody, BatchAnswer, BatchBody, CheckBody, CheckedBody, DecisionBody, ErrorBody,
     RefusalBody, ScopeBody, StatusBody, WouldDenyBody,
@@ -25,6 +27,7 @@ use super::wire::{
         CheckedBody,
         DecisionBody,
         ErrorBody,
+        ProblemBody,
         RefusalBody,
         ScopeBody,
         StatusBody,
@@ -35,7 +38,10 @@ struct Document;
 
 /// The API's description as JSON.
 pub fn document() -> String {
-    Document::openapi().to_pretty_json().unwrap_or_default()
+    // Structs of plain values always serialise.
+    let mut document = serde_json::to_value(Document::openapi()).unwrap_or_default();
+    crate::admin::openapi::describe(&mut document);
+    format!("{document:#}")
 }
 
 /// Decide and charge.

@@ -2,6 +2,7 @@
 //!
 //! Nothing is counted here. The parts that do the work keep plain atomics; a scrape reads them.
 
+mod control;
 mod stores;
 
 use std::sync::Arc;
@@ -10,6 +11,8 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tollgate_engine::{Engine, SharedClock};
 
+use crate::audit::AuditTrail;
+use crate::control::ControlFigures;
 use crate::stores::Stores;
 
 /// The content type of the text.
@@ -21,10 +24,17 @@ pub(crate) struct Telemetry {
 }
 
 impl Telemetry {
-    pub(crate) fn new(engine: &Arc<Engine<Stores>>, clock: &Arc<SharedClock>) -> Self {
+    pub(crate) fn new(
+        engine: &Arc<Engine<Stores>>,
+        clock: &Arc<SharedClock>,
+        control: &Arc<ControlFigures>,
+        trail: Option<&Arc<AuditTrail>>,
+    ) -> Self {
         let mut registry = Registry::with_prefix("rate_limiter");
         let (engine, clock) = (Arc::clone(engine), Arc::clone(clock));
         registry.register_collector(Box::new(stores::StoreCollector { engine, clock }));
+        let (figures, trail) = (Arc::clone(control), trail.cloned());
+        registry.register_collector(Box::new(control::ControlCollector { figures, trail }));
         Self { registry }
     }
 

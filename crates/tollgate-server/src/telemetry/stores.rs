@@ -231,7 +231,7 @@ fn named(name: &str) -> Label {
     ("store", name.to_owned())
 }
 
-fn counters(
+pub(super) fn counters(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,
@@ -246,7 +246,7 @@ fn counters(
     Ok(())
 }
 
-fn gauges(
+pub(super) fn gauges(
     encoder: &mut DescriptorEncoder<'_>,
     name: &str,
     help: &str,

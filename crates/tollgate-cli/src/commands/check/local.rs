@@ -34,7 +34,7 @@ pub(super) fn ask(file: &Path, call: &Call) -> Result<Answer, Failure> {
 async fn answer(api: &Arc<Api<MemoryStore>>, call: &Call) -> anyhow::Result<Answer> {
     let body = Full::from(call.body.clone());
     let request = http::Request::post(call.path).body(body)?;
-    let response = match api.answer(request).await {
+    let response = match api.answer(request, None).await {
         Ok(response) => response,
         Err(never) => match never {},
     };

@@ -1,0 +1,36 @@
+//! Making counters as new.
+
+use smallvec::SmallVec;
+use tollgate_policy::Rule;
+use tollgate_store::{Counter, Store};
+
+use crate::decision::Decision;
+use crate::lines::{Lines, Stores, charge};
+use crate::request::Request;
+use crate::{ActiveRules, Engine, EngineError};
+
+impl<S: Store> Engine<S> {
+    /// Makes the counters as new that the request would meet, of the rules that `wanted` picks. Says
+    /// whose they were: the ids of the rules.
+    pub async fn reset<'r>(
+        &self,
+        rules: &'r ActiveRules,
+        request: &Request<'r>,
+        wanted: impl Fn(&Rule) -> bool,
+    ) -> Result<Vec<String>, EngineError> {
+        let mut decision = Decision::pending(rules.version);
+        let mut lines = Lines::new();
+        self.prepare(rules, request, &mut decision, &mut lines);
+        lines.retain(|line| wanted(line.rule));
+        let stores = Stores::new(self.store.names(), request);
+        let slot = tollgate_core::SlotId::default();
+        let charges = lines.iter().filter_map(|line| {
+            charge(&decision.resolution, line, slot, &stores).map(|charge| charge.counter)
+        });
+        let counters: SmallVec<[Counter<'_>; 8]> = charges.collect();
+        self.store.reset(&counters, decision.now).await?;
+        let mut ids: Vec<String> = lines.iter().map(|line| line.rule.id.clone()).collect();
+        ids.dedup();
+        Ok(ids)
+    }
+}

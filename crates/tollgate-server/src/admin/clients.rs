@@ -1,0 +1,203 @@
+//! What a client has used, and which rules a request meets.
+
+use serde_json::{Map, Value, json};
+use tollgate_control::TENANT_SCOPE;
+use tollgate_engine::Scope;
+use tollgate_policy::{Explained, KeyPart, Known, Listed, RuleVerdict, TierSource};
+use tollgate_store::Mode;
+
+use super::read::Query;
+use super::respond::{AdminError, Answer};
+use super::{Admin, Asked};
+use crate::http::read::{Prepared, parse};
+use crate::http::time::Rfc3339;
+use crate::http::wire::AllowBody;
+
+/// Rules that an explanation speaks of at most.
+const MAX_EXPLAINED: usize = 200;
+
+impl Admin {
+    /// The limits of a client now. Charges nothing.
+    pub(super) async fn usage(&self, asked: &Asked) -> Result<Answer, AdminError> {
+        let (body, rule_id) = client(asked)?;
+        let rules = self.engine.rules();
+        let prepared = Prepared::new(&body)?;
+        let request = prepared.request(&body, "");
+        let decision = self.engine.decide(&rules, &request, Mode::Peek).await?;
+        let is_wanted = |scope: &&Scope<'_>| {
+            rule_id.as_ref().is_none_or(|id| scope.rule.id == *id) && is_visible(asked, scope)
+        };
+        let limits: Vec<Value> =
+            decision.scopes().filter(is_wanted).map(|scope| limit(&scope)).collect();
+        Ok(Answer::ok(json!({
+            "identifier_type": asked.id(),
+            "identifier": self.shown(asked),
+            "tier": rules.set.tier_of(&request.attributes),
+            "allowed": decision.is_allowed(),
+            "reason": decision.reason_code(),
+            "limits": limits,
+        })))
+    }
+
+    /// Makes the counters of a client as new, and says which.
+    pub(super) async fn reset_usage(&self, asked: &Asked) -> Result<Answer, AdminError> {
+        let (body, rule_id) = client(asked)?;
+        let rules = self.engine.rules();
+        let prepared = Prepared::new(&body)?;
+        let request = prepared.request(&body, "");
+        let is_wanted = |rule: &tollgate_policy::Rule| {
+            let is_named = rule_id.as_ref().is_none_or(|id| rule.id == *id);
+            // What a tenant admin did not make it does not undo.
+            is_named && asked.tenant().is_none_or(|own| is_own_scope(&rule.scope, own))
+        };
+        let reset = self.engine.reset(&rules, &request, is_wanted).await?;
+        tracing::info!(by = %asked.actor.name, kind = asked.id(), counters = reset.len(),
+            "a client's counters were reset");
+        Ok(Answer::ok(json!({
+            "identifier_type": asked.id(),
+            "identifier": self.shown(asked),
+            "reset": reset,
+        })))
+    }
+
+    /// Which rules a request would meet, and why.
+    pub(super) async fn explain(&self, asked: &Asked) -> Result<Answer, AdminError> {
+        Query::new(&asked.query)?.end()?;
+        let rules = self.engine.rules();
+        let body: AllowBody<'_> = parse(&asked.body)?;
+        let prepared = Prepared::new(&body)?;
+        let request = prepared.request(&body, "");
+        let now = self.engine.clock().now();
+        let explained = rules.set.explain(&request.attributes, now, MAX_EXPLAINED);
+        let decision = self.engine.decide(&rules, &request, Mode::Peek).await?;
+        let each: Vec<Value> = explained.rules.iter().map(|one| self.rule(one)).collect();
+        let (tier, source) = explained.tier.unzip();
+        Ok(Answer::ok(json!({
+            "allowed": decision.is_allowed(),
+            "reason": decision.reason_code(),
+            "explanation": decision.explain(),
+            "listed": explained.listed.map(listed),
+            "tier": tier,
+            "tier_from": source.map(tier_source),
+            "rules": each,
+            "rules_left_out": explained.left_out,
+            "limits": decision.scopes().map(|scope| limit(&scope)).collect::<Vec<_>>(),
+        })))
+    }
+
+    /// What a client is called in an answer: its name, or what its key is known by.
+    fn shown(&self, asked: &Asked) -> String {
+        match asked.id() {
+            "api_key" => self.control.hide_key(asked.second()),
+            _ => asked.second().to_owned(),
+        }
+    }
+
+    /// A rule and how it stands to a request.
+    fn rule(&self, explained: &Explained<'_>) -> Value {
+        let (verdict, because) = match explained.verdict {
+            RuleVerdict::Applies => ("applies", None),
+            RuleVerdict::LessSpecific { than } => ("less_specific", Some(than)),
+            RuleVerdict::Replaced { by } => ("replaced", Some(by)),
+            RuleVerdict::DefaultYields { to } => ("default_yields", Some(to)),
+            RuleVerdict::Misses { field } => ("misses", Some(field)),
+        };
+        let key: Map<String, Value> = explained
+            .key
+            .iter()
+            .map(|(name, value)| {
+                let value = match *name {
+                    "api_key" => self.control.hide_key(value),
+                    _ => (*value).to_owned(),
+                };
+                ((*name).to_owned(), value.into())
+            })
+            .collect();
+        json!({
+            "rule_id": explained.rule.id,
+            "scope": explained.rule.scope,
+            "verdict": verdict,
+            "because": because,
+            "key": key,
+        })
+    }
+}
+
+/// The request of a client, from the path and the query; and the one rule that is asked about.
+fn client(asked: &Asked) -> Result<(AllowBody<'_>, Option<String>), AdminError> {
+    let mut query = Query::new(&asked.query)?;
+    let rule_id = query.take("rule_id");
+    let mut body = AllowBody::default();
+    let own = asked.tenant().map(|own| ("tenant_id".into(), own.into()));
+    let named = (asked.id().into(), asked.second().into());
+    for (name, value) in std::iter::once(named).chain(query.rest()).chain(own) {
+        let field = match &*name {
+            "user_id" => &mut body.user_id,
+            "api_key" => &mut body.api_key,
+            "tenant_id" => &mut body.tenant_id,
+            "ip" => &mut body.ip,
+            other if other == asked.id() => {
+                let message = "must be api_key, user_id, tenant_id or ip";
+                return Err(AdminError::invalid("identifier_type", message));
+            }
+            "model_id" => &mut body.model_id,
+            "model_tier" => &mut body.model_tier,
+            "client_type" => &mut body.client_type,
+            "endpoint" => &mut body.endpoint,
+            "method" => &mut body.method,
+            "tier" => &mut body.tier,
+            "domain" => &mut body.domain,
+            other => {
+                let shown: String = other.chars().take(64).collect();
+                return Err(AdminError::invalid(&shown, "is not a parameter of this call"));
+            }
+        };
+        if field.as_ref().is_some_and(|before| *before != value) {
+            return Err(AdminError::invalid(&name, "is given twice"));
+        }
+        *field = Some(value);
+    }
+    Ok((body, rule_id))
+}
+
+fn is_own_scope(scope: &str, tenant: &str) -> bool {
+    let rest = scope.strip_prefix(TENANT_SCOPE).and_then(|rest| rest.strip_prefix(tenant));
+    rest.is_some_and(|rest| rest.starts_with(':'))
+}
+
+/// Tenant admins see limits of their tenant, not those that other tenants' requests count in too.
+fn is_visible(asked: &Asked, scope: &Scope<'_>) -> bool {
+    let Some(own) = asked.tenant() else { return true };
+    let is_by_tenant =
+        scope.rule.key.iter().any(|part| matches!(part, KeyPart::Known(Known::TenantId)));
+    is_by_tenant || is_own_scope(&scope.rule.scope, own)
+}
+
+fn limit(scope: &Scope<'_>) -> Value {
+    let status = &scope.outcome.status;
+    json!({
+        "rule_id": scope.rule.id,
+        "scope": scope.rule.scope,
+        "limit": scope.quota,
+        "current": status.used,
+        "remaining": status.remaining,
+        "reset_at": Rfc3339(status.reset_at).to_string(),
+        "window_seconds": scope.limit.window_seconds,
+    })
+}
+
+fn listed(listed: Listed<'_>) -> Value {
+    let (list, entry) = match listed {
+        Listed::Denied(entry) => ("blacklist", entry),
+        Listed::Allowed(entry) => ("whitelist", entry),
+    };
+    json!({ "list": list, "identifier_type": entry.kind.name(), "reason": entry.reason })
+}
+
+const fn tier_source(source: TierSource) -> &'static str {
+    match source {
+        TierSource::Stated => "stated",
+        TierSource::ClientTiers(_) => "client_tiers",
+        TierSource::Default => "default",
+    }
+}

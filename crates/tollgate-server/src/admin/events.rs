@@ -1,0 +1,81 @@
+//! Changes, as they happen: server-sent events.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tollgate_control::Current;
+
+use super::read::Query;
+use super::respond::AdminError;
+use super::{Admin, Asked};
+use crate::http::respond::raw;
+
+/// Listeners at the same time.
+pub(super) const MOST_STREAMS: usize = 256;
+
+/// So often a silent stream says that it is alive.
+const ALIVE: Duration = Duration::from_secs(15);
+
+/// A listener: a word whenever the rule set changes, the first one at once.
+struct Listener {
+    sets: watch::Receiver<Option<Arc<Current>>>,
+    is_first: bool,
+    /// When the token ends, the stream does.
+    ends: Option<tokio::time::Instant>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Admin {
+    pub(super) fn events(&self, asked: &Asked) -> Result<Response<Body>, AdminError> {
+        Query::new(&asked.query)?.end()?;
+        let Ok(place) = Arc::clone(&self.streams).try_acquire_owned() else {
+            return Err(AdminError::Busy);
+        };
+        let left = asked.identity.expires_at.map(|at| at.saturating_sub(asked.now).max(0) as u64);
+        let ends = left.map(|left| tokio::time::Instant::now() + Duration::from_millis(left));
+        let listener = Listener { sets: self.control.watch(), is_first: true, ends, _place: place };
+        let stream = futures_util::stream::unfold(listener, |mut listener| async move {
+            let text = listener.next().await?;
+            Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), listener))
+        });
+        let mut response =
+            raw(StatusCode::OK, HeaderValue::from_static("text/event-stream"), Bytes::new());
+        *response.body_mut() = Body::from_stream(stream);
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        Ok(response)
+    }
+}
+
+impl Listener {
+    async fn next(&mut self) -> Option<String> {
+        if !std::mem::take(&mut self.is_first) {
+            let over = async {
+                match self.ends {
+                    Some(ends) => tokio::time::sleep_until(ends).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = over => return None,
+                changed = self.sets.changed() => changed.ok()?,
+                () = tokio::time::sleep(ALIVE) => return Some(": alive\n\n".to_owned()),
+            }
+        }
+        let set = self.sets.borrow_and_update().clone();
+        let data = match set {
+            Some(set) => json!({
+                "revision": set.revision(),
+                "rules": set.compiled.rules.rules().len(),
+            }),
+            None => json!({ "revision": null, "rules": null }),
+        };
+        Some(format!("event: rules\ndata: {data}\n\n"))
+    }
+}

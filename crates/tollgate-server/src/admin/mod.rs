@@ -1,0 +1,285 @@
+//! The admin API: who asks, whether it may, and the call that answers.
+//!
+//! Calls run on the control plane's own thread, so that decisions never wait for them.
+//!
+//! | file | |
+//! |---|---|
+//! | `routes.rs` | every call, and who may make it |
+//! | `damping.rs` | guessing tokens is made slow |
+//! | `read.rs` | queries, conditions and bodies |
+//! | `entries.rs` | rules, lists, tiers, grants, settings |
+//! | `records.rs` | the audit log |
+//! | `clients.rs` | what a client has used; which rules a request meets |
+//! | `tokens.rs` | tokens |
+//! | `events.rs` | changes, as they happen |
+//! | `view.rs`, `respond.rs` | answers and errors |
+//! | `openapi.rs` | all of it described |
+
+mod clients;
+mod damping;
+mod entries;
+mod events;
+pub(crate) mod openapi;
+mod read;
+mod records;
+mod respond;
+mod routes;
+mod tokens;
+mod view;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::AUTHORIZATION;
+use http::request::Parts;
+use http::{HeaderMap, Response};
+use tokio::sync::Semaphore;
+use tollgate_control::{Actor, Control, Identity, Kind, Millis, Role};
+use tollgate_engine::Engine;
+
+use crate::config::Config;
+use crate::http::read as http_read;
+use crate::stores::Stores;
+use damping::Damping;
+pub(crate) use respond::ProblemBody;
+use respond::{AdminError, Answer};
+use routes::{Call, Found, Route};
+
+/// Admin calls under way at the same time.
+const MOST_CALLS: usize = 128;
+
+/// The longest `X-Request-Id` that is kept.
+const MAX_REQUEST_ID: usize = 128;
+
+/// An answer on its way. Boxed one by one, so that none carries the others.
+type Boxed<'a> = Pin<Box<dyn Future<Output = Result<Answer, AdminError>> + Send + 'a>>;
+
+/// The admin API of this process.
+pub(crate) struct Admin {
+    control: Arc<Control>,
+    engine: Arc<Engine<Stores>>,
+    config: Arc<Config>,
+    /// Where calls run.
+    runtime: tokio::runtime::Handle,
+    damping: Damping,
+    calls: Arc<Semaphore>,
+    streams: Arc<Semaphore>,
+}
+
+/// A call on its way.
+pub(crate) struct Asked {
+    pub(crate) route: &'static Route,
+    pub(crate) places: Vec<String>,
+    pub(crate) query: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) identity: Identity,
+    pub(crate) actor: Actor,
+    pub(crate) body: Bytes,
+    pub(crate) now: Millis,
+}
+
+impl Asked {
+    /// What stands in the first place of the path.
+    pub(crate) fn id(&self) -> &str {
+        self.places.first().map_or("", String::as_str)
+    }
+
+    /// What stands in the second.
+    pub(crate) fn second(&self) -> &str {
+        self.places.get(1).map_or("", String::as_str)
+    }
+
+    /// The tenant to which a tenant admin is confined.
+    pub(crate) fn tenant(&self) -> Option<&str> {
+        match self.identity.role {
+            Role::TenantAdmin => Some(self.identity.tenant.as_deref().unwrap_or_default()),
+            _ => None,
+        }
+    }
+}
+
+impl Admin {
+    pub(crate) fn new(
+        control: Arc<Control>,
+        engine: Arc<Engine<Stores>>,
+        config: Arc<Config>,
+        runtime: tokio::runtime::Handle,
+    ) -> Self {
+        Self {
+            control,
+            engine,
+            config,
+            runtime,
+            damping: Damping::default(),
+            calls: Arc::new(Semaphore::new(MOST_CALLS)),
+            streams: Arc::new(Semaphore::new(events::MOST_STREAMS)),
+        }
+    }
+
+    /// Answers an admin call.
+    pub(crate) async fn answer<B>(
+        self: &Arc<Self>,
+        head: &Parts,
+        body: B,
+        peer: Option<IpAddr>,
+    ) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        match self.try_answer(head, body, peer).await {
+            Ok(response) => response,
+            Err(error) => error.respond(),
+        }
+    }
+
+    async fn try_answer<B>(
+        self: &Arc<Self>,
+        head: &Parts,
+        body: B,
+        peer: Option<IpAddr>,
+    ) -> Result<Response<Body>, AdminError>
+    where
+        B: http_body::Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let Ok(_place) = Arc::clone(&self.calls).try_acquire_owned() else {
+            return Err(AdminError::Busy);
+        };
+        // Nothing here answers without a token, not even what there is and what not.
+        let identity = self.identify(&head.headers, peer).await?;
+        let (route, places) = match routes::find(&head.method, head.uri.path()) {
+            Found::Route(route, places) => (route, places),
+            Found::OtherMethods(others) => {
+                return Err(AdminError::MethodNotAllowed(others.join(", ")));
+            }
+            Found::Nothing => return Err(AdminError::NotFound),
+        };
+        if !route.access.admits(identity.role) {
+            let role = identity.role.name();
+            let message = format!("a token of the role {role} may not do this");
+            return Err(AdminError::Forbidden(message));
+        }
+        let patience = self.config.limits.body_timeout;
+        let body = http_read::body(body, route.max_body, patience).await?;
+        let actor = Actor {
+            name: identity.name.clone(),
+            token_id: identity.token_id.clone(),
+            request_id: request_id(&head.headers),
+            address: peer.map(|peer| peer.to_string()),
+        };
+        let asked = Asked {
+            route,
+            places,
+            query: head.uri.query().unwrap_or_default().to_owned(),
+            headers: head.headers.clone(),
+            identity,
+            actor,
+            body,
+            now: now(),
+        };
+        let admin = Arc::clone(self);
+        self.elsewhere(async move { admin.call(&asked).await }).await
+    }
+
+    /// Runs something on the control plane's thread. It goes on if the caller hangs up: a change is
+    /// made or not, never cut off.
+    async fn elsewhere<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, AdminError>> + Send + 'static,
+    ) -> Result<T, AdminError> {
+        match self.runtime.spawn(work).await {
+            Ok(done) => done,
+            // It panicked, or the process is about to end.
+            Err(_) => Err(AdminError::Busy),
+        }
+    }
+
+    async fn identify(
+        self: &Arc<Self>,
+        headers: &HeaderMap,
+        peer: Option<IpAddr>,
+    ) -> Result<Identity, AdminError> {
+        let caller = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        if let Some(wait) = self.damping.wait(caller, Instant::now()) {
+            return Err(AdminError::Damped { seconds: wait.as_secs() + 1 });
+        }
+        let token = headers
+            .get(AUTHORIZATION)
+            .and_then(|value| value.to_str().ok())
+            .and_then(|value| value.split_once(' '))
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .map(|(_, token)| token.trim().to_owned());
+        let Some(token) = token else { return Err(AdminError::Unauthorized) };
+        let control = Arc::clone(&self.control);
+        let found =
+            self.elsewhere(async move { Ok(control.authenticate(&token, now()).await?) }).await?;
+        if let Some(identity) = found {
+            self.damping.success(caller);
+            return Ok(identity);
+        }
+        self.damping.mistake(caller, Instant::now());
+        Err(AdminError::Unauthorized)
+    }
+
+    async fn call(self: &Arc<Self>, asked: &Asked) -> Result<Response<Body>, AdminError> {
+        let call = asked.route.call;
+        if let Some(file) = self.file_that_decides(call) {
+            let file = file.display();
+            let message = format!(
+                "the rules of this node come from {file}: change that, or start without it and \
+                 `tollgate rules apply -f {file}`"
+            );
+            return Err(AdminError::Elsewhere(message));
+        }
+        let answer: Boxed<'_> = match call {
+            Call::List(kind) => Box::pin(self.list(asked, kind)),
+            Call::Post(Kind::Token) => Box::pin(self.create_token(asked)),
+            Call::Post(kind) | Call::Put(kind) => Box::pin(self.put(asked, kind)),
+            Call::Get(kind) => Box::pin(self.get(asked, kind)),
+            Call::Delete(Kind::Token) => Box::pin(self.revoke_token(asked)),
+            Call::Delete(kind) => Box::pin(self.delete(asked, kind)),
+            Call::RotateToken => Box::pin(self.rotate_token(asked)),
+            Call::Versions => Box::pin(self.versions(asked)),
+            Call::Version => Box::pin(self.version(asked)),
+            Call::RollBack => Box::pin(self.roll_back(asked)),
+            Call::Apply => Box::pin(self.apply(asked)),
+            Call::Document => Box::pin(self.document(asked)),
+            Call::Settings => Box::pin(self.settings(asked)),
+            Call::PutSetting | Call::DeleteSetting => Box::pin(self.set(asked)),
+            Call::Audit => Box::pin(self.audit(asked)),
+            Call::Explain => Box::pin(self.explain(asked)),
+            Call::Usage => Box::pin(self.usage(asked)),
+            Call::ResetUsage => Box::pin(self.reset_usage(asked)),
+            Call::WhoAmI => return Ok(Answer::ok(view::identity(&asked.identity)).respond()),
+            Call::Events => return self.events(asked),
+        };
+        answer.await.map(Answer::respond)
+    }
+
+    /// The rule file that this node goes by, if the call would change what it says.
+    fn file_that_decides(&self, call: Call) -> Option<&PathBuf> {
+        let changes = match call {
+            Call::Post(kind) | Call::Put(kind) | Call::Delete(kind) => kind.is_in_set(),
+            Call::RollBack | Call::Apply | Call::PutSetting | Call::DeleteSetting => true,
+            _ => false,
+        };
+        self.config.rules.as_ref().filter(|_| changes)
+    }
+}
+
+fn request_id(headers: &HeaderMap) -> Option<String> {
+    let given = headers.get("x-request-id")?.to_str().ok()?;
+    Some(given.chars().take(MAX_REQUEST_ID).collect()).filter(|id: &String| !id.is_empty())
+}
+
+/// The system's clock: what is kept in a database outlives every other.
+pub(crate) fn now() -> Millis {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}

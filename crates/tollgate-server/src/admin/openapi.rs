@@ -1,0 +1,506 @@
+//! The admin API described: every route of the table, so that none is left out.
+
+use serde_json::{Map, Value, json};
+use tollgate_control::{Kind, Role};
+
+use super::read::MAX_LIMIT;
+use super::routes::{Access, Call, PREFIX, ROUTES, Route};
+
+/// Adds the admin API to a description of the other calls.
+pub(crate) fn describe(document: &mut Value) {
+    let paths = document.get_mut("paths").and_then(Value::as_object_mut);
+    if let Some(paths) = paths {
+        for route in ROUTES {
+            let (path, operation) = (path_of(route), operation(route));
+            let item = paths.entry(path).or_insert_with(|| json!({}));
+            if let Some(item) = item.as_object_mut() {
+                item.insert(route.method.as_str().to_ascii_lowercase(), operation);
+            }
+        }
+    }
+    let components = document.get_mut("components").and_then(Value::as_object_mut);
+    if let Some(components) = components {
+        components.insert(
+            "securitySchemes".to_owned(),
+            json!({ "admin": { "type": "http", "scheme": "bearer",
+                "description": "An admin token; its role says what it may do" } }),
+        );
+        let known = components.entry("schemas").or_insert_with(|| json!({}));
+        if let Some(known) = known.as_object_mut() {
+            known.extend(schemas());
+        }
+    }
+}
+
+/// The names of what stands in a path.
+fn places(call: Call) -> &'static [&'static str] {
+    match call {
+        Call::Get(kind) | Call::Put(kind) | Call::Delete(kind) => match kind {
+            Kind::Rule => &["rule_id"],
+            Kind::Tier => &["name"],
+            Kind::Grant => &["grant_id"],
+            Kind::Token => &["token_id"],
+            _ => &["id"],
+        },
+        Call::Versions | Call::RollBack => &["rule_id"],
+        Call::Version => &["rule_id", "version"],
+        Call::PutSetting | Call::DeleteSetting => &["name"],
+        Call::Usage | Call::ResetUsage => &["identifier_type", "identifier"],
+        Call::RotateToken => &["token_id"],
+        _ => &[],
+    }
+}
+
+fn path_of(route: &Route) -> String {
+    let mut path = route.path.to_owned();
+    for place in places(route.call) {
+        path = path.replacen("{}", &format!("{{{place}}}"), 1);
+    }
+    format!("{PREFIX}{path}")
+}
+
+fn operation(route: &Route) -> Value {
+    let described = Described::of(route.call);
+    let mut operation = Map::new();
+    operation.insert("tags".to_owned(), json!(["admin"]));
+    operation.insert("operationId".to_owned(), operation_id(route).into());
+    operation.insert("summary".to_owned(), described.summary.into());
+    operation.insert("description".to_owned(), who(route.access).into());
+    operation.insert("security".to_owned(), json!([{ "admin": [] }]));
+    operation.insert("parameters".to_owned(), Value::Array(parameters(route, &described)));
+    if let Some((schema, example)) = &described.body {
+        let content = json!({ "application/json": { "schema": schema, "example": example } });
+        operation.insert("requestBody".to_owned(), json!({ "required": true, "content": content }));
+    }
+    operation.insert("responses".to_owned(), responses(route, &described));
+    Value::Object(operation)
+}
+
+fn operation_id(route: &Route) -> String {
+    let path = route.path.replace("{}", "one").replace(['/', '-'], "_");
+    format!("admin_{}_{path}", route.method.as_str().to_ascii_lowercase())
+}
+
+fn who(access: Access) -> String {
+    let roles: Vec<&str> =
+        Role::ALL.into_iter().filter(|role| access.admits(*role)).map(Role::name).collect();
+    format!("Roles: {}.", roles.join(", "))
+}
+
+/// What a call does, takes and gives.
+struct Described {
+    summary: &'static str,
+    query: Vec<(&'static str, Value)>,
+    body: Option<(Value, Value)>,
+    /// The schema of a success.
+    answer: Value,
+    /// 201 beside 200.
+    creates: bool,
+    /// Takes conditions, and can be tried.
+    changes: bool,
+}
+
+fn text() -> Value {
+    json!({ "type": "string" })
+}
+
+fn page() -> Vec<(&'static str, Value)> {
+    vec![
+        ("limit", json!({ "type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": 100 })),
+        ("cursor", json!({ "type": "string", "description": "next_cursor of the page before" })),
+    ]
+}
+
+fn times() -> [(&'static str, Value); 2] {
+    let instant = json!({ "type": "string", "format": "date-time" });
+    [("from", instant.clone()), ("until", instant)]
+}
+
+fn reference(name: &str) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{name}") })
+}
+
+fn pages(name: &str) -> Value {
+    json!({
+        "type": "object", "required": ["items", "next_cursor"],
+        "properties": {
+            "items": { "type": "array", "items": reference(name) },
+            "next_cursor": { "type": ["string", "null"] }
+        }
+    })
+}
+
+const fn schema_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Rule => "AdminRule",
+        Kind::Allow | Kind::Deny => "AdminListEntry",
+        Kind::Tier => "AdminTier",
+        Kind::ClientTier => "AdminClientTier",
+        Kind::Grant => "AdminGrant",
+        Kind::Setting => "AdminSetting",
+        Kind::Token => "AdminToken",
+    }
+}
+
+impl Described {
+    const fn plain(summary: &'static str, answer: Value) -> Self {
+        Self { summary, query: Vec::new(), body: None, answer, creates: false, changes: false }
+    }
+
+    fn of(call: Call) -> Self {
+        let any = || json!({ "type": "object" });
+        match call {
+            Call::List(kind) => {
+                let mut query = page();
+                query.push(("prefix", text()));
+                match kind {
+                    Kind::Rule => query.push(("tenant_id", text())),
+                    Kind::ClientTier => query.push(("tier", text())),
+                    _ => {}
+                }
+                let summary = "List, by id, page by page";
+                Self { query, ..Self::plain(summary, pages(schema_of(kind))) }
+            }
+            Call::Get(kind) => Self::plain("Get one", reference(schema_of(kind))),
+            Call::Post(Kind::Token) => Self {
+                body: Some(body_of(Kind::Token)),
+                creates: true,
+                ..Self::plain("Make a token; its secret is shown once", reference("AdminSecret"))
+            },
+            Call::Post(kind) => Self {
+                body: Some(body_of(kind)),
+                creates: true,
+                changes: true,
+                ..Self::plain("Create or replace", put_answer(kind))
+            },
+            Call::Put(kind) => Self {
+                body: Some(body_of(kind)),
+                changes: true,
+                ..Self::plain("Replace", put_answer(kind))
+            },
+            Call::Delete(Kind::Token) => Self::plain("End a token", reference("AdminToken")),
+            Call::Delete(_) | Call::DeleteSetting => {
+                Self { changes: true, ..Self::plain("Take away", deleted()) }
+            }
+            Call::RotateToken => Self::plain("Give a token a new secret", reference("AdminSecret")),
+            Call::Versions => Self {
+                query: page(),
+                ..Self::plain("Every version of a rule, the newest first", pages("AdminVersion"))
+            },
+            Call::Version => Self::plain("One version of a rule", reference("AdminVersion")),
+            Call::RollBack => Self {
+                body: Some((
+                    json!({ "type": "object", "required": ["version"], "additionalProperties": false,
+                        "properties": { "version": { "type": "integer", "minimum": 1 } } }),
+                    json!({ "version": 1 }),
+                )),
+                changes: true,
+                ..Self::plain("Put a rule back to an earlier version", put_answer(Kind::Rule))
+            },
+            Call::Explain => Self {
+                body: Some((
+                    reference("AllowBody"),
+                    json!({ "userId": "ann", "modelId": "gpt4", "endpoint": "/api/items" }),
+                )),
+                ..Self::plain("Which rules a request would meet, and why", any())
+            },
+            Call::Apply => Self {
+                query: vec![
+                    ("dry_run", json!({ "type": "boolean", "default": false })),
+                    ("prune", json!({ "type": "boolean", "default": false })),
+                ],
+                body: Some((reference("rules.file"), json!({ "rules": [rule_example()] }))),
+                ..Self::plain(
+                    "Make the set as a rule file says, in one change; If-Match takes its revision",
+                    any(),
+                )
+            },
+            Call::Document => Self::plain("The whole set as a rule file", any()),
+            Call::Settings => Self::plain("Settings", pages("AdminSetting")),
+            Call::PutSetting => Self {
+                body: Some((
+                    json!({ "type": "object", "required": ["value"], "additionalProperties": false,
+                        "properties": { "value": {} } }),
+                    json!({ "value": "shadow" }),
+                )),
+                changes: true,
+                ..Self::plain("Change enforcement, no_match or default", put_answer(Kind::Setting))
+            },
+            Call::Audit => {
+                let mut query = page();
+                let kinds = json!({ "enum": ["changes", "decisions"], "default": "changes" });
+                query.push(("kind", kinds));
+                for name in ["entry_kind", "entry_id", "actor", "tenant_id", "request_id", "action"]
+                    .into_iter()
+                    .chain(["client_id", "rule_id", "user_id", "ip_address"])
+                {
+                    query.push((name, text()));
+                }
+                query.extend(times());
+                let answer = pages("AdminRecord");
+                Self { query, ..Self::plain("What was changed, or decided", answer) }
+            }
+            Call::Usage | Call::ResetUsage => {
+                let names = ["model_id", "model_tier", "client_type", "endpoint", "method", "tier"];
+                let more = ["domain", "user_id", "api_key", "tenant_id", "ip", "rule_id"];
+                let query = names.into_iter().chain(more).map(|name| (name, text())).collect();
+                let summary = match call {
+                    Call::Usage => "The limits of a client now; charges nothing",
+                    _ => "Make a client's counters as new",
+                };
+                Self { query, ..Self::plain(summary, any()) }
+            }
+            Call::Events => Self::plain("Changes as they happen: server-sent events", text()),
+            Call::WhoAmI => Self::plain("Whose token this is", reference("AdminIdentity")),
+        }
+    }
+}
+
+fn put_answer(kind: Kind) -> Value {
+    let mut answers = vec![reference(schema_of(kind)), reference("AdminDryRun")];
+    if kind == Kind::ClientTier {
+        answers.push(json!({ "type": "object", "required": ["put"],
+            "properties": { "put": { "type": "integer" } } }));
+    }
+    json!({ "anyOf": answers })
+}
+
+fn deleted() -> Value {
+    json!({ "anyOf": [
+        { "type": "object", "required": ["id", "status"],
+          "properties": { "id": text(), "status": { "const": "deleted" },
+                          "revision": { "type": "integer" } } },
+        reference("AdminDryRun"),
+    ] })
+}
+
+fn rule_example() -> Value {
+    json!({
+        "rule_id": "api_default", "name": "Default API Rate Limit", "limit": 1000,
+        "window_seconds": 3600, "identifier_type": "api_key",
+        "applies_to": { "endpoints": ["/api/*"], "methods": ["GET", "POST", "PUT", "DELETE"] },
+        "action": "reject", "priority": 10,
+    })
+}
+
+fn body_of(kind: Kind) -> (Value, Value) {
+    let object = |required: Value, properties: Value| {
+        json!({ "type": "object", "additionalProperties": false, "required": required,
+                "properties": properties })
+    };
+    let name = || json!({ "type": "string", "minLength": 1, "maxLength": 256 });
+    let client = |types: &[&str]| json!({ "enum": types });
+    let listed = ["api_key", "user_id", "tenant_id", "ip"];
+    let instant = || json!({ "type": ["string", "null"], "format": "date-time" });
+    let reason = || json!({ "type": ["string", "null"], "maxLength": 4096 });
+    match kind {
+        Kind::Rule => (reference("rules.rule"), rule_example()),
+        Kind::Tier => (
+            object(
+                json!(["name"]),
+                json!({ "name": name(), "description": reason(),
+                        "is_default": { "type": ["boolean", "null"] } }),
+            ),
+            json!({ "name": "premium", "description": "Paying customers" }),
+        ),
+        Kind::ClientTier => (
+            json!({ "anyOf": [
+                object(
+                    json!(["identifier", "identifier_type", "tier"]),
+                    json!({ "identifier": name(), "tier": name(),
+                            "identifier_type": client(&["api_key", "user_id", "tenant_id"]) }),
+                ),
+                object(
+                    json!(["client_tiers"]),
+                    json!({ "client_tiers": { "type": "array", "minItems": 1, "maxItems": 10_000,
+                                              "items": { "type": "object" } } }),
+                ),
+            ] }),
+            json!({ "identifier": "acme", "identifier_type": "tenant_id", "tier": "premium" }),
+        ),
+        Kind::Grant => (
+            object(
+                json!(["rule_id", "identifier", "identifier_type", "extra", "expires_at"]),
+                json!({ "rule_id": name(), "identifier": name(),
+                        "identifier_type": client(&listed), "reason": reason(),
+                        "extra": { "type": "integer", "minimum": 1 },
+                        "expires_at": { "type": "string", "format": "date-time" } }),
+            ),
+            json!({ "rule_id": "api_default", "identifier": "key-1", "identifier_type": "api_key",
+                    "extra": 500, "expires_at": "2099-01-01T00:00:00Z", "reason": "launch week" }),
+        ),
+        Kind::Token => (
+            object(
+                json!(["name", "role"]),
+                json!({ "name": name(), "role": { "enum": Role::ALL.map(Role::name) },
+                        "tenant_id": { "type": ["string", "null"] }, "expires_at": instant() }),
+            ),
+            json!({ "name": "dashboard", "role": "viewer" }),
+        ),
+        _ => (
+            object(
+                json!(["identifier", "identifier_type"]),
+                json!({ "identifier": name(), "identifier_type": client(&listed),
+                        "reason": reason(), "expires_at": instant() }),
+            ),
+            json!({ "identifier": "203.0.113.0/24", "identifier_type": "ip",
+                    "reason": "abuse", "expires_at": "2099-01-01T00:00:00Z" }),
+        ),
+    }
+}
+
+fn parameters(route: &Route, described: &Described) -> Vec<Value> {
+    let in_path = places(route.call).iter().map(|name| {
+        let schema = match (*name, route.call) {
+            ("version", _) => json!({ "type": "integer", "minimum": 1 }),
+            ("identifier_type", _) => json!({ "enum": ["api_key", "user_id", "tenant_id", "ip"] }),
+            ("name", Call::PutSetting | Call::DeleteSetting) => {
+                json!({ "enum": ["default", "no_match", "enforcement"] })
+            }
+            _ => json!({ "type": "string", "minLength": 1, "maxLength": 512 }),
+        };
+        json!({ "name": name, "in": "path", "required": true, "schema": schema })
+    });
+    let mut query = described.query.clone();
+    if described.changes {
+        query.push(("dry_run", json!({ "type": "boolean", "default": false })));
+    }
+    let in_query = query.into_iter().map(|(name, schema)| {
+        json!({ "name": name, "in": "query", "required": false, "schema": schema })
+    });
+    let conditions = (described.changes || route.call == Call::Apply).then(|| {
+        let schema = json!({ "type": "string", "example": "\"3\"" });
+        json!({ "name": "If-Match", "in": "header", "required": false, "schema": schema,
+                "description": "The version (ETag) that must be there" })
+    });
+    in_path.chain(in_query).chain(conditions).collect()
+}
+
+fn responses(route: &Route, described: &Described) -> Value {
+    let kind = match route.call {
+        Call::Events => "text/event-stream",
+        _ => "application/json",
+    };
+    let success = json!({ "description": "Done",
+        "content": { kind: { "schema": described.answer } } });
+    let problem = |text: &str| {
+        json!({ "description": text,
+                "content": { "application/problem+json": { "schema": reference("ProblemBody") } } })
+    };
+    let mut responses = Map::new();
+    let only_creates = route.call == Call::Post(Kind::Token);
+    if !only_creates {
+        responses.insert("200".to_owned(), success.clone());
+    }
+    if described.creates {
+        responses.insert("201".to_owned(), success);
+    }
+    for (status, text) in [
+        ("400", "Something that was sent is wrong; `field` says what"),
+        ("401", "An admin token is needed"),
+        ("403", "The token's role may not do this"),
+        ("404", "There is no such thing"),
+        ("405", "The path takes other methods"),
+        ("408", "The body did not arrive in time"),
+        ("409", "Something else is in the way"),
+        ("412", "The version is another one than If-Match says"),
+        ("413", "The body is too large"),
+        ("429", "Too many wrong tokens"),
+        ("503", "The database is not available, or too much at once; decisions go on"),
+    ] {
+        responses.insert(status.to_owned(), problem(text));
+    }
+    Value::Object(responses)
+}
+
+fn schemas() -> Map<String, Value> {
+    let mut schemas = rule_schemas();
+    let stamped = |required: &[&str], properties: Value| {
+        let mut all = json!({
+            "version": { "type": "integer" },
+            "created_at": { "type": "string", "format": "date-time" },
+            "created_by": text(),
+            "updated_at": { "type": "string", "format": "date-time" },
+            "updated_by": text(),
+        });
+        if let (Some(all), Value::Object(more)) = (all.as_object_mut(), properties) {
+            all.extend(more);
+        }
+        let always = ["version", "created_at", "created_by", "updated_at", "updated_by"];
+        let required: Vec<&str> = required.iter().copied().chain(always).collect();
+        json!({ "type": "object", "required": required, "properties": all })
+    };
+    let mut add = |name: &str, schema: Value| schemas.insert(name.to_owned(), schema);
+    add(
+        "AdminRule",
+        stamped(
+            &["rule_id", "status", "rule"],
+            json!({ "rule_id": text(), "status": { "enum": ["active", "inactive"] },
+                    "tenant_id": { "type": ["string", "null"] }, "rule": { "type": "object" } }),
+        ),
+    );
+    add(
+        "AdminVersion",
+        json!({ "type": "object", "required": ["rule_id", "version", "status", "rule"],
+                "properties": { "rule_id": text(), "version": { "type": "integer" },
+                    "status": { "enum": ["active", "inactive", "deleted"] },
+                    "rule": { "type": ["object", "null"] } } }),
+    );
+    let client = json!({ "id": text(), "identifier_type": text(), "identifier": text() });
+    add("AdminListEntry", stamped(&["id", "identifier_type", "identifier"], client.clone()));
+    add("AdminClientTier", stamped(&["id", "identifier_type", "identifier", "tier"], client));
+    add("AdminTier", stamped(&["name"], json!({ "name": text() })));
+    add(
+        "AdminGrant",
+        stamped(
+            &["grant_id", "rule_id", "identifier_type", "identifier", "extra", "expires_at"],
+            json!({ "grant_id": text(), "extra": { "type": "integer" } }),
+        ),
+    );
+    add("AdminSetting", stamped(&["name", "value"], json!({ "name": text(), "value": {} })));
+    let token = json!({ "token_id": text(), "name": text(), "role": text(),
+        "status": { "enum": ["active", "expired", "revoked"] } });
+    let fields = ["token_id", "name", "role", "status"];
+    add("AdminToken", stamped(&fields, token.clone()));
+    let mut secret = stamped(&["token_id", "name", "role", "status", "token"], token);
+    if let Some(properties) = secret.pointer_mut("/properties").and_then(Value::as_object_mut) {
+        properties.insert("token".to_owned(), text());
+    }
+    add("AdminSecret", secret);
+    add(
+        "AdminIdentity",
+        json!({ "type": "object", "required": ["token_id", "name", "role"],
+                "properties": { "token_id": text(), "name": text(), "role": text() } }),
+    );
+    add(
+        "AdminRecord",
+        json!({ "type": "object", "required": ["id", "timestamp", "action"],
+                "properties": { "id": { "type": "integer" },
+                    "timestamp": { "type": "string", "format": "date-time" },
+                    "action": text() } }),
+    );
+    add(
+        "AdminDryRun",
+        json!({ "type": "object", "required": ["dry_run", "action"],
+                "properties": { "dry_run": { "const": true }, "action": text(),
+                    "shadows": { "type": "object" } } }),
+    );
+    schemas
+}
+
+/// The schemas of rule files, under names that cannot meet others.
+fn rule_schemas() -> Map<String, Value> {
+    let text = tollgate_policy::rule_file_schema().to_string();
+    let text = text.replace("#/$defs/", "#/components/schemas/rules.");
+    let mut file: Value = serde_json::from_str(&text).unwrap_or_default();
+    let parts = file.as_object_mut().and_then(|file| {
+        file.remove("$schema");
+        file.remove("$defs")
+    });
+    let mut schemas = Map::new();
+    for (name, schema) in parts.as_ref().and_then(Value::as_object).into_iter().flatten() {
+        schemas.insert(format!("rules.{name}"), schema.clone());
+    }
+    schemas.insert("rules.file".to_owned(), file);
+    schemas
+}

@@ -1,0 +1,82 @@
+//! The audit log: what was changed, and what was decided.
+
+use tollgate_control::{ChangeFilter, DecisionFilter, Kind};
+
+use super::read::Query;
+use super::respond::{AdminError, Answer};
+use super::{Admin, Asked, view};
+
+impl Admin {
+    pub(super) async fn audit(&self, asked: &Asked) -> Result<Answer, AdminError> {
+        let mut query = Query::new(&asked.query)?;
+        match query.take("kind").as_deref() {
+            None | Some("changes") => self.changes(asked, query).await,
+            Some("decisions") => self.decisions(asked, query).await,
+            Some(_) => Err(AdminError::invalid("kind", "must be changes or decisions")),
+        }
+    }
+
+    async fn changes(&self, asked: &Asked, mut query: Query<'_>) -> Result<Answer, AdminError> {
+        let page = numbered(query.page()?)?;
+        let kind = match query.take("entry_kind") {
+            None => None,
+            Some(name) => Some(Kind::from_name(&name).ok_or_else(|| {
+                let known = Kind::ALL.map(Kind::name).join(", ");
+                AdminError::invalid("entry_kind", format!("must be one of {known}"))
+            })?),
+        };
+        let mut filter = ChangeFilter {
+            kind,
+            entry_id: query.take("entry_id"),
+            actor: query.take("actor"),
+            tenant: query.take("tenant_id"),
+            request_id: query.take("request_id"),
+            from: query.instant("from")?,
+            until: query.instant("until")?,
+        };
+        query.end()?;
+        if let Some(own) = asked.tenant() {
+            filter.tenant = Some(own.to_owned());
+        }
+        let found = self.control.repository().changes(&filter, &page).await?;
+        let is_full = found.len() >= page.limit as usize;
+        let next = found.last().filter(|_| is_full).map(|last| last.id.to_string());
+        Ok(Answer::ok(view::page(found.iter().map(view::change).collect(), next)))
+    }
+
+    async fn decisions(&self, asked: &Asked, mut query: Query<'_>) -> Result<Answer, AdminError> {
+        let page = numbered(query.page()?)?;
+        let mut filter = DecisionFilter {
+            action: query.take("action"),
+            client_id: query.take("client_id"),
+            rule_id: query.take("rule_id"),
+            user_id: query.take("user_id"),
+            tenant_id: query.take("tenant_id"),
+            ip_address: query.take("ip_address"),
+            request_id: query.take("request_id"),
+            from: query.instant("from")?,
+            until: query.instant("until")?,
+        };
+        query.end()?;
+        let actions = ["allowed", "rejected", "throttled", "queued"];
+        if filter.action.as_deref().is_some_and(|action| !actions.contains(&action)) {
+            let message = format!("must be one of {}", actions.join(", "));
+            return Err(AdminError::invalid("action", message));
+        }
+        if let Some(own) = asked.tenant() {
+            filter.tenant_id = Some(own.to_owned());
+        }
+        let found = self.control.repository().decisions(&filter, &page).await?;
+        let is_full = found.len() >= page.limit as usize;
+        let next = found.last().filter(|_| is_full).map(|last| last.id.to_string());
+        Ok(Answer::ok(view::page(found.iter().map(view::decision).collect(), next)))
+    }
+}
+
+/// A page of records: its cursor is the number of one.
+fn numbered(page: tollgate_control::Page) -> Result<tollgate_control::Page, AdminError> {
+    match page.after.as_ref().map(|after| after.parse::<i64>()) {
+        Some(Err(_)) => Err(AdminError::invalid("cursor", "must be a next_cursor of this call")),
+        _ => Ok(page),
+    }
+}

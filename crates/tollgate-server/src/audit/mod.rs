@@ -1,0 +1,116 @@
+//! The trail that decisions leave for the audit log: noted on the road of a request, told later.
+//!
+//! | file | |
+//! |---|---|
+//! | `mod.rs` | which decisions are noted, and how they are told |
+//! | `note.rs` | one decision, as it is noted and as it is told |
+//! | `pool.rs` | where notes wait: in chunks, of which there are so many and no more |
+
+mod note;
+mod pool;
+#[cfg(test)]
+mod tests;
+
+use std::cell::Cell;
+
+use parking_lot::Mutex;
+use tollgate_control::DecisionRecord;
+use tollgate_engine::{Decision, Observer, Request, Verdict};
+
+use note::Teller;
+use pool::{Pool, Reading};
+
+/// The trail of decisions: refused, throttled and queued ones, and a sample of the others.
+///
+/// Noting one costs no allocation and waits for nobody; what there is no room for is dropped and
+/// counted.
+pub struct AuditTrail {
+    pool: Pool,
+    /// One in so many allowed decisions is noted; 0: none.
+    sample_allowed: u64,
+    /// What is being told.
+    telling: Mutex<Telling>,
+}
+
+struct Telling {
+    teller: Teller,
+    reading: Option<Reading>,
+}
+
+/// How much was noted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AuditFigures {
+    /// Decisions noted.
+    pub recorded: u64,
+    /// Decisions that there was no room for.
+    pub dropped: u64,
+    /// Decisions noted and not yet told.
+    pub buffered: u64,
+    /// What those take.
+    pub buffered_bytes: u64,
+}
+
+thread_local! {
+    /// How many allowed decisions this thread has let pass since it noted one.
+    static PASSED: Cell<u64> = const { Cell::new(0) };
+}
+
+impl AuditTrail {
+    /// A trail that notes one in `sample_allowed` allowed decisions (0: none), keeps at most so many
+    /// bytes, and tells API keys by their hash under this secret.
+    pub fn new(sample_allowed: u64, max_buffered_bytes: usize, api_key_secret: &[u8]) -> Self {
+        let telling = Telling { teller: Teller::new(api_key_secret), reading: None };
+        Self { pool: Pool::new(max_buffered_bytes), sample_allowed, telling: Mutex::new(telling) }
+    }
+
+    /// Takes at most so many decisions off the trail, for the log. API keys are hashed, and `node` is
+    /// left to the caller.
+    pub fn drain(&self, most: usize) -> Vec<DecisionRecord> {
+        let mut telling = self.telling.lock();
+        let Telling { teller, reading } = &mut *telling;
+        let mut records = Vec::new();
+        while records.len() < most {
+            if let Some(note) = reading.as_mut().and_then(Reading::next) {
+                records.push(teller.tell(&note));
+                continue;
+            }
+            if let Some(done) = reading.take() {
+                self.pool.put_back(done);
+            }
+            *reading = self.pool.take();
+            if reading.is_none() {
+                break;
+            }
+        }
+        self.pool.count_told(records.len() as u64);
+        records
+    }
+
+    /// How much was noted.
+    pub fn figures(&self) -> AuditFigures {
+        self.pool.figures()
+    }
+
+    /// Whether this allowed decision is one of those that are noted.
+    #[inline]
+    fn is_sampled(&self) -> bool {
+        if self.sample_allowed == 0 {
+            return false;
+        }
+        PASSED.with(|passed| {
+            let count = passed.get() + 1;
+            let is_due = count >= self.sample_allowed;
+            passed.set(if is_due { 0 } else { count });
+            is_due
+        })
+    }
+}
+
+impl Observer for AuditTrail {
+    #[inline]
+    fn decided(&self, request: &Request<'_>, decision: &Decision<'_>) {
+        if decision.verdict != Verdict::Allowed || self.is_sampled() {
+            self.pool.note(request, decision);
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! One decision, as it is noted and as it is told.
+
+use tollgate_control::DecisionRecord;
+use tollgate_engine::{Decision, Reason, Request, Verdict};
+use tollgate_policy::{Known, hit_reason};
+use tollgate_store::api_key_id;
+
+/// The longest text of one field; what is longer is cut off.
+pub(super) const MAX_TEXT_BYTES: usize = 256;
+
+/// How many fields of a note are texts.
+pub(super) const TEXTS: usize = 10;
+
+/// The length that says that there is no text.
+const ABSENT: u16 = u16::MAX;
+
+/// A decision without its texts, whose lengths it has: they lie one after another elsewhere.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Head {
+    at: u64,
+    rules_version: u64,
+    used: u64,
+    quota: u64,
+    /// `u64::MAX`: never, or not refused.
+    retry_after: u64,
+    cost: u64,
+    verdict: Verdict,
+    reason: Reason,
+    /// Whether a limit decided.
+    has_limit: bool,
+    lengths: [u16; TEXTS],
+}
+
+/// Notes a decision: its texts go to `texts`, which has room for all of them.
+#[inline]
+pub(super) fn note(request: &Request<'_>, decision: &Decision<'_>, texts: &mut Vec<u8>) -> Head {
+    let deciding = decision.deciding();
+    let known = |known: Known| request.attributes.get(known);
+    let fields: [Option<&str>; TEXTS] = [
+        deciding.map(|scope| scope.rule.id.as_str()),
+        deciding.map(|scope| scope.rule.scope.as_str()),
+        known(Known::Endpoint),
+        known(Known::Method),
+        known(Known::Ip),
+        known(Known::UserId),
+        known(Known::TenantId),
+        known(Known::ApiKey),
+        known(Known::ModelId),
+        request.request_id,
+    ];
+    let mut lengths = [ABSENT; TEXTS];
+    for (text, length) in fields.into_iter().zip(&mut lengths) {
+        if let Some(text) = text {
+            let bytes = cut(text);
+            *length = bytes.len() as u16;
+            texts.extend_from_slice(bytes);
+        }
+    }
+    let (used, quota, cost) = match deciding {
+        Some(scope) => (scope.outcome.status.used, scope.quota, scope.cost),
+        None => (0, 0, request.cost.unwrap_or(1)),
+    };
+    Head {
+        at: decision.now,
+        rules_version: decision.rules_version,
+        used,
+        quota,
+        retry_after: decision.retry_after().unwrap_or(u64::MAX),
+        cost,
+        verdict: decision.verdict,
+        reason: decision.reason,
+        has_limit: deciding.is_some(),
+        lengths,
+    }
+}
+
+/// The text, within its bound and not in the middle of a character.
+#[inline]
+fn cut(text: &str) -> &[u8] {
+    if text.len() <= MAX_TEXT_BYTES {
+        return text.as_bytes();
+    }
+    let end = (0..=MAX_TEXT_BYTES).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text.as_bytes().get(..end).unwrap_or_default()
+}
+
+/// A note as it is read: the decision and its texts, from where they begin.
+pub(super) struct Note<'c> {
+    pub(super) head: Head,
+    pub(super) texts: &'c [u8],
+}
+
+impl Head {
+    /// How many bytes of text belong to it.
+    pub(super) fn text_bytes(&self) -> usize {
+        self.lengths.iter().filter(|length| **length != ABSENT).map(|l| usize::from(*l)).sum()
+    }
+}
+
+/// Tells notes as the log keeps them.
+pub(super) struct Teller {
+    secret: Box<[u8]>,
+    /// Tells this trail's events from those of all others.
+    trail: u64,
+    told: u64,
+}
+
+impl Teller {
+    pub(super) fn new(secret: &[u8]) -> Self {
+        let mut trail = [0; 8];
+        // Without random bytes events of two nodes could be taken for one, and one of them lost.
+        let _ = getrandom::fill(&mut trail);
+        Self { secret: secret.into(), trail: u64::from_le_bytes(trail), told: 0 }
+    }
+
+    pub(super) fn tell(&mut self, note: &Note<'_>) -> DecisionRecord {
+        let (head, mut texts) = (note.head, note.texts);
+        let [rule_id, scope, endpoint, method, ip, user, tenant, api_key, model, request_id] =
+            head.lengths.map(|length| {
+                let (text, rest) = texts.split_at_checked(usize::from(length))?;
+                texts = rest;
+                Some(String::from_utf8_lossy(text).into_owned())
+            });
+        let api_key_id = api_key.map(|key| api_key_id(&self.secret, &key));
+        let client = [&api_key_id, &user, &ip, &tenant].into_iter().flatten().next();
+        let reason = match (head.reason, &scope) {
+            (Reason::HitLimit, Some(scope)) => hit_reason(scope),
+            (reason, _) => reason.code().to_owned(),
+        };
+        self.told += 1;
+        let retry_after = (head.retry_after != u64::MAX).then(|| head.retry_after.div_ceil(MILLI));
+        DecisionRecord {
+            event_id: format!("{:016x}{:016x}", self.trail, self.told),
+            at: signed(head.at / MILLI),
+            action: action(head.verdict).to_owned(),
+            reason,
+            client_id: client.cloned().unwrap_or_default(),
+            rule_id,
+            scope,
+            request_count: head.has_limit.then(|| signed(head.used)),
+            limit_count: head.has_limit.then(|| signed(head.quota)),
+            retry_after_ms: retry_after.map(signed),
+            endpoint,
+            method,
+            ip_address: ip,
+            user_id: user,
+            tenant_id: tenant,
+            api_key_id,
+            model_id: model,
+            request_id,
+            cost: signed(head.cost),
+            node: String::new(),
+            revision: signed(head.rules_version),
+        }
+    }
+}
+
+/// Nanoseconds of a millisecond.
+const MILLI: u64 = 1_000_000;
+
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// What became of a request, in the words of the log.
+const fn action(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Denied => "rejected",
+        other => other.name(),
+    }
+}

@@ -1,0 +1,127 @@
+//! The control plane: which part of it this node plays, its database, its audit log.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::check::parse_address;
+use super::read::{Reader, Said};
+use super::{Config, Secret};
+
+/// What this node does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NodeRole {
+    /// Decides, and serves the admin API.
+    #[default]
+    All,
+    /// Serves the admin API, and does not decide.
+    Control,
+    /// Decides, and gets its rules from the others.
+    Data,
+}
+
+impl NodeRole {
+    /// Every role with its name in the configuration.
+    pub const ALL: &'static [(&'static str, Self)] =
+        &[("all", Self::All), ("control", Self::Control), ("data", Self::Data)];
+
+    /// The name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Control => "control",
+            Self::Data => "data",
+        }
+    }
+}
+
+/// The database of the control plane, where it is a PostgreSQL.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub struct PostgresConfig {
+    /// Its URL; `None`: SQLite in the data directory.
+    pub url: Option<String>,
+    /// The password, where the URL has none.
+    pub password: Secret,
+}
+
+impl std::fmt::Debug for PostgresConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let url = self.url.as_deref().map(super::without_password);
+        f.debug_struct("PostgresConfig").field("url", &url).finish_non_exhaustive()
+    }
+}
+
+/// What is kept of decisions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuditConfig {
+    /// Whether anything is.
+    pub is_on: bool,
+    /// Of so many allowed requests one is kept; 0: none.
+    pub sample_allowed: u64,
+    /// For how long.
+    pub retention: Duration,
+    /// What may wait to be written.
+    pub max_buffered_bytes: usize,
+}
+
+/// The settings of the control plane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControlConfig {
+    /// What this node does.
+    pub role: NodeRole,
+    /// The database, where it is a PostgreSQL.
+    pub postgres: PostgresConfig,
+    /// Where the admin API is served, if not beside the decisions.
+    pub admin_http: Option<SocketAddr>,
+    /// Publish to a Redis that holds the rule set of another database.
+    pub take_over: bool,
+    /// What is kept of decisions.
+    pub audit: AuditConfig,
+}
+
+pub(super) fn check(reader: &mut Reader) -> ControlConfig {
+    let role = reader.choice("role", NodeRole::ALL);
+    let url = reader.optional_text("postgres", "a URL or null");
+    if let Some(Said { value, origin }) = &url
+        && !["postgres://", "postgresql://"].iter().any(|scheme| value.starts_with(scheme))
+    {
+        let message = "must be a URL such as postgres://user@host:5432/tollgate, or null";
+        reader.wrong(origin, "postgres", message);
+    }
+    let password = Secret::read(reader, "postgres_password_file", 1);
+    let admin = reader.optional_text("admin.http", "an address and a port or null");
+    let admin_http = admin.and_then(|Said { value, origin }| match parse_address(&value) {
+        Ok(address) => Some(address),
+        Err(message) => {
+            reader.wrong(&origin, "admin.http", message);
+            None
+        }
+    });
+    let days = |days: u64| Duration::from_secs(days * 86_400);
+    ControlConfig {
+        role,
+        postgres: PostgresConfig { url: url.map(|said| said.value), password },
+        admin_http,
+        take_over: reader.boolean("admin.take_over"),
+        audit: AuditConfig {
+            is_on: reader.boolean("audit.decisions"),
+            sample_allowed: reader.number("audit.sample_allowed", 0..=1_000_000_000),
+            retention: days(reader.number("audit.retention_days", 1..=3_650)),
+            max_buffered_bytes: usize::try_from(
+                reader.number("audit.max_buffered_bytes", 65_536..=1 << 30),
+            )
+            .unwrap_or(usize::MAX),
+        },
+    }
+}
+
+impl Config {
+    /// Whether this node has a control plane of its own.
+    pub const fn has_control(&self) -> bool {
+        !matches!(self.control.role, NodeRole::Data)
+    }
+
+    /// Whether this node decides.
+    pub const fn decides(&self) -> bool {
+        !matches!(self.control.role, NodeRole::Control)
+    }
+}

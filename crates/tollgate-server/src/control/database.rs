@@ -1,0 +1,133 @@
+//! A node that has the database: it follows it, and tells the others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_control::{Control, ControlError, Current, Waker};
+
+use super::figures::Source;
+use super::{ControlStartError, First, Keeper};
+
+/// How often the database is asked for its revision, also where it sends word: words get lost.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long to wait before a database that does not answer is asked again.
+const REST: Duration = Duration::from_millis(500);
+
+impl Keeper {
+    /// Serves the admin API: makes the schema, the first token, and puts every change in force.
+    pub(super) async fn lead(self: &Arc<Self>, control: &Arc<Control>, first: First) {
+        self.open(control, &first).await;
+        let publishing = Arc::clone(self);
+        let sets = control.watch();
+        let publish = tokio::spawn(async move { publishing.publish_all(sets).await });
+        self.follow(control).await;
+        publish.abort();
+    }
+
+    /// Follows the database and changes nothing in it.
+    pub(super) async fn follow_database(self: &Arc<Self>, control: &Arc<Control>, first: &First) {
+        match control.current().await {
+            Ok(current) => self.came(&current).await,
+            Err(error) => self.went(&error),
+        }
+        let _ = first.send(Ok(()));
+        self.follow(control).await;
+    }
+
+    async fn open(&self, control: &Arc<Control>, first: &First) {
+        let given = std::env::var("TOLLGATE_ADMIN_TOKEN").ok().filter(|token| !token.is_empty());
+        loop {
+            let opened = async {
+                let current = control.open().await?;
+                let token = control.first_token(given.as_deref()).await?;
+                Ok::<_, ControlError>((current, token))
+            };
+            match opened.await {
+                Ok((current, token)) => {
+                    if let Some(token) = token {
+                        let mut announced = self.around.announced.clone();
+                        tokio::spawn(async move {
+                            let _ = announced.wait_for(|announced| *announced).await;
+                            crate::serve::show_first_token(&token);
+                        });
+                    }
+                    self.came(&current).await;
+                    let _ = first.send(Ok(()));
+                    return;
+                }
+                Err(error @ ControlError::Invalid(_)) => {
+                    let _ = first.send(Err(ControlStartError::Token(error.to_string())));
+                    // Whoever started us ends us.
+                    return std::future::pending().await;
+                }
+                Err(error) => {
+                    self.went(&error);
+                    tokio::time::sleep(REST).await;
+                }
+            }
+        }
+    }
+
+    /// Looks at the database whenever it sends word, and now and then.
+    async fn follow(&self, control: &Arc<Control>) {
+        let mut sets = control.watch();
+        let mut waker: Option<Box<dyn Waker>> = None;
+        loop {
+            if waker.is_none() {
+                waker = control.repository().waker().await.ok().flatten();
+            }
+            let word = async {
+                match &mut waker {
+                    Some(waker) => waker.wait().await.is_ok(),
+                    None => std::future::pending().await,
+                }
+            };
+            let is_heard = tokio::select! {
+                is_heard = word => is_heard,
+                // A change of our own.
+                _ = sets.changed() => true,
+                () = tokio::time::sleep(LOOK_EVERY) => true,
+            };
+            if !is_heard {
+                waker = None;
+            }
+            match control.current().await {
+                Ok(current) => self.came(&current).await,
+                Err(error) => {
+                    self.went(&error);
+                    waker = None;
+                    tokio::time::sleep(REST).await;
+                }
+            }
+            sets.mark_unchanged();
+        }
+    }
+
+    async fn came(&self, current: &Arc<Current>) {
+        if !self.around.figures.is_connected.load(std::sync::atomic::Ordering::Relaxed) {
+            tracing::info!(revision = current.revision(), "the database answers");
+        }
+        self.around.figures.success();
+        // A rule file decides alone; the database then holds tokens and the audit log.
+        if self.around.config.rules.is_some() {
+            return;
+        }
+        let is_known = self.installer.current().is_some_and(|known| {
+            known.content.revision == current.revision()
+                && known.content.installation == current.compiled.content.installation
+        });
+        if !is_known || self.around.figures.source() != Source::Database {
+            let _ = self.installer.install(current.compiled.clone(), Source::Database);
+        }
+        self.installer.keep().await;
+    }
+
+    fn went(&self, error: &ControlError) {
+        self.around.figures.failure();
+        if self.around.figures.lost() {
+            tracing::error!(%error, "the database is lost; decisions go on by the rules in force");
+        } else {
+            tracing::debug!(%error, "the database does not answer");
+        }
+    }
+}

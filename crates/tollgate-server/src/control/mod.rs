@@ -1,0 +1,232 @@
+//! Where rules come from: the database, the others, the disk; and how they come into force here.
+//!
+//! | file | |
+//! |---|---|
+//! | `mod.rs` | the thread that does all of it, and the admin API's door |
+//! | `install.rs` | a set comes into force, and is kept on disk |
+//! | `database.rs` | a node that has the database: it follows it, and tells the others |
+//! | `redis.rs` | sets through Redis: told and heard |
+//! | `decisions.rs` | the audit log of decisions, written in batches |
+
+mod database;
+mod decisions;
+pub(crate) mod figures;
+mod install;
+mod redis;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+use tollgate_control::{Control, ControlOptions, DatabaseConfig, Repository};
+use tollgate_engine::Engine;
+use tollgate_store::Store as _;
+use tollgate_store::redis::RedisStore;
+
+use crate::admin::Admin;
+use crate::audit::AuditTrail;
+use crate::config::Config;
+use crate::stores::Stores;
+pub(crate) use figures::ControlFigures;
+use figures::Source;
+use install::Installer;
+
+/// The file of the embedded database, in the data directory.
+const DATABASE_FILE: &str = "control.db";
+/// The file of the last known good set, in the data directory.
+const KEPT_FILE: &str = "rules.kept";
+/// How long the end may take.
+const FAREWELL: Duration = Duration::from_secs(3);
+/// How long a start waits for the database, before it goes on with what is kept.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why there is no control plane.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlStartError {
+    /// The database cannot be used.
+    #[error("the database: {0}")]
+    Database(#[from] tollgate_control::RepositoryError),
+    /// The first admin token cannot be used.
+    #[error("{0}")]
+    Token(String),
+    /// A thread cannot be started.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
+/// The control plane of this process, on a thread of its own.
+pub(crate) struct ControlPlane {
+    stop: watch::Sender<bool>,
+    thread: JoinHandle<()>,
+    admin: Option<Arc<Admin>>,
+}
+
+/// What the control plane works on.
+pub(crate) struct Surroundings {
+    pub(crate) engine: Arc<Engine<Stores>>,
+    pub(crate) config: Arc<Config>,
+    pub(crate) figures: Arc<ControlFigures>,
+    pub(crate) trail: Option<Arc<AuditTrail>>,
+    /// What API keys are hashed with.
+    pub(crate) api_key_secret: Arc<[u8]>,
+    /// What this node is called.
+    pub(crate) node: String,
+    /// True as soon as standard output says where this process listens.
+    pub(crate) announced: watch::Receiver<bool>,
+}
+
+/// What runs on the thread.
+struct Keeper {
+    around: Surroundings,
+    control: Option<Arc<Control>>,
+    /// The Redis that carries sets.
+    redis: Option<RedisStore>,
+    installer: Arc<Installer>,
+}
+
+impl ControlPlane {
+    /// Starts it. With the last known good set in force, or the database's if that answers at once.
+    pub(crate) fn start(around: Surroundings) -> Result<Self, ControlStartError> {
+        let (stop, stopped) = watch::channel(false);
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let database = database_of(&around.config);
+        let repository: Option<Arc<dyn Repository>> = match database {
+            Some(database) => {
+                let _context = runtime.enter();
+                Some(database.open()?)
+            }
+            None => None,
+        };
+        let control = repository.map(|repository| {
+            let secret = Arc::clone(&around.api_key_secret);
+            let hide_key = move |key: &str| tollgate_store::api_key_id(&secret, key);
+            let stores = around.engine.store().names().to_vec();
+            let options = ControlOptions { stores, hide_key: Box::new(hide_key) };
+            Arc::new(Control::new(repository, options))
+        });
+        let admin = control.as_ref().filter(|_| around.config.has_control()).map(|control| {
+            let (engine, config) = (Arc::clone(&around.engine), Arc::clone(&around.config));
+            let handle = runtime.handle().clone();
+            Arc::new(Admin::new(Arc::clone(control), engine, config, handle))
+        });
+        let kept = around.config.data_dir.as_ref().map(|folder| folder.join(KEPT_FILE));
+        // A rule file decides alone; the database then holds tokens and the audit log.
+        let has_file = around.config.rules.is_some();
+        let installer = Arc::new(Installer::new(&around, kept.filter(|_| !has_file)));
+        installer.start_from_kept();
+        if let Some(control) = control.as_ref().filter(|_| !has_file) {
+            let installer = Arc::clone(&installer);
+            control.on_change(move |current| {
+                let _ = installer.install(current.compiled.clone(), Source::Database);
+            });
+        }
+        let shared = around.engine.store().shared().first();
+        let redis = shared.map(|store| store.inner().inner().clone());
+        let keeper = Keeper { around, control, redis, installer };
+        let (first, heard) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                keeper.run(stopped, first).await;
+            });
+            // Admin calls under way have had their time.
+            runtime.shutdown_timeout(Duration::from_millis(100));
+        })?;
+        match heard.recv_timeout(PATIENCE) {
+            Ok(Err(problem)) => return Err(problem),
+            // It goes on trying.
+            Ok(Ok(())) | Err(_) => {}
+        }
+        Ok(Self { stop, thread, admin })
+    }
+
+    /// The admin API, if this node serves it.
+    pub(crate) fn admin(&self) -> Option<Arc<Admin>> {
+        self.admin.clone()
+    }
+
+    /// Writes what is to be written, and waits for it a while.
+    pub(crate) fn stop(self) {
+        let _ = self.stop.send(true);
+        if self.thread.join().is_err() {
+            tracing::error!("the control plane had panicked");
+        }
+    }
+}
+
+/// The database of this node; a data node has one only to read from.
+fn database_of(config: &Config) -> Option<DatabaseConfig> {
+    if let Some(url) = &config.control.postgres.url {
+        let password = config.control.postgres.password.text.as_deref();
+        return Some(DatabaseConfig::Postgres(with_password(url, password)));
+    }
+    let folder: &PathBuf = config.data_dir.as_ref().filter(|_| config.has_control())?;
+    Some(DatabaseConfig::Sqlite(folder.join(DATABASE_FILE)))
+}
+
+/// The URL with a password that it does not have itself.
+fn with_password(url: &str, password: Option<&str>) -> String {
+    use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+    let Some(password) = password else { return url.to_owned() };
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let password = utf8_percent_encode(password, NON_ALPHANUMERIC);
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    match authority.rsplit_once('@') {
+        Some((user, _)) if user.contains(':') => url.to_owned(),
+        Some((user, _)) => {
+            let rest = rest.strip_prefix(user).unwrap_or_default();
+            format!("{scheme}://{user}:{password}{rest}")
+        }
+        None => format!("{scheme}://postgres:{password}@{rest}"),
+    }
+}
+
+/// Where the first word goes: ready, or why it cannot be.
+type First = std::sync::mpsc::Sender<Result<(), ControlStartError>>;
+
+impl Keeper {
+    async fn run(self, stopped: watch::Receiver<bool>, first: First) {
+        let keeper = Arc::new(self);
+        let follow = {
+            let (keeper, first) = (Arc::clone(&keeper), first.clone());
+            async move {
+                match (&keeper.control, keeper.around.config.has_control()) {
+                    (Some(control), true) => keeper.lead(control, first).await,
+                    (Some(control), false) => keeper.follow_database(control, &first).await,
+                    (None, _) => keeper.follow_redis(&first).await,
+                }
+            }
+        };
+        let following = tokio::spawn(follow);
+        let writing = tokio::spawn(Arc::clone(&keeper).write_decisions(stopped.clone()));
+        let mut stopped = stopped;
+        let _ = stopped.wait_for(|stopped| *stopped).await;
+        following.abort();
+        let farewell = async {
+            let _ = writing.await;
+            keeper.installer.keep_now().await;
+            if let Some(control) = &keeper.control {
+                control.repository().close().await;
+            }
+        };
+        if tokio::time::timeout(FAREWELL, farewell).await.is_err() {
+            tracing::warn!("the control plane did not finish in time");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_put_where_none_is() {
+        let put = |url: &str| with_password(url, Some("p@ss"));
+        assert_eq!(put("postgres://u@h:5/d"), "postgres://u:p%40ss@h:5/d");
+        assert_eq!(put("postgres://u:x@h/d"), "postgres://u:x@h/d");
+        assert_eq!(put("postgres://h/d?a=b@c"), "postgres://postgres:p%40ss@h/d?a=b@c");
+        assert_eq!(with_password("postgres://u@h/d", None), "postgres://u@h/d");
+    }
+}

@@ -1,0 +1,268 @@
+//! Sets through Redis: told by the node that has the database, heard by those that have none.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tollgate_control::content::{Content, Manifest, Part};
+use tollgate_control::{Compiled, Current};
+use tollgate_store::Failure;
+use tollgate_store::redis::{Board, BoardListener, BoardSet, Published};
+
+use super::figures::Source;
+use super::{First, Keeper};
+
+/// How often nodes ask for the revision: pub/sub loses messages.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long to wait before a Redis that does not answer is asked again.
+const REST: Duration = Duration::from_millis(500);
+/// A set that changes while it is read is read again so often at once.
+const READINGS: usize = 5;
+
+/// Why a set was not read.
+enum Unread {
+    Redis(Failure),
+    Wrong(String),
+}
+
+impl From<Failure> for Unread {
+    fn from(failure: Failure) -> Self {
+        Self::Redis(failure)
+    }
+}
+
+impl Keeper {
+    /// Tells every set through Redis, and again if Redis has lost it.
+    pub(super) async fn publish_all(&self, mut sets: watch::Receiver<Option<Arc<Current>>>) {
+        // A rule file is this node's alone.
+        let Some(redis) = self.redis.as_ref().filter(|_| self.around.config.rules.is_none()) else {
+            return;
+        };
+        let board = redis.board();
+        let mut told: Option<Content> = None;
+        let mut trouble: Option<String> = None;
+        loop {
+            let set = sets.borrow_and_update().clone();
+            if let Some(set) = set {
+                let content = &set.compiled.content;
+                let result = self.publish(&board, content, told.as_ref()).await;
+                match result {
+                    Ok(()) => {
+                        told = Some(content.clone());
+                        if trouble.take().is_some() {
+                            tracing::info!(revision = content.revision, "the rules are in Redis");
+                        }
+                    }
+                    Err(problem) => {
+                        told = None;
+                        if trouble.as_ref() != Some(&problem) {
+                            tracing::error!(problem, "the rules cannot be told through Redis");
+                            trouble = Some(problem);
+                        }
+                    }
+                }
+            }
+            tokio::select! {
+                changed = sets.changed() => if changed.is_err() { return },
+                // Redis may have been emptied.
+                () = tokio::time::sleep(LOOK_EVERY * 2) => {}
+            }
+        }
+    }
+
+    async fn publish(
+        &self,
+        board: &Board,
+        content: &Content,
+        told: Option<&Content>,
+    ) -> Result<(), String> {
+        let unheard = |failure: Failure| format!("Redis does not answer: {failure}");
+        let there = board.revision().await.map_err(unheard)?;
+        let is_there = there.as_ref().is_some_and(|(installation, revision)| {
+            *installation == content.installation && *revision == content.revision
+        });
+        if is_there && told.is_some_and(|told| told.revision == content.revision) {
+            return Ok(());
+        }
+        let name = |part: &Part| format!("part:{}", part.name());
+        let known: Vec<String> =
+            told.map(|told| told.parts().map(name).collect()).unwrap_or_default();
+        let manifest = content.manifest().to_bytes();
+        let is_new = |part: &&Part| !known.contains(&name(part));
+        let mut put: Vec<(String, &[u8])> =
+            content.parts().filter(is_new).map(|part| (name(part), &*part.bytes)).collect();
+        let all: Vec<String> = content.parts().map(name).collect();
+        let remove: Vec<String> = known.into_iter().filter(|part| !all.contains(part)).collect();
+        for _ in 0..2 {
+            let is_sent = |part: &&String| put.iter().any(|(name, _)| name == *part);
+            let keep: Vec<String> = all.iter().filter(|part| !is_sent(part)).cloned().collect();
+            let set = BoardSet {
+                installation: &content.installation,
+                revision: content.revision,
+                take_over: self.around.config.control.take_over,
+                manifest: &manifest,
+                put: &put,
+                keep: &keep,
+                remove: &remove,
+            };
+            match board.publish(&set).await.map_err(unheard)? {
+                Published::Written | Published::AlreadyThere => return Ok(()),
+                Published::NeedsAll => {
+                    put = content.parts().map(|part| (name(part), &*part.bytes)).collect();
+                }
+                Published::Older { revision } => {
+                    return self.overtake(revision).await;
+                }
+                Published::OtherInstallation { installation, revision } => {
+                    return Err(format!(
+                        "this Redis holds revision {revision} of another database \
+                         ({installation}); set admin.take_over: true to replace it"
+                    ));
+                }
+            }
+        }
+        Err("Redis loses parts of the set while it is written".to_owned())
+    }
+
+    /// Nodes have seen a later revision than the database knows: it was restored from a backup. The
+    /// database is right, so it goes on counting from there.
+    async fn overtake(&self, seen: i64) -> Result<(), String> {
+        let Some(control) = &self.control else { return Ok(()) };
+        let raised = control.repository().raise_revision(seen + 1).await;
+        let raised = raised.map_err(|error| error.to_string())?;
+        tracing::warn!(
+            seen,
+            raised,
+            "nodes have seen a later revision than the database has, as \
+            after a restored backup: it goes on from there"
+        );
+        Ok(())
+    }
+
+    /// Gets the rules through Redis.
+    pub(super) async fn follow_redis(&self, first: &First) {
+        let Some(redis) = &self.redis else {
+            let _ = first.send(Ok(()));
+            return;
+        };
+        if self.around.config.rules.is_some() {
+            let _ = first.send(Ok(()));
+            return;
+        }
+        let board = redis.board();
+        let mut listener: Option<BoardListener> = None;
+        loop {
+            let is_heard = self.look(&board).await;
+            let _ = first.send(Ok(()));
+            if !is_heard {
+                listener = None;
+                tokio::time::sleep(REST).await;
+                continue;
+            }
+            if listener.is_none() {
+                listener = board.listen().await.ok();
+            }
+            let word = async {
+                match &mut listener {
+                    Some(listener) => listener.changed().await.is_ok(),
+                    None => std::future::pending().await,
+                }
+            };
+            let is_alive = tokio::select! {
+                is_alive = word => is_alive,
+                () = tokio::time::sleep(LOOK_EVERY) => true,
+            };
+            if !is_alive {
+                listener = None;
+            }
+        }
+    }
+
+    /// Looks whether there is another set, and takes it. False if Redis does not answer.
+    async fn look(&self, board: &Board) -> bool {
+        let figures = &self.around.figures;
+        let there = match board.revision().await {
+            Ok(there) => there,
+            Err(failure) => {
+                figures.failure();
+                if figures.lost() {
+                    tracing::error!(%failure, "no word from the control plane: Redis does not \
+                        answer; decisions go on by the rules in force");
+                }
+                return false;
+            }
+        };
+        let Some(there) = there else {
+            // Nobody has told a set yet.
+            figures.success();
+            return true;
+        };
+        let current = self.installer.current();
+        let known = current
+            .as_ref()
+            .map(|current| (current.content.installation.clone(), current.content.revision));
+        if known.as_ref() == Some(&there) {
+            figures.success();
+            if figures.source() != Source::Redis
+                && let Some(current) = current
+            {
+                let _ = self.installer.install(current, Source::Redis);
+            }
+            self.installer.keep().await;
+            return true;
+        }
+        match self.read(board, current).await {
+            Ok(compiled) => {
+                if self.installer.install(compiled, Source::Redis).is_ok() {
+                    figures.success();
+                }
+                self.installer.keep().await;
+                true
+            }
+            Err(Unread::Redis(failure)) => {
+                figures.failure();
+                tracing::warn!(%failure, "the rules in Redis cannot be read; the old ones stay");
+                false
+            }
+            Err(Unread::Wrong(problem)) => {
+                figures.failure();
+                tracing::error!(problem, "the rules in Redis cannot be used; the old ones stay");
+                // It answers, only not with what this node understands.
+                tokio::time::sleep(REST).await;
+                true
+            }
+        }
+    }
+
+    async fn read(&self, board: &Board, current: Option<Compiled>) -> Result<Compiled, Unread> {
+        for _ in 0..READINGS {
+            let Some(manifest) = board.manifest().await? else { break };
+            let wrong =
+                |error: tollgate_control::content::ContentError| Unread::Wrong(error.to_string());
+            let manifest = Manifest::parse(&manifest).map_err(wrong)?;
+            let mut parts: HashMap<String, Part> = HashMap::new();
+            for part in current.iter().flat_map(|current| current.content.parts()) {
+                parts.insert(part.name(), part.clone());
+            }
+            let missing: Vec<&String> =
+                manifest.parts().filter(|hash| !parts.contains_key(*hash)).collect();
+            let names: Vec<String> = missing.iter().map(|hash| format!("part:{hash}")).collect();
+            let found = board.parts(&names).await?;
+            // One that is gone was replaced meanwhile: the manifest is another one by now.
+            if found.iter().any(Option::is_none) {
+                continue;
+            }
+            let hashes: Vec<String> = missing.into_iter().cloned().collect();
+            for (hash, bytes) in hashes.into_iter().zip(found.into_iter().flatten()) {
+                parts.insert(hash, Part::new(bytes));
+            }
+            let content = manifest.assemble(|hash| parts.get(hash).cloned()).map_err(wrong)?;
+            let build = move || Compiled::build(content, current.as_ref());
+            let built = tokio::task::spawn_blocking(build).await;
+            let built = built.map_err(|error| Unread::Wrong(error.to_string()))?;
+            return built.map_err(|error| Unread::Wrong(error.to_string()));
+        }
+        Err(Unread::Wrong("it changes faster than it can be read".to_owned()))
+    }
+}

@@ -1,0 +1,87 @@
+//! Metrics of the control plane: rule sets and the audit log.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+
+use super::stores::{counters, gauges};
+use crate::audit::AuditTrail;
+use crate::control::ControlFigures;
+
+/// Reads the control plane's figures at every scrape.
+pub(super) struct ControlCollector {
+    pub(super) figures: Arc<ControlFigures>,
+    pub(super) trail: Option<Arc<AuditTrail>>,
+}
+
+impl fmt::Debug for ControlCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ControlCollector")
+    }
+}
+
+impl Collector for ControlCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let figures = &self.figures;
+        let source = vec![("source", figures.source().name().to_owned())];
+        #[expect(clippy::cast_precision_loss, reason = "a metric; exact up to 2^53")]
+        let number = |value: i64| value as f64;
+        let version = number(figures.version.load(Ordering::Relaxed));
+        gauges(
+            &mut encoder,
+            "config_version",
+            "The revision of the rule set in force, by where it came from",
+            [(source, version)],
+        )?;
+        let last = number(figures.last_success.load(Ordering::Relaxed));
+        gauges(
+            &mut encoder,
+            "config_last_success_timestamp_seconds",
+            "When the source of rules last answered",
+            [(vec![], last)],
+        )?;
+        let age = match figures.last_success.load(Ordering::Relaxed) {
+            0 => 0.0,
+            last => number((crate::admin::now() / 1_000 - last).max(0)),
+        };
+        gauges(
+            &mut encoder,
+            "config_age_seconds",
+            "How long ago the source of rules last answered; 0 if there is none",
+            [(vec![], age)],
+        )?;
+        let failures = figures.load_failures.load(Ordering::Relaxed);
+        counters(
+            &mut encoder,
+            "config_load_failures",
+            "Rule sets that could not be got or used",
+            [(vec![], failures)],
+        )?;
+        let Some(trail) = &self.trail else { return Ok(()) };
+        let kept = trail.figures();
+        let of = |result: &str, count: u64| (vec![("result", result.to_owned())], count);
+        let written = figures.decisions_written.load(Ordering::Relaxed);
+        let lost = figures.decisions_lost.load(Ordering::Relaxed);
+        counters(
+            &mut encoder,
+            "audit_decisions",
+            "Decisions for the audit log: noted, dropped for want of room, written, lost for want of \
+             a database",
+            [
+                of("noted", kept.recorded),
+                of("dropped", kept.dropped),
+                of("written", written),
+                of("lost", lost),
+            ],
+        )?;
+        gauges(
+            &mut encoder,
+            "audit_buffered_bytes",
+            "Bytes of decisions that wait to be written",
+            [(vec![], number(i64::try_from(kept.buffered_bytes).unwrap_or(i64::MAX)))],
+        )
+    }
+}

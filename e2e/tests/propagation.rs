@@ -1,0 +1,231 @@
+//! A change reaches every node.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tollgate_e2e::{Admin, PATIENCE, Server, ServerBuilder, alone, eventually};
+use tollgate_testkit::{Postgres, Redis};
+
+/// Changes whose way is timed. `make soak` takes more.
+const CHANGES: u64 = 100;
+
+fn rule(limit: u64) -> Value {
+    json!({"rule_id": "r", "identifier_type": "user_id", "limit": limit, "window": "1h",
+           "algorithm": "fixed_window"})
+}
+
+fn control(redis: &Redis, database: &str) -> Server {
+    ServerBuilder::default()
+        .args(&["--role", "control", "--redis", &redis.url(), "--postgres", database]
+            .map(str::to_owned))
+        .start()
+}
+
+fn data(redis: &Redis) -> Server {
+    ServerBuilder::default()
+        .args(&["--role", "data", "--redis", &redis.url()].map(str::to_owned))
+        .env("TOLLGATE_REDIS_TIMEOUT_MS", "1000")
+        .start()
+}
+
+/// The limit that a node enforces.
+fn limit_at(node: &Server) -> Value {
+    let body = json!({"userId": "nobody"});
+    let response = node.client().post("/rate-limit/peek", &body);
+    response.json()["effectiveLimit"].clone()
+}
+
+/// Changes the limit again and again; how long each took to be enforced everywhere.
+fn time_changes(admin: &mut Admin, nodes: &[Server], changes: u64) -> Vec<Duration> {
+    let mut clients: Vec<_> = nodes.iter().map(Server::client).collect();
+    let mut took = Vec::new();
+    for number in 0..changes {
+        let limit = 1_000 + number;
+        let start = Instant::now();
+        admin.put("rules", &rule(limit));
+        for client in &mut clients {
+            loop {
+                let answer = client.post("/rate-limit/peek", &json!({"userId": "nobody"})).json();
+                if answer["effectiveLimit"] == limit {
+                    break;
+                }
+                assert!(start.elapsed() < PATIENCE, "limit {limit} did not arrive: {answer}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        took.push(start.elapsed());
+    }
+    took.sort();
+    took
+}
+
+fn report(what: &str, took: &[Duration]) {
+    let at = |share: usize| took[(took.len() * share / 100).min(took.len() - 1)];
+    println!("{what}: {} changes on all nodes after p50 {:?}, p99 {:?}, most {:?}", took.len(),
+        at(50), at(99), took[took.len() - 1]);
+}
+
+#[test]
+fn five_nodes_without_a_database() {
+    let _alone = alone();
+    let (redis, postgres) = (Redis::start(), Postgres::start());
+    let database = postgres.database();
+    let mut nodes: Vec<Server> = (0..5).map(|_| data(&redis)).collect();
+    let control = control(&redis, &database);
+    let mut admin = control.admin();
+    report("by word", &time_changes(&mut admin, &nodes, CHANGES));
+
+    // Nobody hears a word any more: neither can it be said nor listened to.
+    assert!(redis.call(&["ACL", "SETUSER", "default", "resetchannels"]).is_ok());
+    for node in &mut nodes {
+        node.restart();
+    }
+    eventually("all have caught up", || nodes.iter().all(|node| limit_at(node) == 1_000 + CHANGES - 1));
+    report("by looking only", &time_changes(&mut admin, &nodes, CHANGES / 5));
+    assert!(redis.call(&["ACL", "SETUSER", "default", "allchannels"]).is_ok());
+
+    // The database goes: decisions go on, and nodes start without anybody.
+    admin.put("rules", &rule(7));
+    eventually("the last change is everywhere", || nodes.iter().all(|node| limit_at(node) == 7));
+    postgres.stop();
+    let refused = admin.call("POST", "rules", &[], Some(&rule(9)));
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert!(refused.header("retry-after").is_some());
+    for node in &mut nodes {
+        assert_eq!(limit_at(node), 7);
+        node.restart();
+        assert_eq!(limit_at(node), 7);
+    }
+    // And Redis, too: from what each has kept.
+    redis.pause();
+    let node = &mut nodes[0];
+    node.restart();
+    assert_eq!(limit_at(node), 7);
+    assert!(node.log().contains("last known rules"), "{}", node.log());
+    redis.resume();
+
+    postgres.start_again();
+    eventually("the control plane is back", || {
+        admin.call("POST", "rules", &[], Some(&rule(11))).status == 200
+    });
+    eventually("caught up without a restart", || nodes.iter().all(|node| limit_at(node) == 11));
+    let metrics = nodes[1].client().get("/metrics").text();
+    assert!(metrics.contains("rate_limiter_config_version{source=\"redis\"}"), "{metrics}");
+}
+
+/// Two control nodes on one PostgreSQL hear of each other's changes.
+#[test]
+fn two_nodes_with_one_database() {
+    let postgres = Postgres::start();
+    let database = postgres.database();
+    let start = || {
+        ServerBuilder::default().args(&["--postgres", &database].map(str::to_owned)).start()
+    };
+    let (one, other) = (start(), start());
+    let reader = ServerBuilder::default()
+        .args(&["--role", "data", "--postgres", &database].map(str::to_owned))
+        .start();
+    let nodes = [one, other, reader];
+    let mut admin = nodes[0].admin();
+    report("by NOTIFY", &time_changes(&mut admin, &nodes, 20));
+    let mut other = nodes[1].admin();
+    report("by NOTIFY, from the other", &time_changes(&mut other, &nodes, 20));
+    // Both change at once: none is lost.
+    let addrs = [nodes[0].admin_addr(), nodes[1].admin_addr()];
+    admin.put("rules", &rule(1));
+    let writers: Vec<_> = (0..10)
+        .map(|writer| {
+            let addr = addrs[writer % 2];
+            std::thread::spawn(move || {
+                let mut admin = Admin::connect(addr);
+                let mut accepted = 0;
+                while accepted < 5 {
+                    let got = admin.call("GET", "rules/r", &[], None);
+                    let mut rule = got.json()["rule"].clone();
+                    rule["limit"] = json!(rule["limit"].as_u64().unwrap() + 1);
+                    let tag = got.header("etag").unwrap().to_owned();
+                    let put = admin.call("PUT", "rules/r", &[("if-match", &tag)], Some(&rule));
+                    match put.status {
+                        200 => accepted += 1,
+                        409 | 412 => {}
+                        status => panic!("{status} {}", put.text()),
+                    }
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.join().unwrap();
+    }
+    assert_eq!(admin.get("rules/r")["rule"]["limit"], 51);
+    eventually("both enforce it", || nodes.iter().all(|node| limit_at(node) == 51));
+    let reader = &nodes[2];
+    assert_eq!(reader.client().get("/admin/api/v1/rate-limits/rules").status, 404);
+}
+
+/// A start without the database, and without anything kept: the built-in default, until it is back.
+#[test]
+fn a_start_without_the_database() {
+    let postgres = Postgres::start();
+    let database = postgres.database();
+    postgres.stop();
+    let server =
+        ServerBuilder::default().args(&["--postgres", &database].map(str::to_owned)).start();
+    let mut client = server.client();
+    assert_eq!(client.allow(&json!({"userId": "a", "modelId": "m"}))["effectiveLimit"], 100);
+    let refused = server.admin().call("GET", "rules", &[], None);
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    postgres.start_again();
+    eventually("the admin API answers", || {
+        server.admin().call("GET", "rules", &[], None).status == 200
+    });
+    server.admin().put("rules", &rule(5));
+    eventually("and its rules are enforced", || limit_at(&server) == 5);
+}
+
+/// Decisions of nodes that have no database are in the audit log, too.
+#[test]
+fn refusals_everywhere_are_in_one_log() {
+    let (redis, postgres) = (Redis::start(), Postgres::start());
+    let control = control(&redis, &postgres.database());
+    let nodes: Vec<Server> = (0..3).map(|_| data(&redis)).collect();
+    let mut admin = control.admin();
+    admin.put("rules", &rule(5));
+    eventually("the rule is everywhere", || nodes.iter().all(|node| limit_at(node) == 5));
+    for node in &nodes {
+        let mut client = node.client();
+        for _ in 0..10 {
+            client.allow(&json!({"userId": "ann"}));
+        }
+    }
+    eventually("all refusals are written", || {
+        let log = admin.get("audit?kind=decisions&user_id=ann&limit=1000");
+        log["items"].as_array().unwrap().len() == 25
+    });
+    let log = admin.get("audit?kind=decisions&user_id=ann&limit=1000");
+    let items = log["items"].as_array().unwrap();
+    let mut names: Vec<&str> = items.iter().map(|one| one["node"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    names.dedup();
+    assert!(names.len() >= 2, "{names:?}");
+}
+
+/// Redis with the rules of another database is left alone.
+#[test]
+fn two_installations_do_not_share_a_redis() {
+    let redis = Redis::start();
+    let start = || {
+        ServerBuilder::default().args(&["--redis", &redis.url()].map(str::to_owned))
+    };
+    let one = start().start();
+    one.admin().put("rules", &rule(5));
+    let node = data(&redis);
+    eventually("the node has them", || limit_at(&node) == 5);
+    let other = start().start();
+    other.admin().put("rules", &rule(6));
+    eventually("the log says what to do", || other.log().contains("take_over"));
+    assert_eq!(limit_at(&node), 5);
+    let third = start().env("TOLLGATE_ADMIN_TAKE_OVER", "true").start();
+    third.admin().put("rules", &rule(7));
+    eventually("the node follows", || limit_at(&node) == 7);
+}
