@@ -36,24 +36,26 @@ static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
 /// Notes, and room for more; neither part ever grows.
 struct Chunk {
     heads: Vec<Head>,
-    texts: Vec<u8>,
+    texts: Box<[u8]>,
+    /// How much of the texts is used.
+    filled: usize,
 }
 
 impl Chunk {
     fn new(notes: usize) -> Self {
         // As much more as the last note may take.
         let texts = notes * USUAL_TEXT_BYTES + MOST_TEXT_BYTES;
-        Self { heads: Vec::with_capacity(notes), texts: Vec::with_capacity(texts) }
+        Self { heads: Vec::with_capacity(notes), texts: vec![0; texts].into(), filled: 0 }
     }
 
     fn filled_bytes(&self) -> u64 {
-        (self.texts.len() + self.heads.len() * size_of::<Head>()) as u64
+        (self.filled + self.heads.len() * size_of::<Head>()) as u64
     }
 
     #[inline]
     fn has_room(&self) -> bool {
         self.heads.len() < self.heads.capacity()
-            && self.texts.capacity() - self.texts.len() >= MOST_TEXT_BYTES
+            && self.texts.len() - self.filled >= MOST_TEXT_BYTES
     }
 }
 
@@ -85,7 +87,7 @@ impl Pool {
         let notes = most_bytes / (64 * (size_of::<Head>() + USUAL_TEXT_BYTES));
         let notes_per_chunk = notes.clamp(LEAST_NOTES, MOST_NOTES);
         let chunk = Chunk::new(notes_per_chunk);
-        let chunk_bytes = chunk.texts.capacity() + chunk.heads.capacity() * size_of::<Head>();
+        let chunk_bytes = chunk.texts.len() + chunk.heads.capacity() * size_of::<Head>();
         let unmade = (most_bytes / chunk_bytes).max(1);
         let shelf = Shelf { full: VecDeque::with_capacity(unmade), spare: Vec::new(), unmade };
         Self {
@@ -108,7 +110,9 @@ impl Pool {
             shard.dropped += 1;
             return;
         };
-        let head = note(request, decision, &mut chunk.texts);
+        let room = chunk.texts.get_mut(chunk.filled..).unwrap_or_default();
+        let (head, bytes) = note(request, decision, room);
+        chunk.filled += bytes;
         chunk.heads.push(head);
         shard.recorded += 1;
     }
@@ -143,7 +147,7 @@ impl Pool {
     pub(super) fn put_back(&self, reading: Reading) {
         let mut chunk = reading.chunk;
         chunk.heads.clear();
-        chunk.texts.clear();
+        chunk.filled = 0;
         let mut shelf = self.shelf.lock();
         if shelf.spare.len() < MOST_SPARE {
             shelf.spare.push(chunk);
@@ -175,8 +179,7 @@ impl Pool {
     /// How many bytes the notes and the room for more take, for tests.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
-        let of =
-            |chunk: &Chunk| chunk.texts.capacity() + chunk.heads.capacity() * size_of::<Head>();
+        let of = |chunk: &Chunk| chunk.texts.len() + chunk.heads.capacity() * size_of::<Head>();
         let begun: usize =
             self.shards.iter().map(|shard| shard.lock().chunk.as_ref().map_or(0, of)).sum();
         let shelf = self.shelf.lock();
