@@ -170,9 +170,8 @@ fn tenant_admins_tighten_and_nothing_else() {
     assert_eq!(made["rule"]["scope"], "tenant:acme:acme-users");
     assert_eq!(made["rule"]["applies_to"]["tenants"], json!(["acme"]));
     let mut client = server.client();
-    let mut admitted = |body: &Value| {
-        (0..20).filter(|_| client.allow(body)["allowed"] == true).count()
-    };
+    let mut admitted =
+        |body: &Value| (0..20).filter(|_| client.allow(body)["allowed"] == true).count();
     assert_eq!(admitted(&json!({"userId": "ann", "tenantId": "acme"})), 3, "tightened");
     assert_eq!(admitted(&json!({"userId": "bob", "tenantId": "umbrella"})), 10, "for others not");
     // A large limit of their own does not loosen.
@@ -181,7 +180,8 @@ fn tenant_admins_tighten_and_nothing_else() {
     // Nor does it make the system default yield.
     admin.delete("rules/installation");
     assert_eq!(admitted(&json!({"userId": "zoe", "tenantId": "acme", "modelId": "m"})), 20);
-    let answer = client_answer(&server, &json!({"userId": "zoe", "tenantId": "acme", "modelId": "m"}));
+    let answer =
+        client_answer(&server, &json!({"userId": "zoe", "tenantId": "acme", "modelId": "m"}));
     let scopes: Vec<&str> =
         answer["scopes"].as_array().unwrap().iter().map(|s| s["name"].as_str().unwrap()).collect();
     assert!(scopes.contains(&"DEFAULT"), "{scopes:?}");
@@ -213,11 +213,19 @@ fn tenant_admins_tighten_and_nothing_else() {
     }
     let stolen = umbrella.call("PUT", "rules/acme-users", &[], Some(&plain("acme-users", 1)));
     assert!(matches!(stolen.status, 400 | 404), "{}", stolen.text());
-    let back = umbrella.call("POST", "rules/acme-users/rollback", &[], Some(&json!({"version": 1})));
+    let back =
+        umbrella.call("POST", "rules/acme-users/rollback", &[], Some(&json!({"version": 1})));
     assert_eq!(back.status, 404);
     assert_eq!(umbrella.get("rules")["items"], json!([]));
-    assert_eq!(umbrella.get("audit")["items"].as_array().unwrap().iter()
-        .filter(|one| one["tenant_id"] != "umbrella").count(), 0);
+    assert_eq!(
+        umbrella.get("audit")["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|one| one["tenant_id"] != "umbrella")
+            .count(),
+        0
+    );
     let rules = acme.get("rules?tenant_id=umbrella");
     assert_eq!(rules["items"].as_array().unwrap().len(), 1, "only its own, whatever it asks");
     let usage = acme.call("GET", "usage/tenant_id/umbrella", &[], None);

@@ -205,6 +205,19 @@ fn lists_tiers_grants_and_settings() {
     assert_eq!(deny.status, 200);
     assert_eq!(server.client().allow(&json!({"domain": "x"}))["allowed"], false);
 
+    let tiered =
+        json!({"identifier": "sk-very-secret", "identifier_type": "api_key", "tier": "pro"});
+    let put = admin.put("client-tiers", &tiered);
+    let explained = admin.put("rules/explain", &json!({"apiKey": "sk-very-secret"}));
+    assert_eq!(
+        (&explained["tier"], &explained["tier_from"]),
+        (&json!("pro"), &json!("client_tiers"))
+    );
+    let id = put["id"].as_str().unwrap().replace(':', "%3A");
+    assert_eq!(admin.delete(&format!("client-tiers/{id}")).0, 200);
+    let explained = admin.put("rules/explain", &json!({"apiKey": "sk-very-secret"}));
+    assert_eq!(explained["tier"], "free");
+
     // API keys are not to be seen where they are not needed.
     let key = json!({"identifier": "sk-very-secret", "identifier_type": "api_key"});
     let line = admin.put("whitelist", &key);

@@ -16,8 +16,10 @@ fn rule(limit: u64) -> Value {
 
 fn control(redis: &Redis, database: &str) -> Server {
     ServerBuilder::default()
-        .args(&["--role", "control", "--redis", &redis.url(), "--postgres", database]
-            .map(str::to_owned))
+        .args(
+            &["--role", "control", "--redis", &redis.url(), "--postgres", database]
+                .map(str::to_owned),
+        )
         .start()
 }
 
@@ -61,8 +63,13 @@ fn time_changes(admin: &mut Admin, nodes: &[Server], changes: u64) -> Vec<Durati
 
 fn report(what: &str, took: &[Duration]) {
     let at = |share: usize| took[(took.len() * share / 100).min(took.len() - 1)];
-    println!("{what}: {} changes on all nodes after p50 {:?}, p99 {:?}, most {:?}", took.len(),
-        at(50), at(99), took[took.len() - 1]);
+    println!(
+        "{what}: {} changes on all nodes after p50 {:?}, p99 {:?}, most {:?}",
+        took.len(),
+        at(50),
+        at(99),
+        took[took.len() - 1]
+    );
 }
 
 #[test]
@@ -80,7 +87,9 @@ fn five_nodes_without_a_database() {
     for node in &mut nodes {
         node.restart();
     }
-    eventually("all have caught up", || nodes.iter().all(|node| limit_at(node) == 1_000 + CHANGES - 1));
+    eventually("all have caught up", || {
+        nodes.iter().all(|node| limit_at(node) == 1_000 + CHANGES - 1)
+    });
     report("by looking only", &time_changes(&mut admin, &nodes, CHANGES / 5));
     assert!(redis.call(&["ACL", "SETUSER", "default", "allchannels"]).is_ok());
 
@@ -118,9 +127,8 @@ fn five_nodes_without_a_database() {
 fn two_nodes_with_one_database() {
     let postgres = Postgres::start();
     let database = postgres.database();
-    let start = || {
-        ServerBuilder::default().args(&["--postgres", &database].map(str::to_owned)).start()
-    };
+    let start =
+        || ServerBuilder::default().args(&["--postgres", &database].map(str::to_owned)).start();
     let (one, other) = (start(), start());
     let reader = ServerBuilder::default()
         .args(&["--role", "data", "--postgres", &database].map(str::to_owned))
@@ -214,9 +222,7 @@ fn refusals_everywhere_are_in_one_log() {
 #[test]
 fn two_installations_do_not_share_a_redis() {
     let redis = Redis::start();
-    let start = || {
-        ServerBuilder::default().args(&["--redis", &redis.url()].map(str::to_owned))
-    };
+    let start = || ServerBuilder::default().args(&["--redis", &redis.url()].map(str::to_owned));
     let one = start().start();
     one.admin().put("rules", &rule(5));
     let node = data(&redis);

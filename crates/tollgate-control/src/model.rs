@@ -32,10 +32,12 @@ pub enum Kind {
     /// An admin token (`admin_tokens`); not part of the rule set. Body: `{"token_id", "name", "role",
     /// "tenant_id"?, "digest" (SHA-256 in hex), "expires_at"?, "revoked_at"?}`.
     Token,
+    /// What a client has used: not kept here, but a reset of it is recorded.
+    Usage,
 }
 
 impl Kind {
-    /// Every kind.
+    /// Every kind that has a table.
     pub const ALL: [Self; 8] = [
         Self::Tier,
         Self::Rule,
@@ -58,17 +60,18 @@ impl Kind {
             Self::Grant => "grant",
             Self::Setting => "setting",
             Self::Token => "token",
+            Self::Usage => "usage",
         }
     }
 
     /// The kind of this name.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+        Self::ALL.into_iter().chain([Self::Usage]).find(|kind| kind.name() == name)
     }
 
     /// Whether a change of it is a change of the rule set, and makes a new revision.
     pub const fn is_in_set(self) -> bool {
-        !matches!(self, Self::Token)
+        !matches!(self, Self::Token | Self::Usage)
     }
 }
 
@@ -187,6 +190,23 @@ pub fn tier_bucket(identifier_type: &str, identifier: &str) -> u16 {
     });
     // The high bits are the better ones.
     (hash >> 56) as u16 % TIER_BUCKETS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nodes look clients up by the policy's function.
+    #[test]
+    fn buckets_are_those_of_the_policy() {
+        use tollgate_policy::{ListKind, client_bucket};
+        for number in 0..1_000 {
+            let name = format!("client-{number}");
+            for kind in [ListKind::ApiKey, ListKind::UserId, ListKind::TenantId] {
+                assert_eq!(tier_bucket(kind.name(), &name), client_bucket(kind, &name));
+            }
+        }
+    }
 }
 
 /// The rule set as the database has it, in one consistent view.

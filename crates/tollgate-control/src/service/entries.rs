@@ -8,7 +8,7 @@ use super::{Changed, Control, Current};
 use crate::document::SETTINGS;
 use crate::draft::Draft;
 use crate::tenant::{TENANT_SCOPE, confine, tenant_scope};
-use crate::{Actor, ControlError, Entry, EntryFilter, Expected, Kind, Write};
+use crate::{Actor, ChangeNote, ControlError, Entry, EntryFilter, Expected, Kind, Write};
 
 /// What the caller says about the version that is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -236,6 +236,23 @@ impl Control {
         self.change(actor, how.is_dry, plan).await
     }
 
+    /// Records that what a client had used was forgotten. `id` names the client, API keys hidden.
+    pub async fn note_reset(
+        &self,
+        actor: &Actor,
+        id: String,
+        tenant: Option<String>,
+        rules: &[String],
+    ) -> Result<(), ControlError> {
+        let action = action(Kind::Usage, Act::Update);
+        let after = Some(json!({ "rules": rules }));
+        let note = ChangeNote { action, before: None, after };
+        let (kind, expected) = (Kind::Usage, Expected::Any);
+        let write = Write { kind, id, body: None, tenant, expected, note };
+        self.repository().commit(None, &[write], actor).await?;
+        Ok(())
+    }
+
     /// Changes a setting, or with `None` takes it away.
     pub async fn set(
         &self,
@@ -333,5 +350,6 @@ pub(super) const fn action(kind: Kind, act: Act) -> &'static str {
         (Kind::Token, Act::Create) => "token.create",
         (Kind::Token, Act::Update) => "token.rotate",
         (Kind::Token, Act::Delete) => "token.revoke",
+        (Kind::Usage, _) => "usage.reset",
     }
 }

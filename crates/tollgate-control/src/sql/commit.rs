@@ -12,8 +12,8 @@ use super::decisions::cut;
 use super::driver::Dialect;
 use super::query::Query;
 use super::session::{Session, fetch_all, fetch_int};
-use super::table::{MAX_ID_BYTES, NewRow, Table, split_client};
-use crate::{Actor, Committed, Expected, Kind, RepositoryError, Revision, Write, tier_bucket};
+use super::table::{MAX_ID_BYTES, NewRow, Table, client_bucket};
+use crate::{Actor, Committed, Expected, Kind, RepositoryError, Revision, Write};
 
 /// What is known of an entry while the change is played through.
 #[derive(Debug, Clone, Copy, Default)]
@@ -95,10 +95,11 @@ pub(super) async fn commit(
     let is_in_set = writes.iter().any(|write| write.kind.is_in_set());
     let revision = before.saturating_add(i64::from(is_in_set));
     let change = Change { dialect, steps, actor, revision, at };
+    // Before the entries: of a client that goes only its row knows the bucket.
+    change.mark_buckets(session).await?;
     change.write_entries(session).await?;
     change.write_rule_versions(session).await?;
     change.write_audit(session).await?;
-    change.mark_buckets(session).await?;
     if is_in_set {
         let query = Query::new("UPDATE control_state SET revision = $1 WHERE id = 1");
         session.execute(query.bind(revision)).await?;
@@ -308,12 +309,22 @@ impl Change<'_> {
     /// Buckets in which a client's tier was written.
     async fn mark_buckets(&self, session: &mut dyn Session) -> Result<(), RepositoryError> {
         let writes = self.steps.iter().map(|step| step.write);
-        let clients = writes.filter(|write| write.kind == Kind::ClientTier);
-        let parts = clients.filter_map(|write| split_client(&write.id));
-        let buckets: BTreeSet<u16> = parts.map(|(kind, id)| tier_bucket(kind, id)).collect();
+        let (mut buckets, mut gone) = (BTreeSet::new(), Batch::new());
+        for write in writes.filter(|write| write.kind == Kind::ClientTier) {
+            match &write.body {
+                Some(body) => buckets.extend(client_bucket(body)),
+                None => gone.row(&[write.id.as_str().into()])?,
+            }
+        }
+        if !gone.is_empty() {
+            let statement = "UPDATE client_tier_buckets SET revision = $2 WHERE bucket IN \
+                             (SELECT bucket FROM client_tiers";
+            let query = gone.select_in(self.dialect, statement, text("id"), ")");
+            session.execute(query.bind(self.revision)).await?;
+        }
         let mut rows = Batch::new();
         for bucket in buckets {
-            rows.row(&[i64::from(bucket).into()])?;
+            rows.row(&[bucket.into()])?;
         }
         if rows.is_empty() {
             return Ok(());

@@ -50,6 +50,8 @@ impl Table {
             Kind::Grant => ("rate_limit_grants", "grant_id", GRANT),
             Kind::Setting => ("settings", "name", &[] as &[Column]),
             Kind::Token => ("admin_tokens", "token_id", TOKEN),
+            // Only records of it are kept.
+            Kind::Usage => ("admin_audit_log", "id", &[] as &[Column]),
         };
         Self { name, id, has_body: !matches!(kind, Kind::ClientTier), fields }
     }
@@ -78,7 +80,12 @@ impl Table {
     /// The row of an entry.
     pub(crate) fn cells<'a>(&self, row: &NewRow<'a>) -> Result<Vec<Cell<'a>>, RepositoryError> {
         let NewRow { id, body, json, version, tenant, at, by } = *row;
-        let second = if self.has_body { json.into() } else { client_bucket(id, body)?.into() };
+        let second = if self.has_body {
+            json.into()
+        } else {
+            let unnamed = || RepositoryError::Invalid(format!("{id:?} names no client in {body}"));
+            client_bucket(body).ok_or_else(unnamed)?.into()
+        };
         let (at, by): (Cell<'a>, Cell<'a>) = (at.into(), by.into());
         let mut cells = vec![id.into(), second, version.into(), tenant.into(), at, by, at, by];
         cells.extend(self.fields.iter().map(|column| field(column, body)));
@@ -123,21 +130,10 @@ fn field<'a>(column: &Column, body: &'a Value) -> Cell<'a> {
     }
 }
 
-/// The bucket of a client, whose id must be what its body says: a deletion has nothing but the id.
-fn client_bucket(id: &str, body: &Value) -> Result<i64, RepositoryError> {
+/// The bucket of a client.
+pub(crate) fn client_bucket(body: &Value) -> Option<i64> {
     let part = |name: &str| body.get(name).and_then(Value::as_str);
-    let named = part("identifier_type").zip(part("identifier"));
-    match (named, split_client(id)) {
-        (Some(named), Some(client)) if named == client => {
-            Ok(i64::from(tier_bucket(client.0, client.1)))
-        }
-        _ => Err(RepositoryError::Invalid(format!("{id:?} is not the id of the client in {body}"))),
-    }
-}
-
-/// Type and identifier of a client.
-pub(crate) fn split_client(id: &str) -> Option<(&str, &str)> {
-    id.split_once(':')
+    Some(i64::from(tier_bucket(part("identifier_type")?, part("identifier")?)))
 }
 
 /// The entry in a row of [`Table::select`].

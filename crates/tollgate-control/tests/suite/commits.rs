@@ -152,10 +152,16 @@ pub(crate) async fn tiers_and_their_clients_come_and_go_together(ground: Ground)
     commit(&repository, &writes).await.unwrap();
     assert!(ids(&repository, Kind::ClientTier, &EntryFilter::default()).await.is_empty());
     assert!(ids(&repository, Kind::Tier, &EntryFilter::default()).await.is_empty());
-    // The id of a client is what its body says.
-    let odd = Write { id: "user_id:u2".to_owned(), ..client("u1", "gold") };
-    let error = commit(&repository, &[tier("gold"), odd]).await.unwrap_err();
-    assert!(matches!(error, RepositoryError::Invalid(_)), "{error:?}");
+    // The id of a client need not say who it is, as with API keys: its bucket changes all the same.
+    let odd = Write { id: "user_id:hidden".to_owned(), ..client("u1", "gold") };
+    let put = commit(&repository, &[tier("gold"), odd]).await.unwrap();
+    let gone = commit(&repository, &[delete(Kind::ClientTier, "user_id:hidden")]).await.unwrap();
+    for (since, left) in [(put.revision - 1, 0), (gone.revision - 1, 0)] {
+        let loaded = repository.load(Some(since)).await.unwrap();
+        let bucket = tollgate_control::tier_bucket("user_id", "u1");
+        let found = loaded.client_tiers.iter().find(|(number, _)| *number == bucket);
+        assert_eq!(found.map(|(_, clients)| clients.len()), Some(left), "since {since}");
+    }
 }
 
 pub(crate) async fn every_write_is_audited(ground: Ground) {

@@ -53,6 +53,9 @@ impl Admin {
         let reset = self.engine.reset(&rules, &request, is_wanted).await?;
         tracing::info!(by = %asked.actor.name, kind = asked.id(), counters = reset.len(),
             "a client's counters were reset");
+        let id = format!("{}:{}", asked.id(), self.shown(asked));
+        let tenant = asked.tenant().map(str::to_owned);
+        self.control.note_reset(&asked.actor, id, tenant, &reset).await?;
         Ok(Answer::ok(json!({
             "identifier_type": asked.id(),
             "identifier": self.shown(asked),

@@ -138,7 +138,7 @@ const fn schema_of(kind: Kind) -> &'static str {
         Kind::ClientTier => "AdminClientTier",
         Kind::Grant => "AdminGrant",
         Kind::Setting => "AdminSetting",
-        Kind::Token => "AdminToken",
+        Kind::Token | Kind::Usage => "AdminToken",
     }
 }
 

@@ -107,6 +107,9 @@ impl AdminError {
             Self::Control(ControlError::Invalid(problems)) => {
                 (StatusCode::BAD_REQUEST, "INVALID_REQUEST", problems)
             }
+            Self::Control(ControlError::Repository(RepositoryError::Invalid(problem))) => {
+                (StatusCode::BAD_REQUEST, "INVALID_REQUEST", one(problem))
+            }
             Self::Control(error @ ControlError::NotFound(..)) => {
                 (StatusCode::NOT_FOUND, "NOT_FOUND", one(error.to_string()))
             }
@@ -168,7 +171,10 @@ impl AdminError {
             }
             Self::Damped { seconds } => Some((RETRY_AFTER, text(seconds.to_string()))),
             Self::MethodNotAllowed(allowed) => Some((ALLOW, text(allowed.clone()))),
-            Self::Control(ControlError::Repository(_)) | Self::Busy => {
+            Self::Control(ControlError::Repository(
+                RepositoryError::Unavailable(_) | RepositoryError::Stale,
+            ))
+            | Self::Busy => {
                 Some((RETRY_AFTER, Some(HeaderValue::from_static(DATABASE_RETRY_SECONDS))))
             }
             Self::Control(ControlError::PreconditionFailed { have }) if have != "none" => {

@@ -187,7 +187,9 @@ fn threads_do_not_lose_what_is_told_meanwhile() {
         while writers.iter().any(|writer| !writer.is_finished()) {
             told += trail.drain(100).len() as u64;
         }
-        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        for writer in writers {
+            writer.join().unwrap();
+        }
         told
     });
     let rest = trail.drain(usize::MAX).len() as u64;
