@@ -135,6 +135,7 @@ fn run(command: &str, server: &Server) -> String {
         .env("LC_ALL", "C")
         .env("no_proxy", "127.0.0.1")
         .env("TOLLGATE_URL", format!("http://{address}"))
+        .env("TOLLGATE_TOKEN", tollgate_e2e::ADMIN_TOKEN)
         .output()
         .expect("sh runs");
     String::from_utf8_lossy(&output.stdout).replace('\r', "").replace(&address, SHOWN_ADDRESS)
