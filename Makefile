@@ -2,7 +2,7 @@
 SHELL := /usr/bin/env bash
 CARGO ?= cargo
 
-.PHONY: help run build deps test check fmt bench soak deny clean
+.PHONY: help run build deps test check fmt bench soak fuzz deny clean
 
 help:  ## What there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -43,6 +43,10 @@ soak: deps  ## The long runs: many nodes, outages, clusters; reports the worst a
 	$(CARGO) test --locked --release -p tollgate-e2e --no-run
 	TOLLGATE_SOAK_RUNS=20 TOLLGATE_OUTAGE_SECONDS=10 $(CARGO) test --locked --release -p tollgate-e2e -- \
 		--nocapture --test-threads=1 many_nodes outages clusters regions
+
+fuzz:  ## Whatever the API's description allows, and what it does not, sent to a real server
+	$(CARGO) build --locked --bin tollgate
+	scripts/fuzz-api.sh
 
 clean:  ## Remove what was built
 	$(CARGO) clean

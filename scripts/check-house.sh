@@ -20,6 +20,7 @@ forbid tollgate-core tokio serde hyper axum tracing
 forbid tollgate-policy tokio hyper axum tollgate-store
 forbid tollgate-store tokio hyper axum tollgate-engine
 forbid tollgate-engine hyper axum tollgate-server
+forbid tollgate-control hyper axum redis tollgate-engine tollgate-server
 
 # A product file is one idea.
 while read -r lines file; do

@@ -13,5 +13,5 @@ mod serve;
 mod stores;
 mod telemetry;
 
-pub use control::ControlStartError;
+pub use control::{ControlStartError, migrate};
 pub use serve::{ServeError, run};

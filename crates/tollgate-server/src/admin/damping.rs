@@ -6,8 +6,6 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// So many wrong tokens are forgiven.
-const FORGIVEN: u32 = 10;
 /// A wrong token is forgotten after this long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 /// So many callers are watched; then those whose last mistake is longest ago are forgotten.
@@ -20,18 +18,24 @@ struct Mistakes {
 }
 
 /// Callers that sent wrong tokens.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Damping {
+    /// So many wrong tokens are forgiven.
+    forgiven: u32,
     callers: Mutex<HashMap<IpAddr, Mistakes>>,
 }
 
 impl Damping {
+    pub(crate) fn new(forgiven: u32) -> Self {
+        Self { forgiven, callers: Mutex::default() }
+    }
+
     /// How long this caller has to wait before it may try again.
     pub(crate) fn wait(&self, caller: IpAddr, now: Instant) -> Option<Duration> {
         let callers = self.callers.lock();
         let mistakes = callers.get(&group(caller))?;
         let since = now.saturating_duration_since(mistakes.last);
-        (mistakes.count >= FORGIVEN).then(|| FORGOTTEN.checked_sub(since)).flatten()
+        (mistakes.count >= self.forgiven).then(|| FORGOTTEN.checked_sub(since)).flatten()
     }
 
     /// The caller sent a wrong token.
@@ -73,9 +77,11 @@ fn group(caller: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
+    const FORGIVEN: u32 = 10;
+
     #[test]
     fn guessing_is_slow_and_mistakes_are_forgotten() {
-        let (damping, start) = (Damping::default(), Instant::now());
+        let (damping, start) = (Damping::new(FORGIVEN), Instant::now());
         let caller: IpAddr = "2001:db8::1".parse().unwrap();
         let neighbour: IpAddr = "2001:db8::2".parse().unwrap();
         let other: IpAddr = "192.0.2.1".parse().unwrap();
@@ -95,7 +101,7 @@ mod tests {
 
     #[test]
     fn callers_are_bounded() {
-        let (damping, start) = (Damping::default(), Instant::now());
+        let (damping, start) = (Damping::new(FORGIVEN), Instant::now());
         for number in 0..MOST_CALLERS as u32 + 100 {
             let caller = IpAddr::V4(std::net::Ipv4Addr::from_bits(number));
             damping.mistake(caller, start + Duration::from_millis(u64::from(number)));

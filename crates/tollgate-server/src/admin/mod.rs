@@ -13,7 +13,7 @@
 //! | `tokens.rs` | tokens |
 //! | `events.rs` | changes, as they happen |
 //! | `view.rs`, `respond.rs` | answers and errors |
-//! | `openapi.rs` | all of it described |
+//! | `openapi.rs`, `schemas.rs` | all of it described |
 
 mod clients;
 mod damping;
@@ -24,6 +24,7 @@ mod read;
 mod records;
 mod respond;
 mod routes;
+mod schemas;
 mod tokens;
 mod view;
 
@@ -110,12 +111,13 @@ impl Admin {
         config: Arc<Config>,
         runtime: tokio::runtime::Handle,
     ) -> Self {
+        let damping = Damping::new(config.control.wrong_tokens);
         Self {
             control,
             engine,
             config,
             runtime,
-            damping: Damping::default(),
+            damping,
             calls: Arc::new(Semaphore::new(MOST_CALLS)),
             streams: Arc::new(Semaphore::new(events::MOST_STREAMS)),
         }

@@ -72,6 +72,8 @@ pub struct ControlConfig {
     pub postgres: PostgresConfig,
     /// Where the admin API is served, if not beside the decisions.
     pub admin_http: Option<SocketAddr>,
+    /// So many wrong tokens are forgiven an address.
+    pub wrong_tokens: u32,
     /// Publish to a Redis that holds the rule set of another database.
     pub take_over: bool,
     /// What is kept of decisions.
@@ -101,6 +103,8 @@ pub(super) fn check(reader: &mut Reader) -> ControlConfig {
         role,
         postgres: PostgresConfig { url: url.map(|said| said.value), password },
         admin_http,
+        wrong_tokens: u32::try_from(reader.number("admin.wrong_tokens", 1..=1_000_000))
+            .unwrap_or(u32::MAX),
         take_over: reader.boolean("admin.take_over"),
         audit: AuditConfig {
             is_on: reader.boolean("audit.decisions"),

@@ -35,6 +35,7 @@ struct Shown<'c> {
 #[derive(Serialize)]
 struct Admin {
     http: Option<String>,
+    wrong_tokens: u32,
     take_over: bool,
 }
 
@@ -139,6 +140,7 @@ impl Config {
             postgres_password_file: self.control.postgres.password.file.as_ref().map(path),
             admin: Admin {
                 http: self.control.admin_http.map(|address| address.to_string()),
+                wrong_tokens: self.control.wrong_tokens,
                 take_over: self.control.take_over,
             },
             audit: Audit {

@@ -166,6 +166,19 @@ fn database_of(config: &Config) -> Option<DatabaseConfig> {
     Some(DatabaseConfig::Sqlite(folder.join(DATABASE_FILE)))
 }
 
+/// Brings the schema of this node's database up to date and says its version; none if the configuration
+/// gives it no database.
+pub fn migrate(config: &Config) -> Result<Option<i64>, ControlStartError> {
+    let Some(database) = database_of(config) else { return Ok(None) };
+    if let DatabaseConfig::Sqlite(file) = &database
+        && let Some(folder) = file.parent()
+    {
+        std::fs::create_dir_all(folder)?;
+    }
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async { Ok(Some(database.open()?.migrate().await?)) })
+}
+
 /// The URL with a password that it does not have itself.
 fn with_password(url: &str, password: Option<&str>) -> String {
     use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};

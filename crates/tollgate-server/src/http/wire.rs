@@ -328,7 +328,16 @@ impl CheckedBody {
 #[derive(Debug, ToSchema)]
 #[expect(dead_code, reason = "a shape for the API description; answers are written one by one")]
 pub(crate) struct BatchAnswer<'a, 'r> {
-    decisions: Vec<DecisionBody<'a, 'r>>,
+    decisions: Vec<BatchItem<'a, 'r>>,
+}
+
+/// A decision, or why there is none.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "a shape for the API description; answers are written one by one")]
+pub(crate) enum BatchItem<'a, 'r> {
+    Decision(DecisionBody<'a, 'r>),
+    Error(ErrorBody),
 }
 
 /// What is wrong.
