@@ -2,7 +2,7 @@
 # Builds everything, runs every benchmark, prints the table, and rewrites it in docs/benchmarks.md.
 #
 #   BENCH_QUICK=1   everything small, in about three minutes: does it run? The document stays as it is.
-#   BENCH_ONLY=…    only these, of: check decide allocations memory growth flood handler http start shared
+#   BENCH_ONLY=…    only these, of: check decide audit allocations memory growth flood handler http start shared
 #                   (separated by blanks). The document stays as it is. One more runs only when it is
 #                   named: redis_clients, which starts a Redis cluster.
 #
@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 quick=${BENCH_QUICK:-}
-everything="check decide allocations memory growth flood handler http start shared"
+everything="check decide audit allocations memory growth flood handler http start shared"
 only=${BENCH_ONLY:-$everything}
 
 scratch=$(mktemp -d)
@@ -77,7 +77,7 @@ EOF
 
 for name in $only; do
   case $name in
-    check | decide | growth | flood | handler) measure "$built/tollgate-bench" "$name" ;;
+    check | decide | audit | growth | flood | handler) measure "$built/tollgate-bench" "$name" ;;
     http | start) measure "$built/tollgate-bench" "$name" --tollgate "$tollgate" ;;
     shared | redis_clients)
       scripts/install-test-deps.sh

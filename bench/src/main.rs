@@ -37,6 +37,8 @@ enum Command {
         #[arg(long, default_value_t = 7)]
         rounds: usize,
     },
+    /// What audit and clients' tiers add to a decision, in instructions
+    Audit,
     /// T4: the HTTP handler in this process, call by call
     Handler,
     /// T9: from 1 to 30 million counters
@@ -122,6 +124,7 @@ fn main() {
     match command {
         Command::Check { rounds, only } => bench::check::run(quick, rounds, &only),
         Command::Decide { rounds } => bench::decide::run(quick, rounds),
+        Command::Audit => bench::audit::run(quick),
         Command::Handler => bench::handler::run(quick),
         Command::Growth { rounds } => bench::growth::run(quick, rounds),
         Command::Flood => bench::flood::run(quick),

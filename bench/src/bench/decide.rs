@@ -18,6 +18,10 @@ pub const USERS: usize = 100_000;
 pub fn engine(rule_count: usize) -> Engine<MemoryStore> {
     let set = RuleSet::from_yaml(&rules::file(rule_count), "bench").unwrap();
     assert_eq!(set.rules().len(), rule_count);
+    engine_of(set)
+}
+
+pub fn engine_of(set: RuleSet) -> Engine<MemoryStore> {
     Engine::new(MemoryStore::new(1_000_000), Arc::new(SystemClock::new()), set)
 }
 

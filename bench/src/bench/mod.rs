@@ -1,5 +1,6 @@
 //! One file for each benchmark.
 
+pub mod audit;
 pub mod check;
 pub mod decide;
 pub mod flood;

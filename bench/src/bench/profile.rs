@@ -5,7 +5,10 @@ use std::hint::black_box;
 use tollgate_bench::limiters::{BURST, Governor, Limiter, Tollgate};
 use tollgate_bench::rules;
 use tollgate_bench::work::{key, text, zipf};
+use tollgate_engine::Engine;
+use tollgate_store::MemoryStore;
 
+use super::audit;
 use super::decide::{USERS, decide_all, engine};
 use super::handler::{answer, api, bodies};
 
@@ -21,6 +24,14 @@ pub enum What {
     Decide3,
     /// A decision of 3 scopes from 1,000 rules
     Decide1000,
+    /// The same, with an audit trail
+    Audited,
+    /// The same, with the tiers of a million clients
+    Tiers,
+    /// A refusal by one of 3 scopes from 1,000 rules
+    Refused,
+    /// The same, with an audit trail
+    RefusedAudited,
     /// The HTTP handler with 1,000 rules
     Handler,
 }
@@ -37,20 +48,26 @@ pub fn run(what: What, times: usize) {
         What::Governor => {
             check(&Governor::<foldhash::fast::RandomState>::new("governor", BURST), times);
         }
-        What::Decide3 | What::Decide1000 => {
-            let engine = engine(if matches!(what, What::Decide3) { 3 } else { 1_000 });
-            let callers = rules::callers(USERS.min(KEYS), times);
-            decide_all(&engine, &callers);
-            measured(|| {
-                black_box(decide_all(&engine, &callers));
-            });
-        }
+        What::Decide3 => decide(engine(3), times),
+        What::Decide1000 => decide(engine(1_000), times),
+        What::Audited => decide(audit::audited(engine(1_000)), times),
+        What::Tiers => decide(audit::with_tiers(), times),
+        What::Refused => decide(audit::refusing(), times),
+        What::RefusedAudited => decide(audit::audited(audit::refusing()), times),
         What::Handler => {
             let (api, bodies) = (api(1_000), bodies(times));
             bodies.iter().for_each(|body| answer(&api, body));
             measured(|| bodies.iter().for_each(|body| answer(&api, body)));
         }
     }
+}
+
+fn decide(engine: Engine<MemoryStore>, times: usize) {
+    let callers = rules::callers(USERS.min(KEYS), times);
+    decide_all(&engine, &callers);
+    measured(|| {
+        black_box(decide_all(&engine, &callers));
+    });
 }
 
 fn check(limiter: &impl Limiter, times: usize) {

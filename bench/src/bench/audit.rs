@@ -1,0 +1,86 @@
+//! What audit and clients' tiers add to a decision: in instructions, which do not depend on what else
+//! the machine does.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use tollgate_bench::process::end_with_this;
+use tollgate_bench::record::{grouped, record};
+use tollgate_bench::rules;
+use tollgate_engine::Engine;
+use tollgate_policy::{CLIENT_BUCKETS, ClientTiers, ListKind, RuleSet, client_bucket};
+use tollgate_server::audit::AuditTrail;
+use tollgate_store::MemoryStore;
+
+use super::decide::engine_of;
+
+/// Clients that have a tier.
+const CLIENTS: usize = 1_000_000;
+/// Room for every decision of a run: noting costs more than dropping.
+const TRAIL_BYTES: usize = 256 << 20;
+/// One in so many allowed decisions is noted.
+const SAMPLED: u64 = 1_000;
+
+/// The engine with an audit trail.
+pub fn audited(engine: Engine<MemoryStore>) -> Engine<MemoryStore> {
+    engine.with_observer(Arc::new(AuditTrail::new(SAMPLED, TRAIL_BYTES, b"secret")))
+}
+
+/// An engine that lets every user pass once a minute.
+pub fn refusing() -> Engine<MemoryStore> {
+    let file = rules::file(1_000).replace("    burst: 20000000\n", "    burst: 1\n");
+    engine_of(RuleSet::from_yaml(&file, "bench").unwrap())
+}
+
+/// An engine that knows tiers of clients of every kind, none of whom asks: all kinds are looked up.
+pub fn with_tiers() -> Engine<MemoryStore> {
+    let kinds = [ListKind::ApiKey, ListKind::UserId, ListKind::TenantId];
+    let clients: Vec<_> =
+        (0..CLIENTS).map(|n| (kinds[n % kinds.len()], format!("client-{n:013}"))).collect();
+    let mut buckets = vec![Vec::new(); usize::from(CLIENT_BUCKETS)];
+    for (kind, name) in &clients {
+        buckets[usize::from(client_bucket(*kind, name))].push((*kind, name.as_str(), "pro"));
+    }
+    let mut tiers = ClientTiers::default();
+    for (bucket, clients) in (0..).zip(&buckets) {
+        tiers = tiers.with_bucket(bucket, clients.iter().copied());
+    }
+    let mut set = RuleSet::from_yaml(&rules::file(1_000), "bench").unwrap();
+    set.set_client_tiers(Arc::new(tiers));
+    engine_of(set)
+}
+
+pub fn run(quick: bool) {
+    let times = if quick { 5_000 } else { 20_000 };
+    println!("\nWhat audit and clients' tiers add to a decision of 3 scopes from 1,000 rules");
+    let decision = instructions("decide1000", times);
+    let refusal = instructions("refused", times);
+    for (work, plain, what, goal) in [
+        ("an allowed decision with audit", decision, "audited", 5.0),
+        ("a refusal with audit", refusal, "refused-audited", 5.0),
+        ("a decision with the tiers of a million clients", decision, "tiers", 10.0),
+    ] {
+        let (Some(plain), Some(more)) = (plain, instructions(what, times)) else {
+            record("audit", work, "not measured: valgrind is missing", "", None);
+            continue;
+        };
+        let percent = (more / plain - 1.0) * 100.0;
+        let (plain, more) = (grouped(plain), grouped(more));
+        let figure = format!("{percent:+.1} % ({plain} → {more} instructions)");
+        record("audit", work, &figure, &format!("<= +{goal:.0} %"), Some(percent <= goal));
+    }
+}
+
+/// Instructions of one piece of work of the profile; `None` without valgrind.
+fn instructions(what: &str, times: usize) -> Option<f64> {
+    let mut valgrind = Command::new("valgrind");
+    end_with_this(&mut valgrind);
+    valgrind.args(["--tool=callgrind", "--toggle-collect=*measured*"]);
+    valgrind.args(["--callgrind-out-file=/dev/null"]).arg(std::env::current_exe().unwrap());
+    let output = valgrind.args(["profile", what, "--times", &times.to_string()]).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{what}: {text}");
+    let collected = text.split("Collected :").nth(1).expect("callgrind tells what it collected");
+    let count: f64 = collected.split_whitespace().next().unwrap().parse().unwrap();
+    Some(count / times as f64)
+}
