@@ -1,29 +1,53 @@
-//! Asks a running server: one HTTP/1.1 call on a connection of its own.
+//! Speaks HTTP/1.1 to a server: one call on a connection of its own.
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
+use tollgate_engine::{Clock as _, SystemClock};
 
-use super::{Answer, Call};
 use crate::failure::Failure;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The largest answer that is read.
-const MAX_ANSWER_BYTES: u64 = 4 << 20;
+const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
-pub(super) fn ask(url: &str, token: Option<&str>, call: &Call) -> Result<Answer, Failure> {
+/// What is asked.
+pub(crate) struct Call<'c> {
+    pub(crate) method: &'static str,
+    /// With its query.
+    pub(crate) path: &'c str,
+    /// JSON.
+    pub(crate) body: Option<&'c str>,
+    /// The only revision or version that may be changed.
+    pub(crate) if_match: Option<i64>,
+    /// How long the answer may take.
+    pub(crate) timeout: Duration,
+}
+
+/// An answer: its status and its body.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
+}
+
+/// Asks the server behind a URL.
+pub(crate) fn ask(url: &str, token: Option<&str>, call: &Call<'_>) -> Result<Answer, Failure> {
     let target = Target::parse(url)
         .with_context(|| format!("{url:?} is no URL such as http://127.0.0.1:8080"))
         .map_err(Failure::Usage)?;
     if token.is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
         return Err(Failure::usage(anyhow!("a token has no spaces and only ASCII characters")));
     }
-    let answer = exchange(&target, &target.request(token, call))
-        .with_context(|| format!("asking {url}; `tollgate serve` starts a server"))?;
+    let stream = connect(&target).with_context(|| {
+        format!(
+            "cannot connect to {url}; is that where it listens? `tollgate serve` starts a server"
+        )
+    })?;
+    let answer = exchange(stream, &target.request(token, call), call.timeout)
+        .with_context(|| format!("asking {url}"))?;
     Ok(parse(&answer).with_context(|| format!("the answer of {url}"))?)
 }
 
@@ -42,7 +66,9 @@ impl Target {
         let uri: http::Uri = url.parse()?;
         match uri.scheme_str() {
             Some("http") => {}
-            Some("https") => bail!("https is not spoken here; ask the server by http"),
+            Some("https") => bail!(
+                "https is not spoken here; ask the server by http, or through a proxy that speaks https"
+            ),
             _ => bail!("it must begin with http://"),
         }
         let authority = uri.authority().ok_or_else(|| anyhow!("it names no host"))?;
@@ -52,30 +78,62 @@ impl Target {
         Ok(Self { host, port, authority: authority.as_str().to_owned(), base })
     }
 
-    fn request(&self, token: Option<&str>, call: &Call) -> String {
+    fn request(&self, token: Option<&str>, call: &Call<'_>) -> String {
         let token = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
+        let condition = call.if_match.map(|version| format!("If-Match: \"{version}\"\r\n"));
+        let body = call.body.unwrap_or_default();
+        let kind = call.body.map_or("", |_| "Content-Type: application/json\r\n");
         format!(
-            "POST {}{} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
-             Content-Length: {}\r\n{}Connection: close\r\n\r\n{}",
+            "{} {}{} HTTP/1.1\r\nHost: {}\r\n{kind}Content-Length: {}\r\n{}{}\
+             Connection: close\r\n\r\n{body}",
+            call.method,
             self.base,
             call.path,
             self.authority,
-            call.body.len(),
+            body.len(),
             token.unwrap_or_default(),
-            call.body,
+            condition.unwrap_or_default(),
         )
     }
 }
 
-/// Sends a request and reads until the server hangs up.
-fn exchange(target: &Target, request: &str) -> anyhow::Result<Vec<u8>> {
-    let mut stream = connect(target)?;
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
-    stream.write_all(request.as_bytes())?;
+/// Sends a request and reads until the server hangs up, all of it within the time.
+fn exchange(mut stream: TcpStream, request: &str, timeout: Duration) -> anyhow::Result<Vec<u8>> {
+    let clock = SystemClock::new();
+    let deadline = clock.now().saturating_add(timeout.as_nanos() as u64);
+    stream.set_write_timeout(Some(timeout))?;
+    // A server that refuses a large body may answer and hang up before it has read all of it.
+    let sent = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();
-    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut answer)?;
-    Ok(answer)
+    let mut part = vec![0; 64 << 10];
+    loop {
+        let left = Duration::from_nanos(deadline.saturating_sub(clock.now()));
+        if left.is_zero() {
+            bail!("no whole answer came within {} s", timeout.as_secs());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let count = match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if is_late(&error) => continue,
+            Err(_) if !answer.is_empty() => break,
+            Err(error) => return Err(sent.err().unwrap_or(error).into()),
+        };
+        answer.extend_from_slice(part.get(..count).unwrap_or_default());
+        if answer.len() as u64 > MAX_ANSWER_BYTES {
+            bail!("the answer is larger than {} MiB", MAX_ANSWER_BYTES >> 20);
+        }
+    }
+    match sent {
+        Err(error) if answer.is_empty() => Err(error.into()),
+        _ => Ok(answer),
+    }
+}
+
+/// The deadline says whether it is too late, or a signal came between.
+fn is_late(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
 fn connect(target: &Target) -> anyhow::Result<TcpStream> {

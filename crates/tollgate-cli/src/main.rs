@@ -2,12 +2,18 @@
 //! command carries out.
 
 mod args;
+mod ask;
+mod client;
 mod commands;
 mod failure;
 mod logging;
 mod output;
 mod ready;
 mod reference;
+mod server;
+mod value;
+mod when;
+mod yaml;
 
 use std::process::ExitCode;
 

@@ -47,6 +47,27 @@ pub(crate) fn warn(text: &str) -> io::Result<()> {
     print_to(&mut io::stderr(), &format!("{label} {text}\n"))
 }
 
+/// Says on standard error what was done: standard output is for what was asked for.
+pub(crate) fn note(text: &str) -> io::Result<()> {
+    print_to(&mut io::stderr(), &format!("{text}\n"))
+}
+
+/// The widest cell of a table on a terminal.
+const MAX_CELL: usize = 48;
+
+/// Prints a table; on a terminal long cells are cut, elsewhere all is there.
+pub(crate) fn print_table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> io::Result<()> {
+    if !io::stdout().is_terminal() {
+        return print(&table(head, rows));
+    }
+    let cut = |cell: &String| match cell.char_indices().nth(MAX_CELL) {
+        Some((end, _)) => format!("{}…", cell.get(..end).unwrap_or(cell)),
+        None => cell.clone(),
+    };
+    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(cut)).collect();
+    print(&table(head, &rows))
+}
+
 /// A table with aligned columns.
 pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let mut widths = head.map(str::len);

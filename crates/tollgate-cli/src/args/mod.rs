@@ -1,12 +1,25 @@
 //! Flags as typed.
 
-use std::net::{IpAddr, SocketAddr};
+mod admin;
+mod audit;
+mod request;
+mod rules;
+
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use tollgate_engine::Enforcement;
 use tollgate_server::config::{LogFormat, LogLevel, NodeRole, parse_address};
+
+pub(crate) use admin::{
+    Client, GrantsCommand, KnownArgs, ListName, ListedArgs, ListsCommand, Reach, SettingsCommand,
+    TiersCommand, TokenCommand, UsageCommand,
+};
+pub(crate) use audit::AuditArgs;
+pub(crate) use request::{CheckArgs, RequestArgs};
+pub(crate) use rules::{ApplyArgs, ExplainArgs, RulesCommand};
 
 /// A rate limiter: every request pays a toll out of one or more budgets, or is refused.
 #[derive(Debug, Parser)]
@@ -28,10 +41,29 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     Serve(ServeArgs),
     Check(CheckArgs),
-    /// Look at rule files.
+    /// See and change the rules of a server; check rule files.
     #[command(subcommand)]
     Rules(RulesCommand),
-    /// Look at the configuration.
+    /// Clients that are always allowed, or always denied.
+    #[command(subcommand)]
+    Lists(ListsCommand),
+    /// Tiers, and which clients have them.
+    #[command(subcommand)]
+    Tiers(TiersCommand),
+    /// Extra quota of a client, until a date.
+    #[command(subcommand)]
+    Grants(GrantsCommand),
+    /// What a client has used.
+    #[command(subcommand)]
+    Usage(UsageCommand),
+    Audit(AuditArgs),
+    /// Tokens of the admin API.
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// What holds for all rules of a server.
+    #[command(subcommand)]
+    Settings(SettingsCommand),
+    /// Look at the configuration; prepare the database.
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Print a completion script for a shell.
@@ -122,105 +154,6 @@ pub(crate) struct ConfigArgs {
     pub(crate) log_format: Option<LogFormat>,
 }
 
-/// Ask for a decision: of a running server, or of a rule file.
-///
-/// Asking a server charges the request unless --peek is given. With --rules the file is evaluated
-/// here, with all counters fresh, and no server is needed. Prints ALLOWED (exit code 0) or BLOCKED
-/// (exit code 1), why, and every limit.
-#[derive(Debug, Clone, Default, clap::Args)]
-#[command(after_help = "Examples:
-  tollgate check --user ann --model gpt4
-  tollgate check --rules rules.yaml --api-key k1 --endpoint /api/search --method GET
-  tollgate check --url http://10.0.0.5:8080 --tenant acme --tokens 1200 --peek --json")]
-pub(crate) struct CheckArgs {
-    /// The server to ask (default: `$TOLLGATE_URL`, else `http://127.0.0.1:8080`).
-    #[arg(long, value_name = "URL", conflicts_with = "rules")]
-    pub(crate) url: Option<String>,
-    /// The bearer token, where the server asks for one (default: `$TOLLGATE_TOKEN`, which other
-    /// users of this machine cannot see).
-    #[arg(long, value_name = "TOKEN")]
-    pub(crate) token: Option<String>,
-    /// Evaluate this rule file instead of asking a server.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) rules: Option<PathBuf>,
-    /// Charge nothing.
-    #[arg(long)]
-    pub(crate) peek: bool,
-    /// Print the decision as JSON.
-    #[arg(long)]
-    pub(crate) json: bool,
-    // Last, since its heading would hold for what comes after it too.
-    #[command(flatten)]
-    pub(crate) request: RequestArgs,
-}
-
-/// What is known of the request, and what it costs.
-#[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "The request")]
-pub(crate) struct RequestArgs {
-    /// The user.
-    #[arg(long, value_name = "ID")]
-    pub(crate) user: Option<String>,
-    /// The model asked for.
-    #[arg(long, value_name = "ID")]
-    pub(crate) model: Option<String>,
-    /// The API key.
-    #[arg(long, value_name = "KEY")]
-    pub(crate) api_key: Option<String>,
-    /// The tenant.
-    #[arg(long, value_name = "ID")]
-    pub(crate) tenant: Option<String>,
-    /// The client's address.
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) ip: Option<IpAddr>,
-    /// The caller's plan.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) tier: Option<String>,
-    /// The class of the model.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) model_tier: Option<String>,
-    /// The path that is asked for.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) endpoint: Option<String>,
-    /// The HTTP method.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) method: Option<String>,
-    /// INTERNAL, PARTNER, EXTERNAL or the like.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) client_type: Option<String>,
-    /// The domain, or host, of the request.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) domain: Option<String>,
-    /// Any further attribute; may be repeated.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
-    pub(crate) attribute: Vec<(String, String)>,
-    /// What it costs on rules of unit requests or cost.
-    #[arg(long, value_name = "N")]
-    pub(crate) cost: Option<u64>,
-    /// What it costs on rules of unit tokens.
-    #[arg(long, value_name = "N")]
-    pub(crate) tokens: Option<u64>,
-}
-
-/// What to do with rule files.
-#[derive(Debug, Subcommand)]
-pub(crate) enum RulesCommand {
-    /// Check rule files and print everything that is wrong with them.
-    #[command(after_help = "Examples:
-  tollgate rules validate rules.yaml
-  generate-rules | tollgate rules validate --json -")]
-    Validate {
-        /// The files; - is standard input.
-        #[arg(required = true, value_name = "FILE")]
-        files: Vec<PathBuf>,
-        /// Print the findings as JSON.
-        #[arg(long)]
-        json: bool,
-    },
-    /// Print the JSON Schema of a rule file, for editors.
-    Schema,
-}
-
 /// What to do with the configuration.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
@@ -236,12 +169,24 @@ pub(crate) enum ConfigCommand {
     /// Print the configuration in force: defaults, file, variables and flags together.
     ///
     /// Tokens are not shown.
+    #[command(after_help = "Example: tollgate config show --config tollgate.yaml --json")]
     Show {
         #[command(flatten)]
         config: ConfigArgs,
         /// Print it as JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Bring the schema of the database up to date, and print its version.
+    ///
+    /// A server does so by itself when it starts, if it may. Run this first where its database user
+    /// may not change the schema.
+    #[command(after_help = "Examples:
+  tollgate config migrate --config tollgate.yaml
+  tollgate config migrate --postgres postgres://owner@db.example/tollgate")]
+    Migrate {
+        #[command(flatten)]
+        config: ConfigArgs,
     },
     /// Print the commented default file.
     #[command(after_help = "Example: tollgate config default > tollgate.yaml")]
@@ -261,13 +206,6 @@ fn named<T: Copy + Default + Send + Sync + 'static>(
     PossibleValuesParser::new(all.iter().map(|(name, _)| *name)).map(|given| {
         all.iter().find(|(name, _)| *name == given).map(|(_, value)| *value).unwrap_or_default()
     })
-}
-
-fn pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("must be a name and a value such as region=eu".to_owned()),
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tollgate_server::config::{ConfigProblem, ConfigProblems, DEFAULT_FILE, Origin};
 
 use crate::args::{ConfigArgs, ConfigCommand};
-use crate::failure::{Ended, Outcome};
+use crate::failure::{Ended, Failure, Outcome};
 use crate::output;
 use crate::ready::{Ready, warnings};
 
@@ -12,6 +12,7 @@ pub(super) fn run(command: ConfigCommand) -> Ended {
     match command {
         ConfigCommand::Check { config, json } => check(&config, json),
         ConfigCommand::Show { config, json } => show(&config, json),
+        ConfigCommand::Migrate { config } => migrate(&config),
         ConfigCommand::Default => {
             output::print(DEFAULT_FILE)?;
             Ok(Outcome::Done)
@@ -54,6 +55,18 @@ fn show(args: &ConfigArgs, json: bool) -> Ended {
     } else {
         output::print(&config.to_yaml())?;
     }
+    Ok(Outcome::Done)
+}
+
+fn migrate(args: &ConfigArgs) -> Ended {
+    let Ready { config, warnings } = Ready::require(args)?;
+    for warning in warnings {
+        output::warn(&warning)?;
+    }
+    let version = tollgate_server::migrate(&config).map_err(anyhow::Error::from)?;
+    let none = || anyhow::anyhow!("the configuration gives this node no database");
+    let version = version.ok_or_else(none).map_err(Failure::Usage)?;
+    output::print(&format!("the schema is up to date: version {version}\n"))?;
     Ok(Outcome::Done)
 }
 

@@ -1,9 +1,16 @@
 //! What the binary does, one module for each command.
 
+mod audit;
 mod check;
 mod config;
+mod grants;
+mod lists;
 mod rules;
 mod serve;
+mod settings;
+mod tiers;
+mod tokens;
+mod usage;
 
 use clap::CommandFactory as _;
 
@@ -17,6 +24,13 @@ pub(crate) fn run(args: Args) -> Ended {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Rules(command) => rules::run(command),
+        Command::Lists(command) => lists::run(command),
+        Command::Tiers(command) => tiers::run(command),
+        Command::Grants(command) => grants::run(command),
+        Command::Usage(command) => usage::run(command),
+        Command::Audit(args) => audit::run(&args),
+        Command::Token(command) => tokens::run(command),
+        Command::Settings(command) => settings::run(command),
         Command::Config(command) => config::run(command),
         Command::Completions { shell } => completions(shell),
         Command::HelpMarkdown => print(&reference::commands()),

@@ -10,14 +10,14 @@ use tollgate_server::config::{Config, Overrides};
 use tollgate_server::http::Api;
 use tollgate_store::MemoryStore;
 
-use super::{Answer, Call};
+use crate::client::Answer;
 use crate::commands::rules;
 use crate::failure::Failure;
 
 /// Room for the counters of one request.
 const MAX_COUNTERS: usize = 1_024;
 
-pub(super) fn ask(file: &Path, call: &Call) -> Result<Answer, Failure> {
+pub(super) fn ask(file: &Path, path: &str, body: String) -> Result<Answer, Failure> {
     let (_, set) = rules::read(file)?;
     let set =
         set.map_err(|problems| Failure::Usage(anyhow::anyhow!("the rules are wrong\n{problems}")))?;
@@ -28,12 +28,12 @@ pub(super) fn ask(file: &Path, call: &Call) -> Result<Answer, Failure> {
     let engine = Engine::new(store, Arc::new(SystemClock::new()), set);
     let api = Arc::new(Api::new(Arc::new(engine), Arc::new(config), Box::new(String::new)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    Ok(runtime.block_on(answer(&api, call))?)
+    Ok(runtime.block_on(answer(&api, path, body))?)
 }
 
-async fn answer(api: &Arc<Api<MemoryStore>>, call: &Call) -> anyhow::Result<Answer> {
-    let body = Full::from(call.body.clone());
-    let request = http::Request::post(call.path).body(body)?;
+async fn answer(api: &Arc<Api<MemoryStore>>, path: &str, body: String) -> anyhow::Result<Answer> {
+    let body = Full::from(body);
+    let request = http::Request::post(path).body(body)?;
     let response = match api.answer(request, None).await {
         Ok(response) => response,
         Err(never) => match never {},

@@ -3,7 +3,6 @@
 //! A running server and a rule file are asked the same call with the same body, so that both answer
 //! the same to the same request.
 
-mod client;
 mod local;
 mod render;
 
@@ -11,34 +10,17 @@ use anyhow::{Context as _, anyhow};
 use serde_json::{Map, Value};
 
 use crate::args::{CheckArgs, RequestArgs};
+use crate::client::Answer;
 use crate::failure::{Ended, Failure, Outcome};
 use crate::output;
-use crate::ready::variable;
-
-/// Who is asked unless told otherwise.
-const DEFAULT_URL: &str = "http://127.0.0.1:8080";
-
-/// What is asked.
-struct Call {
-    path: &'static str,
-    body: String,
-}
-
-/// An answer: its status and its body.
-struct Answer {
-    status: u16,
-    body: Vec<u8>,
-}
+use crate::server::Server;
 
 pub(super) fn run(args: &CheckArgs) -> Ended {
     let path = if args.peek { "/rate-limit/peek" } else { "/rate-limit/allow" };
-    let call = Call { path, body: body(&args.request).to_string() };
-    let answer = if let Some(file) = &args.rules {
-        local::ask(file, &call)?
-    } else {
-        let url = args.url.clone().or_else(|| variable("TOLLGATE_URL"));
-        let token = args.token.clone().or_else(|| variable("TOLLGATE_TOKEN"));
-        client::ask(url.as_deref().unwrap_or(DEFAULT_URL), token.as_deref(), &call)?
+    let body = body(&args.request).to_string();
+    let answer = match &args.rules {
+        Some(file) => local::ask(file, path, body)?,
+        None => Server::new(&args.reach).ask("POST", path, Some(&body))?,
     };
     let decision = decision(&answer)?;
     let is_allowed = decision
@@ -54,7 +36,7 @@ pub(super) fn run(args: &CheckArgs) -> Ended {
 }
 
 /// The body of the call: what was given, and nothing else.
-fn body(request: &RequestArgs) -> Value {
+pub(super) fn body(request: &RequestArgs) -> Value {
     let ip = request.ip.map(|ip| ip.to_string());
     let texts = [
         ("userId", &request.user),

@@ -6,6 +6,7 @@ use std::io;
 use serde_json::Value;
 
 use crate::output::{self, Colour};
+use crate::value::{list, plain, shown};
 
 /// The verdict, why, and a table of limits.
 pub(super) fn render(decision: &Value, is_allowed: bool) -> String {
@@ -59,22 +60,4 @@ fn row(scope: &Value) -> [String; 7] {
         window,
         shown(scope, "resetAt"),
     ]
-}
-
-fn list<'v>(value: &'v Value, field: &str) -> &'v [Value] {
-    value.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
-}
-
-fn shown(value: &Value, field: &str) -> String {
-    value.get(field).map_or_else(|| "-".to_owned(), plain)
-}
-
-/// A value without quotes. Control characters of a foreign server must not reach the terminal.
-fn plain(value: &Value) -> String {
-    let text = match value {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    };
-    text.chars().map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
 }

@@ -1,30 +1,21 @@
-//! `tollgate rules`
+//! `tollgate rules validate`
 
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use tollgate_policy::{MAX_FILE_BYTES, Problem, Problems, RuleSet, rule_file_schema};
+use tollgate_policy::{MAX_FILE_BYTES, Problem, Problems, RuleSet};
 
-use crate::args::RulesCommand;
 use crate::failure::{Ended, Failure, Outcome};
 use crate::output;
 
-pub(super) fn run(command: RulesCommand) -> Ended {
-    match command {
-        RulesCommand::Validate { files, json } => {
-            let checked = files.iter().map(|file| check(file)).collect::<Result<Vec<_>, _>>()?;
-            report(&checked, json)?;
-            let is_fine = checked.iter().all(|one| one.result.is_ok());
-            Ok(if is_fine { Outcome::Done } else { Outcome::Wrong })
-        }
-        RulesCommand::Schema => {
-            output::print_json(&rule_file_schema())?;
-            Ok(Outcome::Done)
-        }
-    }
+pub(super) fn run(files: &[PathBuf], json: bool) -> Ended {
+    let checked = files.iter().map(|file| check(file)).collect::<Result<Vec<_>, _>>()?;
+    report(&checked, json)?;
+    let is_fine = checked.iter().all(|one| one.result.is_ok());
+    Ok(if is_fine { Outcome::Done } else { Outcome::Wrong })
 }
 
 /// A file and what came of it: how many rules, or what is wrong.
@@ -39,7 +30,16 @@ fn check(file: &Path) -> Result<Checked, Failure> {
 }
 
 /// Reads and compiles a rule file; gives its name too.
-pub(super) fn read(file: &Path) -> Result<(String, Result<RuleSet, Problems>), Failure> {
+pub(in crate::commands) fn read(
+    file: &Path,
+) -> Result<(String, Result<RuleSet, Problems>), Failure> {
+    let (name, text) = read_text(file)?;
+    let set = RuleSet::from_yaml(&text, &name);
+    Ok((name, set))
+}
+
+/// The text of a rule file, and its name.
+pub(super) fn read_text(file: &Path) -> Result<(String, String), Failure> {
     let is_stdin = file == Path::new("-");
     let name = if is_stdin { "<stdin>".to_owned() } else { file.display().to_string() };
     let text = if is_stdin { read_all(io::stdin()) } else { File::open(file).and_then(read_all) };
@@ -47,8 +47,7 @@ pub(super) fn read(file: &Path) -> Result<(String, Result<RuleSet, Problems>), F
         Failure::Usage(anyhow::Error::from(error).context(format!("{name} cannot be read")))
     };
     let text = text.map_err(unreadable)?;
-    let set = RuleSet::from_yaml(&text, &name);
-    Ok((name, set))
+    Ok((name, text))
 }
 
 /// Reads one byte more than a rule file may have, which the compiler then reports as too much.

@@ -1,0 +1,386 @@
+//! Flags of the commands that see and change what a server knows beside its rules.
+
+use clap::{Subcommand, ValueEnum};
+
+/// The server that is spoken to.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct Reach {
+    /// The server (default: `$TOLLGATE_URL`, else `http://127.0.0.1:8080`).
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// The bearer token (default: `$TOLLGATE_TOKEN`, which other users of this machine cannot see).
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<String>,
+}
+
+/// A client, as `TYPE:VALUE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Client {
+    pub(crate) kind: String,
+    pub(crate) name: String,
+}
+
+impl std::fmt::Display for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.kind, self.name)
+    }
+}
+
+const CLIENT_KINDS: [&str; 4] = ["user_id", "api_key", "tenant_id", "ip"];
+
+fn client(text: &str) -> Result<Client, String> {
+    let (kind, name) = text.split_once(':').unwrap_or((text, ""));
+    // People say user, and mean its id.
+    let kind = match kind {
+        "user" => "user_id",
+        "tenant" => "tenant_id",
+        other => other,
+    };
+    if name.is_empty() || !CLIENT_KINDS.contains(&kind) {
+        return Err(format!(
+            "must be a type and a value such as user_id:ann; types are {}",
+            CLIENT_KINDS.join(", ")
+        ));
+    }
+    Ok(Client { kind: kind.to_owned(), name: name.to_owned() })
+}
+
+/// One of both lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ListName {
+    /// Clients that no limit holds for.
+    Allow,
+    /// Clients that are always refused.
+    Deny,
+}
+
+/// What to do with the lists.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ListsCommand {
+    /// Show the lists.
+    #[command(after_help = "Examples:
+  tollgate lists show
+  tollgate lists show deny --json")]
+    Show {
+        /// Only this one.
+        list: Option<ListName>,
+        /// Print them as JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Let clients through without limits.
+    #[command(after_help = "Example: tollgate lists allow ip:10.0.0.0/8 --reason monitoring")]
+    Allow(ListedArgs),
+    /// Refuse clients altogether.
+    #[command(
+        after_help = "Example: tollgate lists deny user_id:mallory --until 7d --reason abuse"
+    )]
+    Deny(ListedArgs),
+    /// Take clients off a list.
+    #[command(after_help = "Example: tollgate lists remove deny user_id:mallory ip:192.0.2.0/24")]
+    Remove {
+        /// The list.
+        list: ListName,
+        /// The clients.
+        #[arg(required = true, value_name = "TYPE:VALUE", value_parser = client)]
+        clients: Vec<Client>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+/// Clients that go on a list.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ListedArgs {
+    /// The clients: user_id:ann, api_key:k1, tenant_id:acme, ip:10.0.0.0/8.
+    #[arg(required = true, value_name = "TYPE:VALUE", value_parser = client)]
+    pub(crate) clients: Vec<Client>,
+    /// Why, for those who come after you.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// Until when: an instant such as 2027-01-31T12:00:00Z, or how long from now, such as 30d.
+    #[arg(long, value_name = "WHEN")]
+    pub(crate) until: Option<String>,
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+}
+
+/// What to do with tiers.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TiersCommand {
+    /// List the tiers.
+    #[command(after_help = "Example: tollgate tiers list")]
+    List {
+        /// Print them as JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Make a tier, or change it.
+    #[command(after_help = "Example: tollgate tiers set free --description 'Not paying' --default")]
+    Set {
+        /// Its name.
+        name: String,
+        /// What it is.
+        #[arg(long, value_name = "TEXT")]
+        description: Option<String>,
+        /// Clients without a tier have this one.
+        #[arg(long)]
+        default: bool,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Delete a tier that no client has.
+    #[command(after_help = "Example: tollgate tiers delete trial")]
+    Delete {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Give clients a tier.
+    #[command(after_help = "Example: tollgate tiers assign user_id:ann tenant_id:acme --tier pro")]
+    Assign {
+        /// The clients: user_id:ann, api_key:k1, tenant_id:acme.
+        #[arg(required = true, value_name = "TYPE:VALUE", value_parser = client)]
+        clients: Vec<Client>,
+        /// The tier.
+        #[arg(long, value_name = "NAME")]
+        tier: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Take clients' tiers away.
+    #[command(after_help = "Example: tollgate tiers unassign user_id:ann")]
+    Unassign {
+        /// The clients.
+        #[arg(required = true, value_name = "TYPE:VALUE", value_parser = client)]
+        clients: Vec<Client>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Print the tier that a client's requests have, and nothing else. Exit code 1 if there is none.
+    #[command(after_help = "Example: tollgate tiers of user_id:ann")]
+    Of {
+        /// The client.
+        #[arg(value_name = "TYPE:VALUE", value_parser = client)]
+        client: Client,
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+/// What to do with grants.
+#[derive(Debug, Subcommand)]
+pub(crate) enum GrantsCommand {
+    /// List the grants.
+    #[command(after_help = "Example: tollgate grants list")]
+    List {
+        /// Print them as JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Give a client extra quota on a rule, or change what it was given.
+    #[command(after_help = "Example:
+  tollgate grants add user_id:ann --rule api-default --extra 5000 --until 7d --reason launch")]
+    Add {
+        /// The client.
+        #[arg(value_name = "TYPE:VALUE", value_parser = client)]
+        client: Client,
+        /// The rule.
+        #[arg(long, value_name = "ID")]
+        rule: String,
+        /// How much more than its limit.
+        #[arg(long, value_name = "N")]
+        extra: u64,
+        /// Until when: an instant such as 2027-01-31T12:00:00Z, or how long from now, such as 30d.
+        #[arg(long, value_name = "WHEN")]
+        until: String,
+        /// Why.
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// End grants before their time.
+    #[command(after_help = "Example: tollgate grants remove grant_1f0c6b2d7a9e4c35")]
+    Remove {
+        /// The grants.
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+/// What to do with what a client has used.
+#[derive(Debug, Subcommand)]
+pub(crate) enum UsageCommand {
+    /// Show the limits of a client and what it has used of them. Charges nothing.
+    #[command(after_help = "Example: tollgate usage show user_id:ann --model gpt4")]
+    Show {
+        /// The client.
+        #[arg(value_name = "TYPE:VALUE", value_parser = client)]
+        client: Client,
+        #[command(flatten)]
+        known: KnownArgs,
+        /// Only of this rule.
+        #[arg(long, value_name = "ID")]
+        rule: Option<String>,
+        /// Print it as JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Make the counters of a client as new.
+    #[command(after_help = "Example: tollgate usage reset user_id:ann --rule api-default --yes")]
+    Reset {
+        /// The client.
+        #[arg(value_name = "TYPE:VALUE", value_parser = client)]
+        client: Client,
+        #[command(flatten)]
+        known: KnownArgs,
+        /// Only of this rule.
+        #[arg(long, value_name = "ID")]
+        rule: Option<String>,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+/// What else is known of the requests that are asked about.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct KnownArgs {
+    /// Of requests for this model.
+    #[arg(long, value_name = "ID")]
+    pub(crate) model: Option<String>,
+    /// Of requests of this tenant.
+    #[arg(long, value_name = "ID")]
+    pub(crate) tenant: Option<String>,
+    /// Of requests to this path.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) endpoint: Option<String>,
+    /// Of requests of this method.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) method: Option<String>,
+}
+
+/// What to do with tokens.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    /// List the tokens. Their secrets are not kept anywhere.
+    #[command(after_help = "Example: tollgate token list")]
+    List {
+        /// Print them as JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Make a token and print it, alone, on standard output. It is shown once.
+    #[command(after_help = "Examples:
+  tollgate token create --name deploy --role operator --expires 90d
+  export TOLLGATE_TOKEN=$(tollgate token create --name acme --role tenant_admin --tenant acme)")]
+    Create {
+        /// Whose it is.
+        #[arg(long, value_name = "TEXT")]
+        name: String,
+        /// What it may do.
+        #[arg(long, value_name = "ROLE", value_parser = ["viewer", "operator", "admin", "tenant_admin"])]
+        role: String,
+        /// The tenant of a tenant admin.
+        #[arg(long, value_name = "ID")]
+        tenant: Option<String>,
+        /// Until when: an instant such as 2027-01-31T12:00:00Z, or how long from now, such as 30d.
+        #[arg(long, value_name = "WHEN")]
+        expires: Option<String>,
+        /// Print all of it as JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Give a token a new secret and print it; the old one ends at once.
+    #[command(after_help = "Example: tollgate token rotate tok_1f0c6b2d7a9e4c35")]
+    Rotate {
+        /// The token's id.
+        id: String,
+        /// Print all of it as JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// End a token at once.
+    #[command(after_help = "Example: tollgate token revoke tok_1f0c6b2d7a9e4c35 --yes")]
+    Revoke {
+        /// The token's id.
+        id: String,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+/// What to do with settings.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SettingsCommand {
+    /// Show the settings that are set.
+    #[command(after_help = "Example: tollgate settings show")]
+    Show {
+        /// Print them as JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Set one.
+    #[command(after_help = "Examples:
+  tollgate settings set enforcement shadow
+  tollgate settings set no_match deny
+  tollgate settings set default '{limit: 100, window: 1m}'")]
+    Set {
+        /// Which: enforcement (on, shadow, off), no_match (allow, deny) or default (a rule, or false).
+        #[arg(value_parser = ["enforcement", "no_match", "default"])]
+        name: String,
+        /// To what, as YAML or JSON.
+        value: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Go back to what holds without it.
+    #[command(after_help = "Example: tollgate settings unset enforcement")]
+    Unset {
+        /// Which.
+        #[arg(value_parser = ["enforcement", "no_match", "default"])]
+        name: String,
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_a_type_and_a_value() {
+        let read = |text: &str| client(text).map(|client| client.to_string());
+        assert_eq!(read("user:ann").as_deref(), Ok("user_id:ann"));
+        assert_eq!(read("ip:2001:db8::/32").as_deref(), Ok("ip:2001:db8::/32"));
+        for wrong in ["ann", "user_id:", ":ann", "mac:00", ""] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

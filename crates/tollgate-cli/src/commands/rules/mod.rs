@@ -1,0 +1,46 @@
+//! `tollgate rules`
+
+mod apply;
+mod entries;
+mod explain;
+mod files;
+mod steps;
+mod validate;
+
+use crate::args::RulesCommand;
+use crate::failure::{Ended, Outcome};
+use crate::output;
+use crate::server::Server;
+
+pub(super) use steps::in_short;
+pub(super) use validate::read;
+
+pub(super) fn run(command: RulesCommand) -> Ended {
+    match command {
+        RulesCommand::List { prefix, tenant, json, reach } => {
+            entries::list(&Server::new(&reach), prefix.as_deref(), tenant.as_deref(), json)
+        }
+        RulesCommand::Get { id, version, json, reach } => {
+            entries::get(&Server::new(&reach), &id, version, json)
+        }
+        RulesCommand::Versions { id, json, reach } => {
+            entries::versions(&Server::new(&reach), &id, json)
+        }
+        RulesCommand::Delete { ids, yes, reach } => {
+            entries::delete(&Server::new(&reach), &ids, yes)
+        }
+        RulesCommand::Rollback { id, to, dry_run, reach } => {
+            entries::roll_back(&Server::new(&reach), &id, to, dry_run)
+        }
+        RulesCommand::Apply(args) => apply::apply(&args),
+        RulesCommand::Diff { files, prune, json, reach } => {
+            apply::diff(&Server::new(&reach), &files, prune, json)
+        }
+        RulesCommand::Explain(args) => explain::run(&args),
+        RulesCommand::Validate { files, json } => validate::run(&files, json),
+        RulesCommand::Schema => {
+            output::print_json(&tollgate_policy::rule_file_schema())?;
+            Ok(Outcome::Done)
+        }
+    }
+}
