@@ -106,6 +106,9 @@ impl ServerBuilder {
                 command
             }
         };
+        if !self.wrapper.is_empty() {
+            std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        }
         command.args(["serve", "--http", "127.0.0.1:0"]);
         if self.has_data_dir {
             command.arg("--data-dir").arg(self.dir.path().join("data"));
@@ -258,6 +261,11 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
+            if !self.builder.wrapper.is_empty() {
+                // The wrapper may have stayed its parent: all of its group go.
+                let command = format!("kill -KILL -- -{}", child.id());
+                let _ = Command::new("sh").args(["-c", &command]).status();
+            }
             let _ = child.kill();
             let _ = child.wait();
         }
