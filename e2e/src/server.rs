@@ -263,7 +263,7 @@ impl Drop for Server {
         if let Some(mut child) = self.child.take() {
             if !self.builder.wrapper.is_empty() {
                 // The wrapper may have stayed its parent: all of its group go.
-                let command = format!("kill -KILL -- -{}", child.id());
+                let command = format!("kill -s KILL -- -{}", child.id());
                 let _ = Command::new("sh").args(["-c", &command]).status();
             }
             let _ = child.kill();
