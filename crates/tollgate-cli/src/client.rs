@@ -41,9 +41,10 @@ pub(crate) fn ask(url: &str, token: Option<&str>, call: &Call<'_>) -> Result<Ans
     if token.is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
         return Err(Failure::usage(anyhow!("a token has no spaces and only ASCII characters")));
     }
-    let stream = connect(&target).with_context(|| {
-        format!(
-            "cannot connect to {url}; is that where it listens? `tollgate serve` starts a server"
+    let stream = connect(&target).map_err(|error| {
+        anyhow!(
+            "cannot connect to {url}: {error:#}\n\
+             hint: is that where it listens? `tollgate serve` starts a server"
         )
     })?;
     let answer = exchange(stream, &target.request(token, call), call.timeout)
@@ -67,7 +68,7 @@ impl Target {
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => bail!(
-                "https is not spoken here; ask the server by http, or through a proxy that speaks https"
+                "https is not spoken here; ask the server by http, on its own machine or network"
             ),
             _ => bail!("it must begin with http://"),
         }

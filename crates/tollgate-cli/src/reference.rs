@@ -47,8 +47,8 @@ pub(crate) fn config() -> String {
     }
     text.push_str(
         "\nThese are no settings: `TOLLGATE_CONFIG` names the configuration file, \
-         `TOLLGATE_URL` and `TOLLGATE_TOKEN`\nare for `tollgate check`, and \
-         `TOLLGATE_ADMIN_TOKEN` is the first admin token. Any other `TOLLGATE_` variable gets\na \
+         `TOLLGATE_URL` and `TOLLGATE_TOKEN`\nare for commands that ask a server, and \
+         `TOLLGATE_ADMIN_TOKEN` is the first admin token. Any other `TOLLGATE_`\nvariable gets a \
          warning.\n",
     );
     text

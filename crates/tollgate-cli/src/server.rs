@@ -109,7 +109,7 @@ impl Server {
         let answer = client::ask(&self.url, self.token.as_deref(), &call)?;
         if answer.status == 412 && if_match.is_some() {
             return Err(Failure::Failed(anyhow!(
-                "someone changed the rules meanwhile, so nothing was done: run it again to see what \
+                "someone changed the rules meanwhile, so they were left alone: run it again to see what \
                  would change now"
             )));
         }

@@ -15,7 +15,7 @@ pub(crate) enum Direction {
 
 /// The time now, in whole seconds.
 fn now() -> i64 {
-    (SystemClock::new().now() / 1_000_000_000) as i64
+    (SystemClock::new().now() / 1_000_000_000).cast_signed()
 }
 
 /// An instant in RFC 3339: given as such, or as a length of time before or after now.
@@ -62,7 +62,7 @@ pub(crate) fn shown(text: &str) -> String {
 /// A number of seconds in the largest unit that divides it.
 pub(crate) fn span(seconds: u64) -> String {
     let units = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
-    let found = units.iter().find(|(size, _)| seconds % size == 0 && seconds > 0);
+    let found = units.iter().find(|(size, _)| seconds > 0 && seconds.is_multiple_of(*size));
     found.map_or_else(|| "0s".to_owned(), |(size, name)| format!("{}{name}", seconds / size))
 }
 

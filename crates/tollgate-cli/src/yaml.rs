@@ -46,7 +46,7 @@ fn map(text: &mut String, fields: &Map<String, Value>, indent: usize) {
                 let _ = writeln!(text, "{:indent$}{name}:", "");
                 map(text, inner, indent + 2);
             }
-            Value::Array(items) if items.iter().any(|item| item.is_object()) => {
+            Value::Array(items) if items.iter().any(Value::is_object) => {
                 let _ = writeln!(text, "{:indent$}{name}:", "");
                 for item in items {
                     let _ = writeln!(text, "{:indent$}  - {}", "", inline(item));

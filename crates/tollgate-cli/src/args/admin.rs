@@ -94,7 +94,7 @@ pub(crate) enum ListsCommand {
 /// Clients that go on a list.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ListedArgs {
-    /// The clients: user_id:ann, api_key:k1, tenant_id:acme, ip:10.0.0.0/8.
+    /// The clients: `user_id:ann`, `api_key:k1`, `tenant_id:acme`, `ip:10.0.0.0/8`.
     #[arg(required = true, value_name = "TYPE:VALUE", value_parser = client)]
     pub(crate) clients: Vec<Client>,
     /// Why, for those who come after you.
@@ -144,7 +144,7 @@ pub(crate) enum TiersCommand {
     /// Give clients a tier.
     #[command(after_help = "Example: tollgate tiers assign user_id:ann tenant_id:acme --tier pro")]
     Assign {
-        /// The clients: user_id:ann, api_key:k1, tenant_id:acme.
+        /// The clients: `user_id:ann`, `api_key:k1`, `tenant_id:acme`.
         #[arg(required = true, value_name = "TYPE:VALUE", value_parser = client)]
         clients: Vec<Client>,
         /// The tier.
@@ -351,7 +351,8 @@ pub(crate) enum SettingsCommand {
   tollgate settings set no_match deny
   tollgate settings set default '{limit: 100, window: 1m}'")]
     Set {
-        /// Which: enforcement (on, shadow, off), no_match (allow, deny) or default (a rule, or false).
+        /// Which: `enforcement` (on, shadow, off), `no_match` (allow, deny) or `default` (a rule, or
+        /// false).
         #[arg(value_parser = ["enforcement", "no_match", "default"])]
         name: String,
         /// To what, as YAML or JSON.

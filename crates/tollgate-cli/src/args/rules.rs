@@ -104,7 +104,7 @@ pub(crate) enum RulesCommand {
         #[command(flatten)]
         reach: Reach,
     },
-    Explain(ExplainArgs),
+    Explain(Box<ExplainArgs>),
     /// Check rule files and print everything that is wrong with them.
     #[command(after_help = "Examples:
   tollgate rules validate rules.yaml
@@ -135,6 +135,7 @@ pub(crate) enum RulesCommand {
   tollgate rules apply -f rules.yaml
   tollgate rules apply -f rules/ --prune --dry-run
   tollgate rules apply -f base.yaml -f production.yaml --yes")]
+#[expect(clippy::struct_excessive_bools, reason = "flags are what people switch on")]
 pub(crate) struct ApplyArgs {
     /// Rule files, or folders of them (their *.yaml, *.yml and *.json, by name); - is standard input.
     #[arg(short, long = "file", required = true, value_name = "PATH")]

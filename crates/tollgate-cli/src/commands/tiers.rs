@@ -7,7 +7,7 @@ use crate::args::{Client, TiersCommand};
 use crate::failure::{Ended, Outcome};
 use crate::output;
 use crate::server::{Server, escaped};
-use crate::value::{instant, shown, text};
+use crate::value::{instant, plain, shown, text};
 
 pub(super) fn run(command: TiersCommand) -> Ended {
     match command {
@@ -84,14 +84,10 @@ fn assign(server: &Server, clients: &[Client], tier: &str) -> Ended {
 fn of(server: &Server, client: &Client) -> Ended {
     let path = format!("usage/{}/{}", escaped(&client.kind), escaped(&client.name));
     let usage = server.get(&path)?;
-    match text(&usage, "tier") {
-        Some(tier) => {
-            output::print(&format!("{}\n", crate::value::plain(&tier.into())))?;
-            Ok(Outcome::Done)
-        }
-        None => {
-            output::note("none: it has no tier of its own, and there is no default tier")?;
-            Ok(Outcome::Refused)
-        }
-    }
+    let Some(tier) = text(&usage, "tier") else {
+        output::note("none: it has no tier of its own, and there is no default tier")?;
+        return Ok(Outcome::Refused);
+    };
+    output::print(&format!("{}\n", plain(&tier.into())))?;
+    Ok(Outcome::Done)
 }
