@@ -119,7 +119,7 @@ pub(crate) enum TiersCommand {
         #[command(flatten)]
         reach: Reach,
     },
-    /// Make a tier, or change it.
+    /// Make a tier, or replace it: what is not given is taken away.
     #[command(after_help = "Example: tollgate tiers set free --description 'Not paying' --default")]
     Set {
         /// Its name.

@@ -15,6 +15,8 @@ use crate::yaml;
 
 /// How often new records are asked for.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
+/// Records that are asked for each time: mostly few are new.
+const FOLLOW_FEW: usize = 50;
 /// New records that are shown at once; of more the oldest are left out.
 const FOLLOW_MOST: usize = 1_000;
 
@@ -39,7 +41,11 @@ pub(super) fn run(args: &AuditArgs) -> Ended {
             lines(args, &records)?;
         }
         std::thread::sleep(FOLLOW_INTERVAL);
-        records = fetch(&server, args, FOLLOW_MOST)?;
+        records = fetch(&server, args, FOLLOW_FEW)?;
+        let is_all_new = |first: &Value| last.is_none_or(|last| id(first) > last);
+        if records.len() == FOLLOW_FEW && records.first().is_some_and(is_all_new) {
+            records = fetch(&server, args, FOLLOW_MOST)?;
+        }
     }
 }
 
@@ -96,7 +102,7 @@ fn lines(args: &AuditArgs, records: &[Value]) -> std::io::Result<()> {
             (false, true) => decision(record).join("  "),
             (false, false) => change(record).join("  "),
         };
-        text.push_str(&line);
+        text.push_str(line.trim_end());
         text.push('\n');
     }
     output::print(&text)
