@@ -1,4 +1,4 @@
-//! Writes values as YAML, in the order in which people write rules.
+//! Reads YAML, and writes it in the order in which people write rules.
 
 use std::fmt::Write as _;
 
@@ -18,6 +18,12 @@ const FIRST: [&str; 11] = [
     "window",
     "window_seconds",
 ];
+
+/// A value as YAML 1.2 has it, in which `on`, `off`, `yes` and `no` are words.
+pub(crate) fn read(text: &str) -> Result<Value, serde_saphyr::Error> {
+    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+    serde_saphyr::from_str_with_options(text, options)
+}
 
 /// Anything as a block.
 pub(crate) fn block(value: &Value) -> String {
@@ -121,7 +127,7 @@ mod tests {
         let text = block(&rule);
         assert!(text.starts_with("rule_id: a\nname: \"Don't"), "{text}");
         assert!(text.contains("\nwindow: 1h\n"), "{text}");
-        let back: Value = serde_saphyr::from_str(&text).unwrap();
+        let back = read(&text).unwrap();
         assert_eq!(back, rule, "{text}");
         assert_eq!(block(&json!(false)), "false\n");
         assert_eq!(inline(&json!("\u{7f}")), "\"\\u007f\"");

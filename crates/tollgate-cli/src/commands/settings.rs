@@ -27,11 +27,8 @@ pub(super) fn run(command: SettingsCommand) -> Ended {
     }
 }
 
-/// A value as YAML, in which `on` and `off` are words.
 fn read(text: &str) -> Result<Value, Failure> {
-    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
-    let value: Result<Value, _> = serde_saphyr::from_str_with_options(text, options);
-    value.context("the value is neither YAML nor JSON").map_err(Failure::Usage)
+    yaml::read(text).context("the value is neither YAML nor JSON").map_err(Failure::Usage)
 }
 
 fn show(server: &Server, json: bool) -> Ended {

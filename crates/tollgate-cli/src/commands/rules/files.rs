@@ -9,6 +9,7 @@ use tollgate_policy::{Problem, Problems, RuleFile, RuleSet};
 
 use super::validate::read_text;
 use crate::failure::Failure;
+use crate::yaml;
 
 /// The endings of rule files in a folder.
 const ENDINGS: [&str; 3] = ["yaml", "yml", "json"];
@@ -85,7 +86,7 @@ fn merge(sources: &[Source]) -> Result<Document, Failure> {
         if let Err(Problems(found)) = RuleFile::parse(&source.text, &source.name) {
             problems.extend(found.into_iter().filter(|one| !is_enforcement(one)));
         }
-        let Ok(value) = serde_saphyr::from_str::<Value>(&source.text) else { continue };
+        let Ok(value) = yaml::read(&source.text) else { continue };
         let Value::Object(parts) = value else { continue };
         for (name, part) in parts {
             add(&mut merged, &mut origins, &source.name, (&name, part))?;
@@ -240,13 +241,13 @@ mod tests {
     #[test]
     fn parts_of_files_come_together() {
         let b = "rules: [{rule_id: b, identifier_type: user_id, limit: 5, window: 1h}]
-enforcement: shadow
+enforcement: on
 deny_list:
 grants: [{rule_id: a, type: user_id, value: x, extra: 1, expires_at: 2099-01-01T00:00:00Z}]
 client_tiers: [{type: user_id, value: ann, tier: pro}]\n";
         let document = merged(&[A, b]).unwrap();
         assert_eq!(document.body["rules"].as_array().unwrap().len(), 2);
-        assert_eq!(document.body["enforcement"], "shadow");
+        assert_eq!(document.body["enforcement"], "on");
         assert_eq!(document.body["deny_list"], json!([]));
         assert_eq!(document.client_tiers.len(), 1);
         let tier = api_client_tier(&document.client_tiers[0]);
