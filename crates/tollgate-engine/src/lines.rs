@@ -53,7 +53,8 @@ pub(crate) fn collect<'r>(
 }
 
 /// What the store is asked about one line.
-#[inline]
+#[expect(clippy::inline_always, reason = "it is large: made where it stays, it is not moved")]
+#[inline(always)]
 pub(crate) fn charge<'c, 'r: 'c>(
     resolution: &'c Resolution<'r, 'r>,
     line: &Line<'r>,

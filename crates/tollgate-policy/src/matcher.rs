@@ -80,6 +80,8 @@ pub(crate) struct Seen<'r, 'a> {
 }
 
 impl<'r, 'a> Seen<'r, 'a> {
+    #[expect(clippy::inline_always, reason = "it is large: made where it stays, it is not moved")]
+    #[inline(always)]
     pub(crate) fn new(attributes: &'r Attributes<'a>, now: Nanos) -> Self {
         Self { attributes, path: attributes.get(Known::Endpoint).map(segments), now }
     }
@@ -143,6 +145,8 @@ impl Rule {
     }
 
     /// The values that name the counter of a request this rule applies to.
+    #[expect(clippy::inline_always, reason = "it is large: made where it stays, it is not moved")]
+    #[inline(always)]
     pub(crate) fn key_values<'a>(
         &self,
         fit: Fit<'_>,
@@ -151,8 +155,16 @@ impl Rule {
         let mut key = smallvec::SmallVec::new();
         for part in &self.key {
             match part {
-                KeyPart::Known(known) => key.extend(seen.attributes.get(*known)),
-                KeyPart::Named(name) => key.extend(fit.attribute(name, seen)),
+                KeyPart::Known(known) => {
+                    if let Some(value) = seen.attributes.get(*known) {
+                        key.push(value);
+                    }
+                }
+                KeyPart::Named(name) => {
+                    if let Some(value) = fit.attribute(name, seen) {
+                        key.push(value);
+                    }
+                }
                 KeyPart::Client => {
                     if let Some((kind, value)) = seen.attributes.client() {
                         key.push(kind);
