@@ -511,3 +511,33 @@ fn killed_in_the_middle_of_changes() {
     assert!(accepted.iter().all(|id| there.binary_search(id).is_ok()), "nothing accepted is lost");
     assert!(there.len() <= accepted.len() + 8, "at most one unanswered for each writer");
 }
+
+/// Whoever listens hears of every change, and keeps nobody from stopping.
+#[test]
+fn changes_as_they_happen() {
+    use std::io::{BufRead as _, Write as _};
+    // Quiet connections are cut after a moment; this one is none.
+    let mut server =
+        ServerBuilder::default().env("TOLLGATE_LIMITS_IDLE_TIMEOUT_MS", "200").start();
+    let mut stream = std::net::TcpStream::connect(server.admin_addr()).unwrap();
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    let token = tollgate_e2e::ADMIN_TOKEN;
+    write!(stream, "GET {ADMIN}events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n")
+        .unwrap();
+    let mut lines = std::io::BufReader::new(stream).lines();
+    let mut next = |what: &str| loop {
+        let line = lines.next().unwrap_or_else(|| panic!("it ended before {what}")).unwrap();
+        if let Some(data) = line.strip_prefix("data: ") {
+            break serde_json::from_str::<Value>(data).unwrap();
+        }
+    };
+    assert_eq!(next("the first word")["revision"], 0);
+    for number in 1..4 {
+        server.admin().put("rules", &rule("r", number));
+        assert_eq!(next("a change")["revision"], number);
+        std::thread::sleep(std::time::Duration::from_millis(400));
+    }
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(!server.log().contains("were cut"), "{}", server.log());
+}

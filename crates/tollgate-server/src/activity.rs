@@ -70,6 +70,41 @@ impl Drop for Busy<'_> {
     }
 }
 
+/// Marks a response whose body goes on for as long as somebody listens: its connection is not quiet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Endless;
+
+/// A body that keeps its connection busy until it ends or is dropped.
+pub(crate) struct BusyBody {
+    body: axum::body::Body,
+    activity: Arc<Activity>,
+}
+
+impl BusyBody {
+    pub(crate) fn new(body: axum::body::Body, activity: Arc<Activity>) -> Self {
+        activity.busy.fetch_add(1, Ordering::Relaxed);
+        Self { body, activity }
+    }
+}
+
+impl Drop for BusyBody {
+    fn drop(&mut self) {
+        drop(Busy(&self.activity));
+    }
+}
+
+impl http_body::Body for BusyBody {
+    type Data = bytes::Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+}
+
 /// Ends a connection that has been quiet for too long.
 pub(crate) async fn watch(
     activity: Weak<Activity>,

@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tollgate_store::Store;
 
-use crate::activity::{self, Activity, WatchedStream};
+use crate::activity::{self, Activity, BusyBody, Endless, WatchedStream};
 use crate::config::Config;
 use crate::http::Api;
 
@@ -100,7 +100,15 @@ pub(crate) async fn accept<S: Store + 'static>(
             let (api, activity) = (Arc::clone(&api), Arc::clone(&activity));
             async move {
                 let _busy = activity.request();
-                api.answer(request, Some(peer.ip())).await
+                let mut answer = api.answer(request, Some(peer.ip())).await;
+                if let Ok(response) = &mut answer
+                    && response.extensions().get::<Endless>().is_some()
+                {
+                    let body = std::mem::take(response.body_mut());
+                    let body = BusyBody::new(body, Arc::clone(&activity));
+                    *response.body_mut() = axum::body::Body::new(body);
+                }
+                answer
             }
         });
         let connection = builder.serve_connection(io, service).into_owned();

@@ -14,6 +14,7 @@ use tollgate_control::Current;
 use super::read::Query;
 use super::respond::AdminError;
 use super::{Admin, Asked};
+use crate::activity::Endless;
 use crate::http::respond::raw;
 
 /// Listeners at the same time.
@@ -26,6 +27,8 @@ const ALIVE: Duration = Duration::from_secs(15);
 struct Listener {
     sets: watch::Receiver<Option<Arc<Current>>>,
     is_first: bool,
+    /// True when the process is about to end.
+    ending: watch::Receiver<bool>,
     /// When the token ends, the stream does.
     ends: Option<tokio::time::Instant>,
     _place: OwnedSemaphorePermit,
@@ -39,7 +42,13 @@ impl Admin {
         };
         let left = asked.identity.expires_at.map(|at| at.saturating_sub(asked.now).max(0) as u64);
         let ends = left.map(|left| tokio::time::Instant::now() + Duration::from_millis(left));
-        let listener = Listener { sets: self.control.watch(), is_first: true, ends, _place: place };
+        let listener = Listener {
+            sets: self.control.watch(),
+            is_first: true,
+            ending: self.ending.subscribe(),
+            ends,
+            _place: place,
+        };
         let stream = futures_util::stream::unfold(listener, |mut listener| async move {
             let text = listener.next().await?;
             Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), listener))
@@ -47,6 +56,7 @@ impl Admin {
         let mut response =
             raw(StatusCode::OK, HeaderValue::from_static("text/event-stream"), Bytes::new());
         *response.body_mut() = Body::from_stream(stream);
+        response.extensions_mut().insert(Endless);
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
         Ok(response)
@@ -64,6 +74,7 @@ impl Listener {
             };
             tokio::select! {
                 () = over => return None,
+                _ = self.ending.wait_for(|ending| *ending) => return None,
                 changed = self.sets.changed() => changed.ok()?,
                 () = tokio::time::sleep(ALIVE) => return Some(": alive\n\n".to_owned()),
             }

@@ -39,7 +39,7 @@ use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 use http::{HeaderMap, Response};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tollgate_control::{Actor, Control, Identity, Kind, Millis, Role};
 use tollgate_engine::Engine;
 
@@ -70,6 +70,7 @@ pub(crate) struct Admin {
     damping: Damping,
     calls: Arc<Semaphore>,
     streams: Arc<Semaphore>,
+    ending: watch::Sender<bool>,
 }
 
 /// A call on its way.
@@ -120,7 +121,13 @@ impl Admin {
             damping,
             calls: Arc::new(Semaphore::new(MOST_CALLS)),
             streams: Arc::new(Semaphore::new(events::MOST_STREAMS)),
+            ending: watch::Sender::new(false),
         }
+    }
+
+    /// Ends all streams, so that nobody waits for them.
+    pub(crate) fn end_streams(&self) {
+        self.ending.send_replace(true);
     }
 
     /// Answers an admin call.

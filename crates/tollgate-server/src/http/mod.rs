@@ -69,6 +69,9 @@ impl<S: Store + 'static> Api<S> {
     /// From now on `/readyz` says no.
     pub fn stop_being_ready(&self) {
         self.ready.store(false, Ordering::Relaxed);
+        if let Some(admin) = &self.admin {
+            admin.end_streams();
+        }
     }
 
     /// Answers one request.
