@@ -306,6 +306,7 @@ fn a_rule_file_decides_alone() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn bad_input_is_named_and_changes_nothing() {
     let server = Server::start();
     let mut admin = server.admin();
@@ -517,13 +518,15 @@ fn killed_in_the_middle_of_changes() {
 fn changes_as_they_happen() {
     use std::io::{BufRead as _, Write as _};
     // Quiet connections are cut after a moment; this one is none.
-    let mut server =
-        ServerBuilder::default().env("TOLLGATE_LIMITS_IDLE_TIMEOUT_MS", "200").start();
+    let mut server = ServerBuilder::default().env("TOLLGATE_LIMITS_IDLE_TIMEOUT_MS", "200").start();
     let mut stream = std::net::TcpStream::connect(server.admin_addr()).unwrap();
     stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
     let token = tollgate_e2e::ADMIN_TOKEN;
-    write!(stream, "GET {ADMIN}events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n")
-        .unwrap();
+    write!(
+        stream,
+        "GET {ADMIN}events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n"
+    )
+    .unwrap();
     let mut lines = std::io::BufReader::new(stream).lines();
     let mut next = |what: &str| loop {
         let line = lines.next().unwrap_or_else(|| panic!("it ended before {what}")).unwrap();

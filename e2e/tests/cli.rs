@@ -207,8 +207,8 @@ fn lists_tiers_grants_usage_and_settings() {
 #[test]
 fn tokens_are_made_used_and_ended() {
     let server = Server::start();
-    let make = ["token", "create", "--name", "ci", "--role", "viewer", "--expires", "30d"];
-    let made = tollgate(&server, &make).done();
+    let words = ["token", "create", "--name", "ci", "--role", "viewer", "--expires", "30d"];
+    let made = tollgate(&server, &words).done();
     assert!(made.err.contains("shown this once"), "{}", made.err);
     let token = made.out.trim();
     assert!(token.starts_with("tgt_") && !token.contains(char::is_whitespace), "{token}");

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use tollgate_policy::{Problem, Problems, RuleSet};
 
+use crate::draft::instant;
 use crate::error::FieldProblem;
 use crate::{ControlError, Entry, Kind};
 
@@ -41,6 +42,29 @@ pub fn document(entries: &Entries) -> Value {
         }
     }
     Value::Object(document)
+}
+
+/// The set as an operator can apply it again: without what has expired, and without tenants' own rules,
+/// which are theirs.
+pub fn export(entries: &Entries, now: crate::Millis) -> Value {
+    let is_over = |entry: &Entry| {
+        let ends = entry.body.get("expires_at").and_then(Value::as_str).and_then(instant);
+        ends.is_some_and(|ends| ends <= now)
+    };
+    let kept = entries.iter().filter(|(_, entry)| entry.tenant.is_none() && !is_over(entry));
+    let kept: Entries = kept.map(|(place, entry)| (place.clone(), Arc::clone(entry))).collect();
+    let mut document = document(&kept);
+    if let Some(document) = document.as_object_mut() {
+        let of = |kind: Kind| kept.values().filter(move |entry| entry.kind == kind);
+        let tiers: Vec<Value> = of(Kind::Tier).map(|entry| entry.body.clone()).collect();
+        if !tiers.is_empty() {
+            document.insert("tiers".to_owned(), Value::Array(tiers));
+        }
+        for entry in of(Kind::Setting) {
+            document.insert(entry.id.clone(), entry.body.clone());
+        }
+    }
+    document
 }
 
 /// The setting that is not part of a rule file.

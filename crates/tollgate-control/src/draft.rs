@@ -23,6 +23,9 @@ const LIST_TYPES: [&str; 4] = ["api_key", "user_id", "tenant_id", "ip"];
 /// The kinds of clients that have tiers.
 const TIER_TYPES: [&str; 3] = ["api_key", "user_id", "tenant_id"];
 
+/// The largest rule, in JSON. Every version of it is kept.
+pub const MAX_RULE_BYTES: usize = 128 << 10;
+
 /// The longest id or name.
 const MAX_NAME: usize = 256;
 /// The longest reason or description.
@@ -54,6 +57,14 @@ pub fn rule(body: Value) -> Result<Draft, ControlError> {
         None => return Err(ControlError::invalid("rule_id", "is missing")),
     };
     bounded("rule_id", &id, MAX_NAME)?;
+    let bytes = |value: &Value| value.to_string().len();
+    if body.values().map(bytes).sum::<usize>() > MAX_RULE_BYTES {
+        let largest = body.iter().max_by_key(|(_, value)| bytes(value));
+        let field = largest.map_or("body", |(name, _)| name.as_str());
+        let shown: String = field.chars().take(64).collect();
+        let message = format!("is too large: a rule has at most {MAX_RULE_BYTES} bytes");
+        return Err(ControlError::invalid(&shown, message));
+    }
     Ok(Draft { kind: Kind::Rule, id, body: Value::Object(body) })
 }
 

@@ -21,6 +21,17 @@ const FORBIDDEN: [&str; 7] = [
     "quota_mode",
 ];
 
+/// Rules that a tenant's admins may have: each of its requests may meet all of them.
+pub(crate) const MAX_TENANT_RULES: usize = 50;
+
+/// Limits of one of those.
+pub(crate) const MAX_TENANT_LIMITS: usize = 4;
+
+/// What the ids of a tenant's own rules begin with, so that nobody can take an id that others want.
+pub(crate) fn tenant_prefix(tenant: &str) -> String {
+    format!("{tenant}.")
+}
+
 /// The scope of a tenant's own rule.
 pub fn tenant_scope(tenant: &str, rule_id: &str) -> String {
     format!("{TENANT_SCOPE}{tenant}:{rule_id}")
@@ -29,6 +40,15 @@ pub fn tenant_scope(tenant: &str, rule_id: &str) -> String {
 /// A rule as its tenant's admin sent it, made safe; or why it cannot be.
 pub(crate) fn confine(rule: &mut Map<String, Value>, tenant: &str) -> Result<(), ControlError> {
     let rule_id = rule.get("rule_id").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let prefix = tenant_prefix(tenant);
+    if !rule_id.starts_with(&prefix) {
+        let message = format!("must begin with {prefix:?}: ids are shared by all tenants");
+        return Err(ControlError::invalid("rule_id", message));
+    }
+    if rule.get("limits").and_then(Value::as_array).is_some_and(|it| it.len() > MAX_TENANT_LIMITS) {
+        let message = format!("a tenant's own rule has at most {MAX_TENANT_LIMITS}");
+        return Err(ControlError::invalid("limits", message));
+    }
     let own = tenant_scope(tenant, &rule_id);
     for field in FORBIDDEN {
         // What a tenant admin got from us can be sent back as it is.
@@ -79,8 +99,9 @@ mod tests {
 
     #[test]
     fn a_rule_is_bound_to_its_tenant_and_scope() {
-        let rule = confined(json!({"rule_id": "a", "limit": 5, "applies_to": {"models": ["m"]}}));
-        let expected = json!({"rule_id": "a", "limit": 5, "scope": "tenant:acme:a",
+        let rule =
+            confined(json!({"rule_id": "acme.a", "limit": 5, "applies_to": {"models": ["m"]}}));
+        let expected = json!({"rule_id": "acme.a", "limit": 5, "scope": "tenant:acme:acme.a",
             "applies_to": {"models": ["m"], "tenants": ["acme"]}});
         assert_eq!(rule.as_ref(), Ok(&expected));
         assert_eq!(confined(rule.unwrap()), Ok(expected), "what was got can be sent back");
@@ -89,14 +110,17 @@ mod tests {
     #[test]
     fn what_could_loosen_is_refused() {
         for field in FORBIDDEN {
-            let rule = json!({"rule_id": "a", field: "x"});
+            let rule = json!({"rule_id": "acme.a", field: "x"});
             assert_eq!(confined(rule), Err(field.to_owned()));
         }
         for tenants in [json!(["other"]), json!(["acme", "other"]), json!("other"), json!(5)] {
-            let rule = json!({"rule_id": "a", "applies_to": {"tenants": tenants}});
+            let rule = json!({"rule_id": "acme.a", "applies_to": {"tenants": tenants}});
             assert_eq!(confined(rule), Err("applies_to.tenants".to_owned()));
         }
-        let rule = json!({"rule_id": "a", "applies_to": 7});
+        assert_eq!(confined(json!({"rule_id": "per-user"})), Err("rule_id".to_owned()));
+        let many = json!({"rule_id": "acme.a", "limits": [1, 2, 3, 4, 5]});
+        assert_eq!(confined(many), Err("limits".to_owned()));
+        let rule = json!({"rule_id": "acme.a", "applies_to": 7});
         assert_eq!(confined(rule), Err("applies_to".to_owned()));
     }
 }

@@ -100,11 +100,16 @@ impl<S: Store> Engine<S> {
             attributes.set(Known::Tier, tier.unwrap_or_default());
             rules.set.resolve_into(&attributes, now, &mut decision.resolution);
         }
-        if decision.resolution.enforced.is_empty() && decision.resolution.observed.is_empty() {
+        let resolution = &decision.resolution;
+        if rules.set.no_match() == NoMatch::Deny
+            // Rules of tenants only tighten, and those that are only reported let nobody in.
+            && resolution.enforced.iter().all(|applied| applied.rule.is_of_tenant())
+        {
+            (decision.verdict, decision.reason) = (Verdict::Denied, Reason::NoMatch);
+            return;
+        }
+        if resolution.enforced.is_empty() && resolution.observed.is_empty() {
             decision.reason = Reason::NoMatch;
-            if rules.set.no_match() == NoMatch::Deny {
-                decision.verdict = Verdict::Denied;
-            }
             return;
         }
         collect(&decision.resolution, request, tier, now, lines);

@@ -136,23 +136,7 @@ pub fn run(config: Config) -> Result<(), ServeError> {
     let signals = Signals::new()?;
     announce(&listeners, &admin_listeners)?;
     let _ = announced.send(true);
-    tracing::info!(
-        rules = engine.rules().set.rules().len(),
-        rule_file = config.rules.as_deref().map(|path| path.display().to_string()),
-        data_dir = config.data_dir.as_deref().map(|path| path.display().to_string()),
-        default_rule = engine.rules().set.default_rule().is_some(),
-        counters = engine.store().memory().usage().counters,
-        stores = (!names.is_empty()).then(|| names.join(",")),
-        workers = listeners.len(),
-        role = config.control.role.name(),
-        database = match (&config.control.postgres.url, &config.data_dir) {
-            (Some(_), _) => Some("postgres"),
-            (None, Some(_)) if config.has_control() => Some("sqlite"),
-            _ => None,
-        },
-        enforcement = config.enforcement.name(),
-        "serving"
-    );
+    say(&config, &engine, &names, listeners.len());
     let (stop, stopped) = watch::channel(false);
     let mut workers = start_workers(listeners, &api, &config, &stopped)?;
     workers.extend(start_workers(admin_listeners, &admin_api, &config, &stopped)?);
@@ -165,13 +149,7 @@ pub fn run(config: Config) -> Result<(), ServeError> {
     // Load balancers that ask /readyz get time to look elsewhere before the door closes.
     std::thread::sleep(config.limits.drain_delay);
     let _ = stop.send(true);
-    for worker in workers {
-        let Ok(served) = worker.join() else {
-            tracing::error!("a worker had panicked");
-            continue;
-        };
-        served?;
-    }
+    wait_for(workers)?;
     if let Some(watch) = watch_rules {
         watch.stop();
     }
@@ -182,6 +160,27 @@ pub fn run(config: Config) -> Result<(), ServeError> {
     housekeeping.stop();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// What this process is, for its log.
+fn say(config: &Config, engine: &Engine<Stores>, names: &[String], workers: usize) {
+    tracing::info!(
+        rules = engine.rules().set.rules().len(),
+        rule_file = config.rules.as_deref().map(|path| path.display().to_string()),
+        data_dir = config.data_dir.as_deref().map(|path| path.display().to_string()),
+        default_rule = engine.rules().set.default_rule().is_some(),
+        counters = engine.store().memory().usage().counters,
+        stores = (!names.is_empty()).then(|| names.join(",")),
+        workers,
+        role = config.control.role.name(),
+        database = match (&config.control.postgres.url, &config.data_dir) {
+            (Some(_), _) => Some("postgres"),
+            (None, Some(_)) if config.has_control() => Some("sqlite"),
+            _ => None,
+        },
+        enforcement = config.enforcement.name(),
+        "serving"
+    );
 }
 
 /// The first line on standard output: where it listens.
@@ -225,6 +224,18 @@ fn start_workers(
             .spawn(move || runtime.block_on(listen::accept(listener, api, config, slots, stopped)))
     };
     listeners.into_iter().enumerate().map(start).collect()
+}
+
+/// Waits for the workers to finish.
+fn wait_for(workers: Vec<Worker>) -> io::Result<()> {
+    for worker in workers {
+        let Ok(served) = worker.join() else {
+            tracing::error!("a worker had panicked");
+            continue;
+        };
+        served?;
+    }
+    Ok(())
 }
 
 /// The signals that end the service, or make it look at its rules.

@@ -63,7 +63,7 @@ pub(crate) fn build(
 
 /// What API keys are hashed with.
 pub(crate) fn api_key_secret(config: &Config) -> Arc<[u8]> {
-    let given = config.api_key_secret.text.as_ref().map(|text| text.as_bytes());
+    let given = config.api_key_secret.text.as_ref().map(String::as_bytes);
     given.unwrap_or(KNOWN_SECRET).into()
 }
 

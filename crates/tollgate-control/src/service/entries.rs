@@ -7,8 +7,11 @@ use serde_json::{Value, json};
 use super::{Changed, Control, Current};
 use crate::document::SETTINGS;
 use crate::draft::Draft;
-use crate::tenant::{TENANT_SCOPE, confine, tenant_scope};
+use crate::tenant::{MAX_TENANT_RULES, TENANT_SCOPE, confine, tenant_scope};
 use crate::{Actor, ChangeNote, ControlError, Entry, EntryFilter, Expected, Kind, Write};
+
+/// Clients whose former tiers are looked up for the audit log, when many are put at once.
+const MOST_LOOKED_UP: usize = 1_000;
 
 /// What the caller says about the version that is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -80,6 +83,13 @@ impl Control {
             Kind::Rule => own_rule(&mut draft, old, how.tenant.as_deref())?,
             _ => None,
         };
+        if let Some(tenant) = tenant.as_deref().filter(|_| old.is_none()) {
+            let is_its = |entry: &&Arc<Entry>| entry.tenant.as_deref() == Some(tenant);
+            if current.of(Kind::Rule).filter(is_its).count() >= MAX_TENANT_RULES {
+                let message = format!("a tenant has at most {MAX_TENANT_RULES} rules of its own");
+                return Err(ControlError::Conflict(message));
+            }
+        }
         if how.must_exist && old.is_none() {
             return Err(ControlError::NotFound(draft.kind.name(), draft.id));
         }
@@ -117,8 +127,8 @@ impl Control {
         how: &Put,
     ) -> Result<Changed, ControlError> {
         let olds = match how.precondition {
-            // Whatever was there is replaced, so nobody needs to know it, but for the record.
-            _ if drafts.len() > 1 => vec![None; drafts.len()],
+            // Whatever was there is replaced; for the record of so many it is not looked up.
+            _ if drafts.len() > MOST_LOOKED_UP => vec![None; drafts.len()],
             _ => {
                 let mut olds = Vec::new();
                 for draft in &drafts {
@@ -302,19 +312,20 @@ pub(super) fn own_rule(
         confine(rule, tenant)?;
         return Ok(Some(tenant.to_owned()));
     }
-    let owner = old.and_then(|old| old.tenant.clone());
-    let scope = rule.get("scope").and_then(Value::as_str);
-    match &owner {
-        // Whoever changes a tenant's own rule for it is bound by the same.
-        Some(owner) => confine(rule, owner)?,
-        None if scope.is_some_and(|scope| scope.starts_with(TENANT_SCOPE)) => {
-            let example = tenant_scope("acme", "rule");
-            let message = format!("scopes such as {example} are those of tenants' own rules");
-            return Err(ControlError::invalid("scope", message));
-        }
-        None => {}
+    if let Some(owner) = old.and_then(|old| old.tenant.as_ref()) {
+        let message = format!(
+            "rule {:?} is one of the tenant {owner}'s own: delete it first, or choose another id",
+            draft.id
+        );
+        return Err(ControlError::Conflict(message));
     }
-    Ok(owner)
+    let scope = rule.get("scope").or_else(|| rule.get("rule_id")).and_then(Value::as_str);
+    if scope.is_some_and(|scope| scope.starts_with(TENANT_SCOPE)) {
+        let example = tenant_scope("acme", "acme.rule");
+        let message = format!("scopes such as {example} are those of tenants' own rules");
+        return Err(ControlError::invalid("scope", message));
+    }
+    Ok(None)
 }
 
 /// What is done to an entry.

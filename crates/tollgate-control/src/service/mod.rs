@@ -11,6 +11,7 @@ mod apply;
 mod entries;
 mod tokens;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
@@ -79,6 +80,8 @@ pub struct Control {
     /// Called with every set before anybody else hears of it: whoever is answered that a change is made
     /// finds it in force.
     hook: OnceLock<Hook>,
+    /// Whether the schema is one that this program knows.
+    is_open: AtomicBool,
     /// Held by whoever changes the set here: each change is checked against the one before.
     changing: Mutex<()>,
 }
@@ -102,6 +105,7 @@ impl Control {
             options,
             current: watch::Sender::new(None),
             hook: OnceLock::new(),
+            is_open: AtomicBool::new(false),
             changing: Mutex::new(()),
         }
     }
@@ -148,7 +152,9 @@ impl Control {
     /// Brings the schema up to date and reads the set for the first time.
     pub async fn open(&self) -> Result<Arc<Current>, ControlError> {
         self.repository.migrate().await?;
-        self.current().await
+        let current = self.current().await?;
+        self.is_open.store(true, Ordering::Relaxed);
+        Ok(current)
     }
 
     /// Reads what is not known yet. The caller has its turn.
@@ -317,6 +323,7 @@ impl Control {
             Kind::Token => {
                 if let Some(token) = body.as_object_mut() {
                     token.remove("digest");
+                    token.remove("retired");
                 }
             }
             _ if body.get("identifier_type").is_some_and(|kind| kind == "api_key") => {

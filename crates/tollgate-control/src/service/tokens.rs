@@ -1,5 +1,7 @@
 //! Who may do what.
 
+use std::sync::atomic::Ordering;
+
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq as _;
 
@@ -9,6 +11,9 @@ use crate::token::{Identity, MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, Role, digest, new
 use crate::{
     Actor, ControlError, Entry, EntryFilter, Expected, Kind, Millis, Page, RepositoryError,
 };
+
+/// Former secrets of a token that are remembered, so that none comes back.
+const MOST_RETIRED: usize = 50;
 
 /// The id of the token that is made at the first start, or given in the environment.
 pub const FIRST_TOKEN: &str = "token_first";
@@ -62,6 +67,10 @@ impl Control {
     ) -> Result<Option<Identity>, ControlError> {
         if token.len() > MAX_TOKEN_BYTES {
             return Ok(None);
+        }
+        if !self.is_open.load(Ordering::Relaxed) {
+            let why = "it has not been opened yet".to_owned();
+            return Err(RepositoryError::Unavailable(why).into());
         }
         let given = digest(token);
         let found = self.repository().token(&given).await?;
@@ -120,7 +129,13 @@ impl Control {
         let token = new_token().map_err(no_random)?;
         let mut body = old.body.clone();
         if let Some(body) = body.as_object_mut() {
-            body.insert("digest".to_owned(), Value::String(digest(&token)));
+            let former = body.insert("digest".to_owned(), Value::String(digest(&token)));
+            let retired = body.entry("retired").or_insert_with(|| json!([]));
+            if let (Some(retired), Some(former)) = (retired.as_array_mut(), former) {
+                retired.push(former);
+                let spare = retired.len().saturating_sub(MOST_RETIRED);
+                retired.drain(..spare);
+            }
         }
         self.change_token(actor, "token.rotate", &old, body).await?;
         Ok((self.token_entry(id).await?, token))
@@ -200,6 +215,11 @@ impl Control {
                 return Ok(None);
             }
             let old = self.repository().get(Kind::Token, FIRST_TOKEN).await?;
+            let retired = old.as_ref().and_then(|old| old.body.get("retired")?.as_array());
+            if retired.into_iter().flatten().any(|former| former.as_str() == Some(&digest)) {
+                tracing::warn!("TOLLGATE_ADMIN_TOKEN is a token that was rotated: it is not used");
+                return Ok(None);
+            }
             let action = if old.is_some() { "token.rotate" } else { "token.create" };
             let put = self.put_token(&actor, action, id, &new, token, Expected::Any).await;
             return put.map(|()| None);

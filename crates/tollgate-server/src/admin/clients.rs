@@ -27,14 +27,15 @@ impl Admin {
         let is_wanted = |scope: &&Scope<'_>| {
             rule_id.as_ref().is_none_or(|id| scope.rule.id == *id) && is_visible(asked, scope)
         };
-        let limits: Vec<Value> =
-            decision.scopes().filter(is_wanted).map(|scope| limit(&scope)).collect();
+        let limits: Vec<Value> = decision.scopes().filter(is_wanted).map(limit).collect();
+        // What others than its tenant do to a client is not for a tenant admin to see.
+        let is_all = asked.tenant().is_none();
         Ok(Answer::ok(json!({
             "identifier_type": asked.id(),
             "identifier": self.shown(asked),
-            "tier": rules.set.tier_of(&request.attributes),
-            "allowed": decision.is_allowed(),
-            "reason": decision.reason_code(),
+            "tier": rules.set.tier_of(&request.attributes).filter(|_| is_all),
+            "allowed": is_all.then(|| decision.is_allowed()),
+            "reason": is_all.then(|| decision.reason_code()),
             "limits": limits,
         })))
     }
@@ -50,12 +51,14 @@ impl Admin {
             // What a tenant admin did not make it does not undo.
             is_named && asked.tenant().is_none_or(|own| is_own_scope(&rule.scope, own))
         };
+        // First the record: what cannot be recorded is not done.
+        let id = format!("{}:{}", asked.id(), self.shown(asked));
+        let tenant = asked.tenant().map(str::to_owned);
+        let asked_for: Vec<String> = rule_id.iter().cloned().collect();
+        self.control.note_reset(&asked.actor, id, tenant, &asked_for).await?;
         let reset = self.engine.reset(&rules, &request, is_wanted).await?;
         tracing::info!(by = %asked.actor.name, kind = asked.id(), counters = reset.len(),
             "a client's counters were reset");
-        let id = format!("{}:{}", asked.id(), self.shown(asked));
-        let tenant = asked.tenant().map(str::to_owned);
-        self.control.note_reset(&asked.actor, id, tenant, &reset).await?;
         Ok(Answer::ok(json!({
             "identifier_type": asked.id(),
             "identifier": self.shown(asked),
@@ -84,7 +87,7 @@ impl Admin {
             "tier_from": source.map(tier_source),
             "rules": each,
             "rules_left_out": explained.left_out,
-            "limits": decision.scopes().map(|scope| limit(&scope)).collect::<Vec<_>>(),
+            "limits": decision.scopes().map(limit).collect::<Vec<_>>(),
         })))
     }
 

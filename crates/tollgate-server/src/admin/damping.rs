@@ -8,6 +8,9 @@ use parking_lot::Mutex;
 
 /// A wrong token is forgotten after this long.
 const FORGOTTEN: Duration = Duration::from_secs(60);
+/// Tokens of callers that have to wait that are looked at all the same, of all together.
+const LOOKED_AT_PER_SECOND: u32 = 10;
+const SECOND: Duration = Duration::from_secs(1);
 /// So many callers are watched; then those whose last mistake is longest ago are forgotten.
 const MOST_CALLERS: usize = 10_000;
 
@@ -23,11 +26,13 @@ pub(crate) struct Damping {
     /// So many wrong tokens are forgiven.
     forgiven: u32,
     callers: Mutex<HashMap<IpAddr, Mistakes>>,
+    /// Tokens of those who have to wait that were looked at in this second, of all callers together.
+    looked_at: Mutex<(Option<Instant>, u32)>,
 }
 
 impl Damping {
     pub(crate) fn new(forgiven: u32) -> Self {
-        Self { forgiven, callers: Mutex::default() }
+        Self { forgiven, callers: Mutex::default(), looked_at: Mutex::default() }
     }
 
     /// How long this caller has to wait before it may try again.
@@ -36,6 +41,18 @@ impl Damping {
         let mistakes = callers.get(&group(caller))?;
         let since = now.saturating_duration_since(mistakes.last);
         (mistakes.count >= self.forgiven).then(|| FORGOTTEN.checked_sub(since)).flatten()
+    }
+
+    /// Whether the token of a caller that has to wait is looked at all the same: a few are every second,
+    /// so that those who guess behind an address do not lock out others behind it.
+    pub(crate) fn is_looked_at(&self, now: Instant) -> bool {
+        let mut looked_at = self.looked_at.lock();
+        let (since, count) = &mut *looked_at;
+        if since.is_none_or(|since| now.saturating_duration_since(since) >= SECOND) {
+            (*since, *count) = (Some(now), 0);
+        }
+        *count += 1;
+        *count <= LOOKED_AT_PER_SECOND
     }
 
     /// The caller sent a wrong token.
@@ -74,6 +91,7 @@ fn group(caller: IpAddr) -> IpAddr {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "any instant will do")]
 mod tests {
     use super::*;
 
@@ -95,6 +113,11 @@ mod tests {
         assert_eq!(damping.wait(caller, start + FORGOTTEN * 2), None);
         damping.mistake(caller, start + FORGOTTEN * 2);
         assert_eq!(damping.wait(caller, start + FORGOTTEN * 2), None);
+        for number in 0..25 {
+            let is_early = number < LOOKED_AT_PER_SECOND;
+            assert_eq!(damping.is_looked_at(start), is_early, "{number}");
+        }
+        assert!(damping.is_looked_at(start + SECOND));
         damping.success(caller);
         assert!(damping.callers.lock().is_empty());
     }

@@ -5,13 +5,16 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 use tollgate_control::draft::{self, Draft};
 use tollgate_control::{
-    Changed, ControlError, Entry, EntryFilter, Kind, Put, Step, StepKind, document,
+    Changed, ControlError, Entry, EntryFilter, Kind, Page, Put, Step, StepKind, document,
 };
 
 use super::read::{Query, body, precondition};
 use super::respond::{AdminError, Answer};
 use super::routes::PREFIX;
 use super::{Admin, Asked, view};
+
+/// Versions of a page: each is a whole rule.
+const MAX_VERSIONS: u32 = 100;
 
 /// Clients whose tiers are put at once.
 const MAX_CLIENT_TIERS: usize = 10_000;
@@ -34,8 +37,8 @@ impl Admin {
         let found = self.control.repository().list(kind, &filter, &page).await?;
         let is_full = found.len() >= page.limit as usize;
         let next = found.last().filter(|_| is_full).map(|last| last.id.clone());
-        let items = found.iter().map(|entry| view::entry(entry, asked.now)).collect();
-        let mut answer = Answer::ok(view::page(items, next));
+        let items: Vec<Value> = found.iter().map(|entry| view::entry(entry, asked.now)).collect();
+        let mut answer = Answer::ok(view::page(&items, next.as_deref()));
         if kind.is_in_set() {
             answer = answer.tagged(self.control.repository().revision().await?);
         }
@@ -106,12 +109,11 @@ impl Admin {
         kind: Kind,
         id: &str,
     ) -> Result<Answer, AdminError> {
-        let entry = match changed.after.entry(kind, id) {
-            Some(entry) => Entry::clone(entry),
-            None => {
-                let found = self.control.repository().get(kind, id).await?;
-                found.ok_or_else(|| ControlError::NotFound(kind.name(), id.to_owned()))?
-            }
+        let entry = if let Some(entry) = changed.after.entry(kind, id) {
+            Entry::clone(entry)
+        } else {
+            let found = self.control.repository().get(kind, id).await?;
+            found.ok_or_else(|| ControlError::NotFound(kind.name(), id.to_owned()))?
         };
         let mut body = view::entry(&entry, asked.now);
         if let Some(body) = body.as_object_mut() {
@@ -190,6 +192,7 @@ impl Admin {
         let mut query = Query::new(&asked.query)?;
         let page = query.page()?;
         query.end()?;
+        let page = Page { limit: page.limit.min(MAX_VERSIONS), ..page };
         let found = self.control.repository().rule_versions(asked.id(), &page).await?;
         let own =
             |entry: &&Entry| asked.tenant().is_none_or(|own| entry.tenant.as_deref() == Some(own));
@@ -199,7 +202,7 @@ impl Admin {
         }
         let is_full = found.len() >= page.limit as usize;
         let next = found.last().filter(|_| is_full).map(|last| last.version.to_string());
-        Ok(Answer::ok(view::page(items, next)))
+        Ok(Answer::ok(view::page(&items, next.as_deref())))
     }
 
     pub(super) async fn version(&self, asked: &Asked) -> Result<Answer, AdminError> {
@@ -256,14 +259,16 @@ impl Admin {
     pub(super) async fn document(&self, asked: &Asked) -> Result<Answer, AdminError> {
         Query::new(&asked.query)?.end()?;
         let current = self.control.current().await?;
-        Ok(Answer::ok(document::document(&current.entries)).tagged(current.revision()))
+        let exported = document::export(&current.entries, asked.now);
+        Ok(Answer::ok(exported).tagged(current.revision()))
     }
 
     pub(super) async fn settings(&self, asked: &Asked) -> Result<Answer, AdminError> {
         Query::new(&asked.query)?.end()?;
         let current = self.control.current().await?;
-        let items = current.of(Kind::Setting).map(|entry| view::entry(entry, asked.now)).collect();
-        Ok(Answer::ok(view::page(items, None)).tagged(current.revision()))
+        let items: Vec<Value> =
+            current.of(Kind::Setting).map(|entry| view::entry(entry, asked.now)).collect();
+        Ok(Answer::ok(view::page(&items, None)).tagged(current.revision()))
     }
 
     pub(super) async fn set(&self, asked: &Asked) -> Result<Answer, AdminError> {

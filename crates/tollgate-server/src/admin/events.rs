@@ -40,7 +40,8 @@ impl Admin {
         let Ok(place) = Arc::clone(&self.streams).try_acquire_owned() else {
             return Err(AdminError::Busy);
         };
-        let left = asked.identity.expires_at.map(|at| at.saturating_sub(asked.now).max(0) as u64);
+        let left =
+            asked.identity.expires_at.map(|at| at.saturating_sub(asked.now).max(0).unsigned_abs());
         let ends = left.map(|left| tokio::time::Instant::now() + Duration::from_millis(left));
         let listener = Listener {
             sets: self.control.watch(),

@@ -54,6 +54,9 @@ use routes::{Call, Found, Route};
 /// Admin calls under way at the same time.
 const MOST_CALLS: usize = 128;
 
+/// The largest body of a tenant admin's call.
+const TENANT_BODY: usize = 256 << 10;
+
 /// The longest `X-Request-Id` that is kept.
 const MAX_REQUEST_ID: usize = 128;
 
@@ -157,9 +160,6 @@ impl Admin {
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let Ok(_place) = Arc::clone(&self.calls).try_acquire_owned() else {
-            return Err(AdminError::Busy);
-        };
         // Nothing here answers without a token, not even what there is and what not.
         let identity = self.identify(&head.headers, peer).await?;
         let (route, places) = match routes::find(&head.method, head.uri.path()) {
@@ -175,7 +175,11 @@ impl Admin {
             return Err(AdminError::Forbidden(message));
         }
         let patience = self.config.limits.body_timeout;
-        let body = http_read::body(body, route.max_body, patience).await?;
+        let max_body = match identity.role {
+            Role::TenantAdmin => route.max_body.min(TENANT_BODY),
+            _ => route.max_body,
+        };
+        let body = http_read::body(body, max_body, patience).await?;
         let actor = Actor {
             name: identity.name.clone(),
             token_id: identity.token_id.clone(),
@@ -192,8 +196,16 @@ impl Admin {
             body,
             now: now(),
         };
+        // Not before its body is here: who sends slowly keeps nobody out.
+        let Ok(place) = Arc::clone(&self.calls).try_acquire_owned() else {
+            return Err(AdminError::Busy);
+        };
         let admin = Arc::clone(self);
-        self.elsewhere(async move { admin.call(&asked).await }).await
+        let call = async move {
+            let _place = place;
+            admin.call(&asked).await
+        };
+        self.elsewhere(call).await
     }
 
     /// Runs something on the control plane's thread. It goes on if the caller hangs up: a change is
@@ -215,8 +227,10 @@ impl Admin {
         peer: Option<IpAddr>,
     ) -> Result<Identity, AdminError> {
         let caller = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        if let Some(wait) = self.damping.wait(caller, Instant::now()) {
-            return Err(AdminError::Damped { seconds: wait.as_secs() + 1 });
+        let wait = self.damping.wait(caller, instant());
+        let damped = wait.map(|wait| AdminError::Damped { seconds: wait.as_secs() + 1 });
+        if damped.is_some() && !self.damping.is_looked_at(instant()) {
+            return Err(damped.unwrap_or(AdminError::Busy));
         }
         let token = headers
             .get(AUTHORIZATION)
@@ -232,8 +246,8 @@ impl Admin {
             self.damping.success(caller);
             return Ok(identity);
         }
-        self.damping.mistake(caller, Instant::now());
-        Err(AdminError::Unauthorized)
+        self.damping.mistake(caller, instant());
+        Err(damped.unwrap_or(AdminError::Unauthorized))
     }
 
     async fn call(self: &Arc<Self>, asked: &Asked) -> Result<Response<Body>, AdminError> {
@@ -287,7 +301,13 @@ fn request_id(headers: &HeaderMap) -> Option<String> {
     Some(given.chars().take(MAX_REQUEST_ID).collect()).filter(|id: &String| !id.is_empty())
 }
 
+#[expect(clippy::disallowed_methods, reason = "how long a caller waits is no decision")]
+fn instant() -> Instant {
+    Instant::now()
+}
+
 /// The system's clock: what is kept in a database outlives every other.
+#[expect(clippy::disallowed_methods, reason = "tokens and records are dated by the calendar")]
 pub(crate) fn now() -> Millis {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)

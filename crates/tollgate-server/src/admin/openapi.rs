@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 use tollgate_control::{Kind, Role};
 
 use super::read::MAX_LIMIT;
-use super::schemas::{body_of, reference, rule_example, schemas, text};
 use super::routes::{Access, Call, PREFIX, ROUTES, Route};
+use super::schemas::{body_of, reference, rule_example, schemas, text};
 
 /// Adds the admin API to a description of the other calls.
 pub(crate) fn describe(document: &mut Value) {
@@ -140,6 +140,7 @@ impl Described {
         Self { summary, query: Vec::new(), body: None, answer, creates: false, changes: false }
     }
 
+    #[expect(clippy::too_many_lines, reason = "a table")]
     fn of(call: Call) -> Self {
         let any = || json!({ "type": "object" });
         match call {

@@ -6,6 +6,9 @@ use super::read::Query;
 use super::respond::{AdminError, Answer};
 use super::{Admin, Asked, view};
 
+/// Changes of a page: each has up to two whole rules.
+const MAX_CHANGES: u32 = 250;
+
 impl Admin {
     pub(super) async fn audit(&self, asked: &Asked) -> Result<Answer, AdminError> {
         let mut query = Query::new(&asked.query)?;
@@ -38,10 +41,14 @@ impl Admin {
         if let Some(own) = asked.tenant() {
             filter.tenant = Some(own.to_owned());
         }
+        let page = tollgate_control::Page { limit: page.limit.min(MAX_CHANGES), ..page };
         let found = self.control.repository().changes(&filter, &page).await?;
         let is_full = found.len() >= page.limit as usize;
         let next = found.last().filter(|_| is_full).map(|last| last.id.to_string());
-        Ok(Answer::ok(view::page(found.iter().map(view::change).collect(), next)))
+        Ok(Answer::ok(view::page(
+            &found.iter().map(view::change).collect::<Vec<_>>(),
+            next.as_deref(),
+        )))
     }
 
     async fn decisions(&self, asked: &Asked, mut query: Query<'_>) -> Result<Answer, AdminError> {
@@ -69,7 +76,10 @@ impl Admin {
         let found = self.control.repository().decisions(&filter, &page).await?;
         let is_full = found.len() >= page.limit as usize;
         let next = found.last().filter(|_| is_full).map(|last| last.id.to_string());
-        Ok(Answer::ok(view::page(found.iter().map(view::decision).collect(), next)))
+        Ok(Answer::ok(view::page(
+            &found.iter().map(view::decision).collect::<Vec<_>>(),
+            next.as_deref(),
+        )))
     }
 }
 

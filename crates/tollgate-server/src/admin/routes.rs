@@ -32,10 +32,11 @@ pub(crate) enum Access {
 impl Access {
     pub(crate) const fn admits(self, role: Role) -> bool {
         match (self, role) {
-            (Self::ViewOwn | Self::OperateOwn, Role::TenantAdmin) => true,
-            (_, Role::TenantAdmin) => false,
-            (Self::View | Self::ViewOwn, _) | (_, Role::Admin) => true,
-            (Self::Operate | Self::OperateOwn, Role::Operator) => true,
+            (Self::View | Self::Operate | Self::Administer, Role::TenantAdmin) => false,
+            (Self::ViewOwn | Self::OperateOwn, Role::TenantAdmin | Role::Operator)
+            | (Self::View | Self::ViewOwn, _)
+            | (Self::Operate, Role::Operator)
+            | (_, Role::Admin) => true,
             _ => false,
         }
     }

@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde_json::Value;
 use tollgate_control::{Entry, NewToken, Role};
 
-use super::read::{Query, body};
+use super::read::{Query, body, precondition};
 use super::respond::{AdminError, Answer};
 use super::routes::PREFIX;
 use super::{Admin, Asked, view};
@@ -25,14 +25,29 @@ impl Admin {
 
     pub(super) async fn rotate_token(&self, asked: &Asked) -> Result<Answer, AdminError> {
         Query::new(&asked.query)?.end()?;
+        self.check_version(asked).await?;
         let (entry, token) = self.control.rotate_token(&asked.actor, asked.id()).await?;
         Ok(with_secret(asked, &entry, token))
     }
 
     pub(super) async fn revoke_token(&self, asked: &Asked) -> Result<Answer, AdminError> {
         Query::new(&asked.query)?.end()?;
+        self.check_version(asked).await?;
         let entry = self.control.revoke_token(&asked.actor, asked.id(), asked.now).await?;
         Ok(Answer::ok(view::entry(&entry, asked.now)).tagged(entry.version))
+    }
+}
+
+impl Admin {
+    /// `If-Match`, if the caller has sent it. What changes after this is a conflict.
+    async fn check_version(&self, asked: &Asked) -> Result<(), AdminError> {
+        let condition = precondition(&asked.headers)?;
+        if condition == tollgate_control::Precondition::None {
+            return Ok(());
+        }
+        let found =
+            self.control.repository().get(tollgate_control::Kind::Token, asked.id()).await?;
+        Ok(condition.check(found.map(|entry| entry.version))?)
     }
 }
 

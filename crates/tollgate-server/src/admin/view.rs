@@ -30,6 +30,7 @@ pub(crate) fn entry(entry: &Entry, now: Millis) -> Value {
         }
         Kind::Token => {
             view.remove("digest");
+            view.remove("retired");
             let status = token_status(&entry.body, now);
             view.insert("status".to_owned(), status.into());
         }
@@ -139,6 +140,6 @@ pub(crate) fn decision(stored: &StoredDecision) -> Value {
 }
 
 /// A page of a list.
-pub(crate) fn page(items: Vec<Value>, next_cursor: Option<String>) -> Value {
+pub(crate) fn page(items: &[Value], next_cursor: Option<&str>) -> Value {
     json!({ "items": items, "next_cursor": next_cursor })
 }

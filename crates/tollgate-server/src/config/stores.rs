@@ -305,6 +305,10 @@ pub fn without_password(url: &str) -> String {
             Some((path, _)) => format!("{scheme}://{path}?(hidden)"),
         };
     }
+    // Drivers take it among the parameters, too.
+    if let Some((before, _)) = rest.split_once('?').filter(|(_, it)| it.contains("password")) {
+        return format!("{}?(hidden)", without_password(&format!("{scheme}://{before}")));
+    }
     match rest.rsplit_once('@') {
         None => url.to_owned(),
         Some((credentials, host)) => {
@@ -326,6 +330,7 @@ mod tests {
             ("redis://:geheim@host:1", "redis://:(hidden)@host:1"),
             ("rediss://ann:ge@heim@host/0", "rediss://ann:(hidden)@host/0"),
             ("geheim", "(not a URL)"),
+            ("postgres://h/d?password=geheim", "postgres://h/d?(hidden)"),
             ("redis://u:top/geheim@10.0.0.1:9/1", "redis://u:(hidden)@10.0.0.1:9/1"),
             ("redis://u:ge?he#im@host", "redis://u:(hidden)@host"),
             ("redis://geheim@host", "redis://:(hidden)@host"),

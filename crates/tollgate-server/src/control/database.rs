@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_control::{Control, ControlError, Current, Waker};
+use tollgate_control::{Control, ControlError, Current, RepositoryError, Waker};
 
-use super::figures::Source;
 use super::{ControlStartError, First, Keeper};
 
 /// How often the database is asked for its revision, also where it sends word: words get lost.
@@ -104,30 +103,27 @@ impl Keeper {
     }
 
     async fn came(&self, current: &Arc<Current>) {
-        if !self.around.figures.is_connected.load(std::sync::atomic::Ordering::Relaxed) {
+        let figures = &self.around.figures;
+        if !figures.is_connected.load(std::sync::atomic::Ordering::Relaxed) {
             tracing::info!(revision = current.revision(), "the database answers");
+            *self.complaint.lock() = None;
         }
-        self.around.figures.success();
-        // A rule file decides alone; the database then holds tokens and the audit log.
-        if self.around.config.rules.is_some() {
-            return;
-        }
-        let is_known = self.installer.current().is_some_and(|known| {
-            known.content.revision == current.revision()
-                && known.content.installation == current.compiled.content.installation
-        });
-        if !is_known || self.around.figures.source() != Source::Database {
-            let _ = self.installer.install(current.compiled.clone(), Source::Database);
-        }
+        figures.success();
+        // The set came into force when it was read.
         self.installer.keep().await;
     }
 
     fn went(&self, error: &ControlError) {
         self.around.figures.failure();
-        if self.around.figures.lost() {
-            tracing::error!(%error, "the database is lost; decisions go on by the rules in force");
-        } else {
-            tracing::debug!(%error, "the database does not answer");
-        }
+        self.around.figures.lost();
+        let so = "decisions go on by the rules in force";
+        // Drivers say where they failed, which changes; what matters is said once.
+        self.complain(match error {
+            ControlError::Repository(RepositoryError::Unavailable(_)) => {
+                format!("the database does not answer; {so}")
+            }
+            other => format!("the database cannot be used; {so}: {other}"),
+        });
+        tracing::debug!(%error, "the database does not answer");
     }
 }

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tollgate_control::{Control, DecisionRecord};
 use tollgate_store::redis::Board;
 

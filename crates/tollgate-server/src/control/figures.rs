@@ -39,6 +39,8 @@ pub(crate) struct ControlFigures {
     /// When the source last said that nothing is newer, in seconds since 1970.
     pub(crate) last_success: AtomicI64,
     pub(crate) load_failures: AtomicU64,
+    /// When this process began to wait for the source, in seconds since 1970.
+    pub(crate) since: AtomicI64,
     /// Whether the source answers.
     pub(crate) is_connected: AtomicBool,
     pub(crate) decisions_written: AtomicU64,

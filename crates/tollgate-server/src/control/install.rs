@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 use tollgate_control::{Compiled, kept};
 use tollgate_engine::{Enforcement, Engine};
 use tollgate_policy::RuleSet;

@@ -85,11 +85,17 @@ struct Keeper {
     /// The Redis that carries sets.
     redis: Option<RedisStore>,
     installer: Arc<Installer>,
+    /// What was last complained of.
+    complaint: parking_lot::Mutex<Option<String>>,
+    /// How often the revision in Redis was looked at.
+    looks: std::sync::atomic::AtomicU64,
 }
 
 impl ControlPlane {
     /// Starts it. With the last known good set in force, or the database's if that answers at once.
     pub(crate) fn start(around: Surroundings) -> Result<Self, ControlStartError> {
+        let began = crate::admin::now() / 1_000;
+        around.figures.since.store(began, std::sync::atomic::Ordering::Relaxed);
         let (stop, stopped) = watch::channel(false);
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let database = database_of(&around.config);
@@ -125,7 +131,13 @@ impl ControlPlane {
         }
         let shared = around.engine.store().shared().first();
         let redis = shared.map(|store| store.inner().inner().clone());
-        let keeper = Keeper { around, control, redis, installer };
+        if control.is_none() && redis.is_none() && !has_file {
+            tracing::warn!(
+                "no control plane: neither a database nor a Redis is configured; the built-in rules hold"
+            );
+        }
+        let (complaint, looks) = (parking_lot::Mutex::default(), 0.into());
+        let keeper = Keeper { around, control, redis, installer, complaint, looks };
         let (first, heard) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || {
             runtime.block_on(async {
@@ -134,10 +146,9 @@ impl ControlPlane {
             // Admin calls under way have had their time.
             runtime.shutdown_timeout(Duration::from_millis(100));
         })?;
-        match heard.recv_timeout(PATIENCE) {
-            Ok(Err(problem)) => return Err(problem),
-            // It goes on trying.
-            Ok(Ok(())) | Err(_) => {}
+        // Without a word it goes on trying.
+        if let Ok(Err(problem)) = heard.recv_timeout(PATIENCE) {
+            return Err(problem);
         }
         Ok(Self { stop, thread, admin })
     }

@@ -20,6 +20,19 @@ const REST: Duration = Duration::from_millis(500);
 /// A set that changes while it is read is read again so often at once.
 const READINGS: usize = 5;
 
+/// So many looks at the revision, then one at the whole manifest. The first is one.
+const CLOSE_LOOK_EVERY: u64 = 10;
+
+/// Whether two sets mean the same.
+fn is_alike(there: &Compiled, content: &Content) -> bool {
+    let ours = Compiled::build(content.clone(), None);
+    ours.is_ok_and(|ours| {
+        ours.rules.digest() == there.rules.digest()
+            && ours.content.buckets == there.content.buckets
+            && ours.content.enforcement == there.content.enforcement
+    })
+}
+
 /// Why a set was not read.
 enum Unread {
     Redis(Failure),
@@ -79,6 +92,12 @@ impl Keeper {
     ) -> Result<(), String> {
         let unheard = |failure: Failure| format!("Redis does not answer: {failure}");
         let there = board.revision().await.map_err(unheard)?;
+        let seen = board.seen().await.map_err(unheard)?;
+        if let Some((_, seen)) =
+            seen.filter(|(of, seen)| *of == content.installation && *seen > content.revision)
+        {
+            return self.overtake(seen, seen).await;
+        }
         let is_there = there.as_ref().is_some_and(|(installation, revision)| {
             *installation == content.installation && *revision == content.revision
         });
@@ -86,10 +105,13 @@ impl Keeper {
             return Ok(());
         }
         let name = |part: &Part| format!("part:{}", part.name());
-        let known: Vec<String> =
-            told.map(|told| told.parts().map(name).collect()).unwrap_or_default();
+        let known: Vec<String> = match told {
+            Some(told) => told.parts().map(name).collect(),
+            // Also those that this process did not write are to go.
+            None => board.part_names().await.map_err(unheard)?,
+        };
         let manifest = content.manifest().to_bytes();
-        let is_new = |part: &&Part| !known.contains(&name(part));
+        let is_new = |part: &&Part| told.is_none() || !known.contains(&name(part));
         let mut put: Vec<(String, &[u8])> =
             content.parts().filter(is_new).map(|part| (name(part), &*part.bytes)).collect();
         let all: Vec<String> = content.parts().map(name).collect();
@@ -111,8 +133,15 @@ impl Keeper {
                 Published::NeedsAll => {
                     put = content.parts().map(|part| (name(part), &*part.bytes)).collect();
                 }
+                Published::Older { revision } if revision == content.revision => {
+                    // The same, written by another version of this program; or another timeline.
+                    return match self.read(board, None).await {
+                        Ok(there) if is_alike(&there, content) => Ok(()),
+                        _ => self.overtake(revision, revision + 1).await,
+                    };
+                }
                 Published::Older { revision } => {
-                    return self.overtake(revision).await;
+                    return self.overtake(revision, revision).await;
                 }
                 Published::OtherInstallation { installation, revision } => {
                     return Err(format!(
@@ -126,9 +155,14 @@ impl Keeper {
     }
 
     /// Nodes have seen a later revision than the database knows: it was restored from a backup. The
-    /// database is right, so it goes on counting from there.
-    async fn overtake(&self, seen: i64) -> Result<(), String> {
+    /// database is right, so it goes on counting from there; unless it has come to `enough` already,
+    /// because another control node was faster.
+    async fn overtake(&self, seen: i64, enough: i64) -> Result<(), String> {
         let Some(control) = &self.control else { return Ok(()) };
+        let there = control.repository().revision().await.map_err(|error| error.to_string())?;
+        if there >= enough {
+            return Ok(());
+        }
         let raised = control.repository().raise_revision(seen + 1).await;
         let raised = raised.map_err(|error| error.to_string())?;
         tracing::warn!(
@@ -199,11 +233,25 @@ impl Keeper {
             return true;
         };
         let current = self.installer.current();
+        if let Some(current) = &current
+            && current.content.installation == there.0
+            && current.content.revision > there.1
+        {
+            // Redis was set back. The control plane hears of it, and goes on above what we have.
+            let content = &current.content;
+            let told = board.tell_seen(&content.installation, content.revision).await;
+            self.complain(format!(
+                "Redis holds revision {}, and this node has {} already: it keeps its own",
+                there.1, content.revision
+            ));
+            return told.is_ok();
+        }
         let known = current
             .as_ref()
             .map(|current| (current.content.installation.clone(), current.content.revision));
-        if known.as_ref() == Some(&there) {
+        if known.as_ref() == Some(&there) && self.is_same(board, current.as_ref()).await {
             figures.success();
+            *self.complaint.lock() = None;
             if figures.source() != Source::Redis
                 && let Some(current) = current
             {
@@ -214,8 +262,11 @@ impl Keeper {
         }
         match self.read(board, current).await {
             Ok(compiled) => {
+                let content = compiled.content.clone();
                 if self.installer.install(compiled, Source::Redis).is_ok() {
                     figures.success();
+                    *self.complaint.lock() = None;
+                    let _ = board.tell_seen(&content.installation, content.revision).await;
                 }
                 self.installer.keep().await;
                 true
@@ -227,11 +278,36 @@ impl Keeper {
             }
             Err(Unread::Wrong(problem)) => {
                 figures.failure();
-                tracing::error!(problem, "the rules in Redis cannot be used; the old ones stay");
+                self.complain(format!(
+                    "the rules in Redis cannot be used; the old ones stay: {problem}"
+                ));
                 // It answers, only not with what this node understands.
                 tokio::time::sleep(REST).await;
                 true
             }
+        }
+    }
+
+    /// Whether what is there is what this node has, looked at closely now and then: a database that was
+    /// restored may have come to the same revision by another way.
+    async fn is_same(&self, board: &Board, current: Option<&Compiled>) -> bool {
+        let looks = self.looks.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if !looks.is_multiple_of(CLOSE_LOOK_EVERY) {
+            return true;
+        }
+        let Some(current) = current else { return false };
+        match board.manifest().await {
+            Ok(Some(there)) => there == current.content.manifest().to_bytes(),
+            _ => true,
+        }
+    }
+
+    /// Says that something is wrong, once.
+    pub(super) fn complain(&self, problem: String) {
+        let mut said = self.complaint.lock();
+        if said.as_ref() != Some(&problem) {
+            tracing::error!("{problem}");
+            *said = Some(problem);
         }
     }
 

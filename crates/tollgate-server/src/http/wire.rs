@@ -334,6 +334,7 @@ pub(crate) struct BatchAnswer<'a, 'r> {
 /// A decision, or why there is none.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(untagged)]
+#[expect(clippy::large_enum_variant, reason = "nobody makes one")]
 #[expect(dead_code, reason = "a shape for the API description; answers are written one by one")]
 pub(crate) enum BatchItem<'a, 'r> {
     Decision(DecisionBody<'a, 'r>),

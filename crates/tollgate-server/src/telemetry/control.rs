@@ -43,7 +43,9 @@ impl Collector for ControlCollector {
             "When the source of rules last answered",
             [(vec![], last)],
         )?;
-        let age = match figures.last_success.load(Ordering::Relaxed) {
+        // One that never answered is as old as the wait for it.
+        let since = figures.since.load(Ordering::Relaxed);
+        let age = match figures.last_success.load(Ordering::Relaxed).max(since) {
             0 => 0.0,
             last => number((crate::admin::now() / 1_000 - last).max(0)),
         };

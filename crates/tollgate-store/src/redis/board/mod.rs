@@ -222,6 +222,30 @@ impl Board {
         Ok(Some(known.ok_or(Failure::Protocol)?))
     }
 
+    /// The highest revision that a node has had, as far as nodes have told: a database that was restored
+    /// from a backup must go on above it.
+    pub async fn seen(&self) -> Result<Option<(String, i64)>, Failure> {
+        let mut command = redis::cmd("HGET");
+        command.arg(&*self.set).arg("seen");
+        let value = self.link.call(&command, Instant::now() + SMALL, Repeat::Safe).await?;
+        let told = text(&value);
+        let parts = told.as_deref().and_then(|told| told.rsplit_once(' '));
+        Ok(parts.and_then(|(installation, revision)| {
+            Some((installation.to_owned(), revision.parse().ok()?))
+        }))
+    }
+
+    /// Tells that a node has had this revision.
+    pub async fn tell_seen(&self, installation: &str, revision: i64) -> Result<(), Failure> {
+        let known = self.seen().await?;
+        if known.is_some_and(|(of, seen)| of == installation && seen >= revision) {
+            return Ok(());
+        }
+        let mut command = redis::cmd("HSET");
+        command.arg(&*self.set).arg("seen").arg(format!("{installation} {revision}"));
+        self.link.call(&command, Instant::now() + SMALL, Repeat::Safe).await.map(drop)
+    }
+
     /// The manifest of the set that is there.
     pub async fn manifest(&self) -> Result<Option<Vec<u8>>, Failure> {
         let mut command = redis::cmd("HGET");
