@@ -353,3 +353,72 @@ fn rfc3339(seconds: u64) -> String {
         .unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
+
+/// `no_match: deny` lets in whom the installation's rules name, and nobody a tenant's own do.
+#[test]
+fn a_tenants_rule_opens_no_door() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    for (name, value) in [("default", json!(false)), ("no_match", json!("deny"))] {
+        let put =
+            admin.call("PUT", &format!("settings/{name}"), &[], Some(&json!({"value": value})));
+        assert_eq!(put.status, 200, "{}", put.text());
+    }
+    let (_, token) = admin.token("tenant_admin", Some("acme"));
+    let mut acme = Admin::with_token(server.admin_addr(), &token);
+    let request = json!({"userId": "ann", "tenantId": "acme"});
+    assert_eq!(client_answer(&server, &request)["reason"], "NO_MATCH");
+    for action in ["reject", "log_only"] {
+        acme.put(
+            "rules",
+            &json!({"rule_id": "acme.mine", "identifier_type": "user_id",
+            "limit": 1_000_000, "window": "1h", "action": action}),
+        );
+        let answer = client_answer(&server, &request);
+        assert_eq!((&answer["allowed"], &answer["reason"]), (&json!(false), &json!("NO_MATCH")));
+    }
+    admin.put(
+        "rules",
+        &json!({"rule_id": "door", "identifier_type": "user_id", "limit": 5,
+        "window": "1h"}),
+    );
+    assert_eq!(client_answer(&server, &request)["allowed"], true);
+    // What others do to a client is not for a tenant admin to see.
+    let listed = json!({"identifier": "eve", "identifier_type": "user_id"});
+    admin.put("blacklist", &listed);
+    let usage = acme.get("usage/user_id/eve");
+    assert_eq!((&usage["reason"], &usage["allowed"]), (&Value::Null, &Value::Null));
+}
+
+/// A secret that was rotated away does not come back with a restart.
+#[test]
+fn a_rotated_first_token_stays_so() {
+    let mut server = Server::start();
+    let mut admin = server.admin();
+    let rotated = admin.put("tokens/token_first/rotate", &json!({}));
+    let new = rotated["token"].as_str().unwrap().to_owned();
+    server.restart();
+    let addr = server.admin_addr();
+    assert_eq!(status(addr, Some(tollgate_e2e::ADMIN_TOKEN), "GET", "whoami"), 401);
+    assert_eq!(status(addr, Some(&new), "GET", "whoami"), 200);
+    let mut admin = Admin::with_token(addr, &new);
+    let stale = admin.call("POST", "tokens/token_first/rotate", &[("if-match", "\"1\"")], None);
+    assert_eq!(stale.status, 412);
+}
+
+/// A database of a later version is not touched, and the log says why.
+#[test]
+fn a_newer_schema_is_left_alone() {
+    let postgres = tollgate_testkit::Postgres::start();
+    let database = postgres.database();
+    let start =
+        || ServerBuilder::default().args(&["--postgres", &database].map(str::to_owned)).start();
+    drop(start());
+    let name = database.rsplit('/').next().unwrap();
+    postgres
+        .query(name, "INSERT INTO schema_version SELECT MAX(version) + 1, 1 FROM schema_version");
+    let server = start();
+    eventually("the log says it", || server.log().contains("this Tollgate knows up to"));
+    assert_eq!(server.admin().call("GET", "whoami", &[], None).status, 503);
+    assert_eq!(server.client().allow(&json!({"userId": "a", "modelId": "m"}))["allowed"], true);
+}
