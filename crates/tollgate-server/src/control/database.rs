@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate_control::{Control, ControlError, Current, RepositoryError, Waker};
 
-use super::{ControlStartError, First, Keeper};
+use super::{ControlStartError, First, Keeper, Word};
 
 /// How often the database is asked for its revision, also where it sends word: words get lost.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -29,7 +29,7 @@ impl Keeper {
             Ok(current) => self.came(&current).await,
             Err(error) => self.went(&error),
         }
-        let _ = first.send(Ok(()));
+        let _ = first.send(Ok(Word::Ready));
         self.follow(control).await;
     }
 
@@ -37,6 +37,8 @@ impl Keeper {
         let given = std::env::var("TOLLGATE_ADMIN_TOKEN").ok().filter(|token| !token.is_empty());
         loop {
             let opened = async {
+                control.repository().migrate().await?;
+                let _ = first.send(Ok(Word::Connected));
                 let current = control.open().await?;
                 let token = control.first_token(given.as_deref()).await?;
                 Ok::<_, ControlError>((current, token))
@@ -51,7 +53,7 @@ impl Keeper {
                         });
                     }
                     self.came(&current).await;
-                    let _ = first.send(Ok(()));
+                    let _ = first.send(Ok(Word::Ready));
                     return;
                 }
                 Err(error @ ControlError::Invalid(_)) => {

@@ -40,6 +40,8 @@ const DATABASE_FILE: &str = "control.db";
 const KEPT_FILE: &str = "rules.kept";
 /// How long the end may take.
 const FAREWELL: Duration = Duration::from_secs(3);
+/// How long a start waits for rules that are being read, where there are no others to go by.
+const LOADING: Duration = Duration::from_secs(30);
 /// How long a start waits for the database, before it goes on with what is kept.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -138,6 +140,8 @@ impl ControlPlane {
         }
         let (complaint, looks) = (parking_lot::Mutex::default(), 0.into());
         let keeper = Keeper { around, control, redis, installer, complaint, looks };
+        // With rules to go by, nobody has to wait for newer ones.
+        let is_kept = keeper.installer.current().is_some() || has_file;
         let (first, heard) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || {
             runtime.block_on(async {
@@ -147,8 +151,13 @@ impl ControlPlane {
             runtime.shutdown_timeout(Duration::from_millis(100));
         })?;
         // Without a word it goes on trying.
-        if let Ok(Err(problem)) = heard.recv_timeout(PATIENCE) {
-            return Err(problem);
+        let mut patience = PATIENCE;
+        while let Ok(word) = heard.recv_timeout(patience) {
+            match word? {
+                Word::Connected if !is_kept => patience = LOADING,
+                Word::Connected => {}
+                Word::Ready => break,
+            }
         }
         Ok(Self { stop, thread, admin })
     }
@@ -207,8 +216,16 @@ fn with_password(url: &str, password: Option<&str>) -> String {
     }
 }
 
-/// Where the first word goes: ready, or why it cannot be.
-type First = std::sync::mpsc::Sender<Result<(), ControlStartError>>;
+/// A word from the thread at its start.
+enum Word {
+    /// The database answers; the rules are being read.
+    Connected,
+    /// As ready as it can be.
+    Ready,
+}
+
+/// Where those words go, or why it cannot be.
+type First = std::sync::mpsc::Sender<Result<Word, ControlStartError>>;
 
 impl Keeper {
     async fn run(self, stopped: watch::Receiver<bool>, first: First) {

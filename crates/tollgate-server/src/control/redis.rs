@@ -11,7 +11,7 @@ use tollgate_store::Failure;
 use tollgate_store::redis::{Board, BoardListener, BoardSet, Published};
 
 use super::figures::Source;
-use super::{First, Keeper};
+use super::{First, Keeper, Word};
 
 /// How often nodes ask for the revision: pub/sub loses messages.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -177,18 +177,18 @@ impl Keeper {
     /// Gets the rules through Redis.
     pub(super) async fn follow_redis(&self, first: &First) {
         let Some(redis) = &self.redis else {
-            let _ = first.send(Ok(()));
+            let _ = first.send(Ok(Word::Ready));
             return;
         };
         if self.around.config.rules.is_some() {
-            let _ = first.send(Ok(()));
+            let _ = first.send(Ok(Word::Ready));
             return;
         }
         let board = redis.board();
         let mut listener: Option<BoardListener> = None;
         loop {
             let is_heard = self.look(&board).await;
-            let _ = first.send(Ok(()));
+            let _ = first.send(Ok(Word::Ready));
             if !is_heard {
                 listener = None;
                 tokio::time::sleep(REST).await;

@@ -43,7 +43,6 @@ pub struct Api<S> {
     config: Arc<Config>,
     /// False while the process drains: load balancers send no more.
     ready: AtomicBool,
-    openapi: Bytes,
     metrics: Metrics,
     admin: Option<Arc<Admin>>,
     /// Whether decisions are made here.
@@ -56,9 +55,8 @@ pub type Metrics = Box<dyn Fn() -> String + Send + Sync>;
 impl<S: Store + 'static> Api<S> {
     /// The API of this engine.
     pub fn new(engine: Arc<Engine<S>>, config: Arc<Config>, metrics: Metrics) -> Self {
-        let openapi = Bytes::from(openapi::document());
         let ready = AtomicBool::new(true);
-        Self { engine, config, ready, openapi, metrics, admin: None, decides: true }
+        Self { engine, config, ready, metrics, admin: None, decides: true }
     }
 
     /// The same with an admin API, and with or without decisions.
@@ -162,7 +160,7 @@ impl<S: Store + 'static> Api<S> {
             }
             "/openapi.json" => {
                 let json = HeaderValue::from_static("application/json");
-                Ok(respond::raw(StatusCode::OK, json, self.openapi.clone()))
+                Ok(respond::raw(StatusCode::OK, json, openapi::bytes()))
             }
             _ => Err(ApiError::NotFound),
         }

@@ -2,6 +2,9 @@
 
 #![expect(dead_code, reason = "the macro reads their attributes; nobody calls them")]
 
+use std::sync::LazyLock;
+
+use bytes::Bytes;
 use utoipa::OpenApi;
 
 use crate::admin::ProblemBody;
@@ -35,6 +38,12 @@ use super::wire::{
     ))
 )]
 struct Document;
+
+/// The API's description, made when it is first asked for: few ask.
+pub(crate) fn bytes() -> Bytes {
+    static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document()));
+    DOCUMENT.clone()
+}
 
 /// The API's description as JSON.
 pub fn document() -> String {
