@@ -3,6 +3,7 @@
 mod access;
 mod admin;
 mod bounds;
+mod changes;
 mod cli;
 mod clusters;
 mod decisions;
