@@ -13,7 +13,7 @@ run:  ## Start Tollgate on loopback, embedded, with the built-in rules
 build:  ## The release binary
 	$(CARGO) build --release --bin tollgate
 
-deps:  ## What the tests need beside Rust (curl, Redis, PostgreSQL, faketime), if it is missing
+deps:  ## What the tests need beside Rust (Redis, PostgreSQL, nginx, Envoy and others), if it is missing
 	@scripts/install-test-deps.sh
 
 test: deps check  ## Everything that must hold: style, lints, unit, property and end-to-end tests
@@ -44,9 +44,10 @@ soak: deps  ## The long runs: many nodes, outages, clusters; reports the worst a
 	TOLLGATE_SOAK_RUNS=20 TOLLGATE_OUTAGE_SECONDS=10 $(CARGO) test --locked --release -p tollgate-e2e -- \
 		--nocapture --test-threads=1 many_nodes outages clusters regions
 
-fuzz:  ## Whatever the API's description allows, and what it does not, sent to a real server
+fuzz:  ## What the API allows and what not, sent to a real server; then every parser, ten minutes each
 	$(CARGO) build --locked --bin tollgate
 	scripts/fuzz-api.sh
+	scripts/fuzz-parsers.sh
 
 clean:  ## Remove what was built
 	$(CARGO) clean

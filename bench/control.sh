@@ -11,7 +11,7 @@ export TOLLGATE_ADMIN_TOKEN=tgt_0123456789abcdef0123456789abcdef
 server='' took=''
 start() {
   local began; began=$(date +%s%N)
-  "$binary" serve --http 127.0.0.1:0 --data-dir "$work/data" --log-level warn >"$work/out" 2>>"$work/log" &
+  "$binary" serve --http 127.0.0.1:0 --grpc 127.0.0.1:0 --data-dir "$work/data" --log-level warn >"$work/out" 2>>"$work/log" &
   server=$!
   until grep -q listening "$work/out"; do sleep 0.005; done
   url=http://$(sed -n 's/^listening http=\([^ ]*\).*/\1/p' "$work/out")

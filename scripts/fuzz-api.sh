@@ -13,12 +13,12 @@ venv=target/fuzz-venv
 work=$(mktemp -d)
 export TOLLGATE_ADMIN_TOKEN=tgt_0123456789abcdef0123456789abcdef
 # Wrong tokens are part of what is sent.
-TOLLGATE_ADMIN_WRONG_TOKENS=1000000 "$binary" serve --http 127.0.0.1:0 --data-dir "$work/data" --log-level warn \
+TOLLGATE_ADMIN_WRONG_TOKENS=1000000 "$binary" serve --http 127.0.0.1:0 --grpc 127.0.0.1:0 --data-dir "$work/data" --log-level warn \
   >"$work/out" 2>"$work/log" &
 server=$!
 trap 'kill "$server" 2>/dev/null; wait "$server" 2>/dev/null; rm -rf "$work"' EXIT
 for _ in $(seq 100); do grep -q listening "$work/out" && break; sleep 0.1; done
-url=http://$(sed -n 's/^listening http=//p' "$work/out")
+url=http://$(sed -n 's/^listening http=\([^ ]*\).*/\1/p' "$work/out")
 
 # Streams do not end, so nobody can wait for them.
 schemathesis=$PWD/$venv/bin/schemathesis

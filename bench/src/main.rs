@@ -58,6 +58,18 @@ enum Command {
         #[arg(long, default_value_t = 3)]
         rounds: usize,
     },
+    /// T5, T8: gRPC beside HTTP, the gateway beside nginx, and how even throttling is
+    Edge {
+        /// The product's binary
+        #[arg(long)]
+        tollgate: PathBuf,
+        /// Rounds, of which the median counts
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// Only these parts
+        #[arg(long, value_enum)]
+        part: Vec<bench::edge::Part>,
+    },
     /// T10, T11: start, size, and what idling costs
     Start {
         /// The product's binary
@@ -116,6 +128,9 @@ enum Command {
         /// The document, which has the markers in it
         #[arg(long)]
         docs: Option<PathBuf>,
+        /// Whose markers: `<!-- NAME:begin -->` and `<!-- NAME:end -->`
+        #[arg(long, default_value = "bench")]
+        section: String,
     },
 }
 
@@ -129,6 +144,9 @@ fn main() {
         Command::Growth { rounds } => bench::growth::run(quick, rounds),
         Command::Flood => bench::flood::run(quick),
         Command::Http { tollgate, rounds } => bench::http::run(quick, rounds, &tollgate),
+        Command::Edge { tollgate, rounds, part } => {
+            bench::edge::run(quick, rounds, &tollgate, &part);
+        }
         Command::Start { tollgate, rounds } => bench::start::run(quick, rounds, &tollgate),
         Command::Shared { rounds } => bench::shared::run(quick, rounds),
         Command::RedisClients { rounds, threads } => {
@@ -137,8 +155,8 @@ fn main() {
         Command::Snapshot { dir, counters } => bench::start::snapshot(&dir, counters),
         Command::Profile { what, times } => bench::profile::run(what, times),
         Command::Bare { kind } => tollgate_bench::http::serve_bare(kind),
-        Command::Report { results, facts, docs } => {
-            bench::report::run(&results, &facts, docs.as_deref());
+        Command::Report { results, facts, docs, section } => {
+            bench::report::run(&results, &facts, docs.as_deref(), &section);
         }
     }
 }

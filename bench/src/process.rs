@@ -41,6 +41,8 @@ pub fn end_with_this(command: &mut Command) {
 /// A server that says `listening http=ADDR` on its first line.
 pub struct Server {
     child: Child,
+    /// Its first line.
+    said: String,
     /// Where it listens.
     pub addr: SocketAddr,
 }
@@ -53,12 +55,8 @@ impl Server {
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let addr = line
-            .split_whitespace()
-            .find_map(|word| word.strip_prefix("http="))
-            .and_then(|addr| addr.parse().ok());
-        match addr {
-            Some(addr) => Self { child, addr },
+        match address(&line, "http") {
+            Some(addr) => Self { child, said: line, addr },
             None => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -67,10 +65,20 @@ impl Server {
         }
     }
 
+    /// Where it listens under this name.
+    pub fn at(&self, name: &str) -> SocketAddr {
+        address(&self.said, name).unwrap_or_else(|| panic!("no {name} in {:?}", self.said))
+    }
+
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
+}
+
+fn address(line: &str, name: &str) -> Option<SocketAddr> {
+    let of_name = |word: &str| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok();
+    line.split_whitespace().find_map(of_name)
 }
 
 impl Drop for Server {

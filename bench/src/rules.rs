@@ -4,6 +4,9 @@ use std::fmt::Write;
 
 use tollgate_engine::Request;
 use tollgate_policy::{Attributes, Known};
+use tollgate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tollgate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use tollgate_proto::v1::AllowRequest;
 
 use crate::work;
 
@@ -111,5 +114,34 @@ impl Caller {
              \"endpoint\":\"{ENDPOINT}\",\"method\":\"POST\",\"clientType\":\"EXTERNAL\",\"cost\":1}}",
             self.user, self.tenant,
         )
+    }
+
+    /// The same as a gRPC message.
+    pub fn message(&self) -> AllowRequest {
+        AllowRequest {
+            user_id: self.user.clone(),
+            tenant_id: self.tenant.clone(),
+            model_id: MODEL.into(),
+            endpoint: ENDPOINT.into(),
+            method: "POST".into(),
+            client_type: "EXTERNAL".into(),
+            cost: Some(1),
+            ..AllowRequest::default()
+        }
+    }
+
+    /// The same as Envoy would put it.
+    pub fn descriptor(&self) -> RateLimitDescriptor {
+        let entries = [
+            ("user_id", &*self.user),
+            ("tenant_id", &*self.tenant),
+            ("model_id", MODEL),
+            ("endpoint", ENDPOINT),
+            ("method", "POST"),
+            ("client_type", "EXTERNAL"),
+        ];
+        let entry = |(key, value): (&str, &str)| Entry { key: key.into(), value: value.to_owned().into() };
+        let entries = entries.into_iter().map(entry).collect();
+        RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
     }
 }

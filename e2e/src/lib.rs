@@ -4,11 +4,13 @@ pub mod admin;
 pub mod fleet;
 pub mod http;
 pub mod server;
+pub mod upstream;
 
 pub use admin::{ADMIN, ADMIN_TOKEN, Admin};
 pub use fleet::{Answer, Fleet};
 pub use http::{Client, Response};
 pub use server::{Server, ServerBuilder};
+pub use upstream::{Arrived, Upstream};
 
 use std::time::{Duration, Instant};
 

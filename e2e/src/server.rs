@@ -35,12 +35,20 @@ pub struct ServerBuilder {
     wrapper: Vec<String>,
     env: Vec<(String, String)>,
     has_data_dir: bool,
+    command: String,
 }
 
 impl Default for ServerBuilder {
     fn default() -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        Self { dir, args: Vec::new(), wrapper: Vec::new(), env: Vec::new(), has_data_dir: true }
+        Self {
+            dir,
+            args: Vec::new(),
+            wrapper: Vec::new(),
+            env: Vec::new(),
+            has_data_dir: true,
+            command: "serve".to_owned(),
+        }
     }
 }
 
@@ -50,6 +58,12 @@ impl ServerBuilder {
         let path = self.dir.path().join("rules.yaml");
         fs::write(&path, yaml).expect("the rule file is written");
         self.arg("--rules").arg(&path.display().to_string())
+    }
+
+    /// As a gateway, on a free port.
+    pub fn gateway(mut self) -> Self {
+        "gateway".clone_into(&mut self.command);
+        self.arg("--listen").arg("127.0.0.1:0")
     }
 
     /// With a further argument.
@@ -92,7 +106,14 @@ impl ServerBuilder {
     /// Starts it and waits until it listens.
     pub fn start(self) -> Server {
         let addr = "127.0.0.1:0".parse().expect("an address");
-        let mut server = Server { builder: self, child: None, addr, admin_addr: addr };
+        let mut server = Server {
+            builder: self,
+            child: None,
+            addr,
+            admin_addr: addr,
+            grpc_addr: addr,
+            gateway_addr: addr,
+        };
         server.spawn();
         server
     }
@@ -109,7 +130,7 @@ impl ServerBuilder {
         if !self.wrapper.is_empty() {
             std::os::unix::process::CommandExt::process_group(&mut command, 0);
         }
-        command.args(["serve", "--http", "127.0.0.1:0"]);
+        command.args([self.command.as_str(), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]);
         if self.has_data_dir {
             command.arg("--data-dir").arg(self.dir.path().join("data"));
         }
@@ -126,6 +147,8 @@ pub struct Server {
     child: Option<Child>,
     addr: SocketAddr,
     admin_addr: SocketAddr,
+    grpc_addr: SocketAddr,
+    gateway_addr: SocketAddr,
 }
 
 impl Server {
@@ -164,6 +187,8 @@ impl Server {
         let addr = said("http=").filter(|_| line.starts_with("listening "));
         self.addr = addr.unwrap_or_else(|| panic!("first line {line:?}; log:\n{}", self.log()));
         self.admin_addr = said("admin=").unwrap_or(self.addr);
+        self.grpc_addr = said("grpc=").unwrap_or(self.addr);
+        self.gateway_addr = said("gateway=").unwrap_or(self.addr);
     }
 
     /// Its folder.
@@ -188,6 +213,16 @@ impl Server {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.as_ref().map_or(0, Child::id)
+    }
+
+    /// Where it serves gRPC.
+    pub fn grpc_addr(&self) -> SocketAddr {
+        self.grpc_addr
+    }
+
+    /// Where it forwards requests.
+    pub fn gateway_addr(&self) -> SocketAddr {
+        self.gateway_addr
     }
 
     /// Where it serves the admin API.

@@ -60,6 +60,13 @@ fn table() -> Vec<(&'static str, &'static str, May)> {
         ("GET", "audit", VIEW_OWN),
         ("GET", "usage/{identifier_type}/{identifier}", VIEW_OWN),
         ("POST", "usage/{identifier_type}/{identifier}/reset", OPERATE_OWN),
+        ("GET", "queue", OPERATE),
+        ("POST", "queue/{ticket}/retry", OPERATE),
+        ("DELETE", "queue/{ticket}", OPERATE),
+        ("GET", "top", VIEW),
+        ("GET", "history", VIEW_OWN),
+        ("GET", "node", VIEW),
+        ("PUT", "node/log-level", OPERATE),
         ("GET", "events", VIEW),
         ("GET", "whoami", VIEW_OWN),
         ("GET", "tokens", ADMINISTER),
@@ -287,7 +294,9 @@ fn the_first_token_is_made_and_shown_once() {
     let start = || {
         let mut command = std::process::Command::new(tollgate_e2e::server::binary());
         let data = dir.path().join("data");
-        command.args(["serve", "--http", "127.0.0.1:0", "--data-dir"]).arg(data);
+        command
+            .args(["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--data-dir"])
+            .arg(data);
         command.env_remove("TOLLGATE_ADMIN_TOKEN");
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
         command.spawn().unwrap()
@@ -296,7 +305,8 @@ fn the_first_token_is_made_and_shown_once() {
         let out = child.stdout.take().unwrap();
         let mut lines = std::io::BufRead::lines(std::io::BufReader::new(out));
         let first = lines.next().unwrap().unwrap();
-        let addr = first.strip_prefix("listening http=").unwrap().parse().unwrap();
+        let addr = first.strip_prefix("listening http=").unwrap();
+        let addr = addr.split_whitespace().next().unwrap().parse().unwrap();
         (addr, lines)
     };
     let mut child = start();

@@ -52,7 +52,7 @@ fn a_taken_port_and_wrong_rules_stop_the_start_with_reasons() {
     let start = |args: &[&str]| {
         let output = Command::new(binary())
             .arg("serve")
-            .args(["--data-dir", &dir.path().display().to_string()])
+            .args(["--data-dir", &dir.path().display().to_string(), "--grpc", "127.0.0.1:0"])
             .args(args)
             .output()
             .expect("it runs");

@@ -88,6 +88,8 @@ fn a_rule_for_a_store_that_is_not_there_is_refused() {
             "serve",
             "--http",
             "127.0.0.1:0",
+            "--grpc",
+            "127.0.0.1:0",
             "--data-dir",
             "null",
             "--redis",

@@ -1,15 +1,17 @@
 //! Real servers for tests. Nothing here is mocked: a test that needs Redis gets a Redis process of its
-//! own on a free port, a cluster of them, or a pair under Sentinel, one that needs PostgreSQL gets that,
-//! and a proxy in between when the network has to fail.
+//! own on a free port, a cluster of them, or a pair under Sentinel, one that needs PostgreSQL or
+//! Prometheus gets that, and a proxy in between when the network has to fail.
 //!
 //! All of it is synchronous and panics when something does not come about within [`PATIENCE`]. What was
 //! started is stopped when its value is dropped, and at the latest when the test's process has gone,
 //! however it went.
 
 mod cluster;
+mod edge;
 mod port;
 mod postgres;
 mod process;
+mod prometheus;
 mod proxy;
 mod redis;
 mod resp;
@@ -18,7 +20,9 @@ mod slots;
 mod tls;
 
 pub use cluster::Cluster;
+pub use edge::{Edge, EdgeKind, Neighbours, Upstream, free_addr, of_the_tools};
 pub use postgres::Postgres;
+pub use prometheus::Prometheus;
 pub use proxy::FaultProxy;
 pub use redis::{Redis, RedisBuilder};
 pub use resp::Reply;

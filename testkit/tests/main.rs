@@ -2,6 +2,7 @@
 
 mod cluster;
 mod postgres;
+mod prometheus;
 mod proxy;
 mod redis;
 mod sentinel;

@@ -10,6 +10,9 @@ use tollgate_bench::rules;
 use tollgate_engine::Engine;
 use tollgate_policy::{CLIENT_BUCKETS, ClientTiers, ListKind, RuleSet, client_bucket};
 use tollgate_server::audit::AuditTrail;
+use tollgate_server::telemetry::decisions::{
+    DecisionLog, DecisionLogOptions, LabelBounds, TopBounds, Witness, WitnessBounds,
+};
 use tollgate_store::MemoryStore;
 
 use super::decide::engine_of;
@@ -24,6 +27,26 @@ const SAMPLED: u64 = 1_000;
 /// The engine with an audit trail.
 pub fn audited(engine: Engine<MemoryStore>) -> Engine<MemoryStore> {
     engine.with_observer(Arc::new(AuditTrail::new(SAMPLED, TRAIL_BYTES, b"secret")))
+}
+
+/// The engine with everything that watches it in production: metrics, top keys, the audit trail, and a
+/// log of one in a thousand decisions.
+pub fn observed(engine: Engine<MemoryStore>) -> Engine<MemoryStore> {
+    let labels = LabelBounds { scopes: 200, models: 50, tenants: 100, label_sets: 2_000 };
+    let bounds = WitnessBounds { labels, top: TopBounds { keys: 1_000, rules: 100 } };
+    let options = DecisionLogOptions {
+        sample_allowed: SAMPLED,
+        sample_refused: SAMPLED,
+        max_per_second: 1_000,
+        is_text: false,
+    };
+    let log = DecisionLog::start(options, b"secret", Box::new(std::io::sink())).unwrap();
+    let trail = Arc::new(AuditTrail::new(SAMPLED, TRAIL_BYTES, b"secret"));
+    let witness = Witness::new(bounds, 7, b"secret", engine.clock().now());
+    let witness = witness.with_trail(Some(trail)).with_log(log.map(Arc::new));
+    // As it is under load: a few thousand decisions a second are looked at closely.
+    witness.tune(1_000_000);
+    engine.with_observer(Arc::new(witness))
 }
 
 /// An engine that lets every user pass once a minute.
@@ -58,6 +81,8 @@ pub fn run(quick: bool) {
     for (work, plain, what, goal) in [
         ("an allowed decision with audit", decision, "audited", 5.0),
         ("a refusal with audit", refusal, "refused-audited", 5.0),
+        ("an allowed decision with metrics, top keys, audit and a sampled log", decision, "observed", 5.0),
+        ("a refusal with metrics, top keys, audit and a sampled log", refusal, "refused-observed", 5.0),
         ("a decision with the tiers of a million clients", decision, "tiers", 10.0),
     ] {
         let (Some(plain), Some(more)) = (plain, instructions(what, times)) else {

@@ -19,7 +19,10 @@ pub fn tollgate(binary: &Path, dir: &Path, further: &[&str]) -> Command {
     let rules = dir.join("rules.yaml");
     std::fs::write(&rules, rules::file(3)).unwrap();
     let mut command = Command::new(binary);
-    command.arg("serve").args(["--http", "127.0.0.1:0", "--rules"]).arg(rules);
+    command
+        .arg("serve")
+        .args(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--rules"])
+        .arg(rules);
     command.arg("--data-dir").arg(dir.join("data")).args(further);
     command
 }

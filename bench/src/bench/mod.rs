@@ -3,6 +3,10 @@
 pub mod audit;
 pub mod check;
 pub mod decide;
+pub mod edge;
+mod edge_gateway;
+mod edge_grpc;
+mod edge_throttle;
 pub mod flood;
 pub mod growth;
 pub mod handler;

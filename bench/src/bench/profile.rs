@@ -32,6 +32,9 @@ pub enum What {
     Refused,
     /// The same, with an audit trail
     RefusedAudited,
+    /// The same with everything that watches.
+    Observed,
+    RefusedObserved,
     /// The HTTP handler with 1,000 rules
     Handler,
 }
@@ -54,6 +57,8 @@ pub fn run(what: What, times: usize) {
         What::Tiers => decide(audit::with_tiers(), times),
         What::Refused => decide(audit::refusing(), times),
         What::RefusedAudited => decide(audit::audited(audit::refusing()), times),
+        What::Observed => decide(audit::observed(engine(1_000)), times),
+        What::RefusedObserved => decide(audit::observed(audit::refusing()), times),
         What::Handler => {
             let (api, bodies) = (api(1_000), bodies(times));
             bodies.iter().for_each(|body| answer(&api, body));

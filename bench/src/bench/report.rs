@@ -5,9 +5,6 @@ use std::path::Path;
 
 use tollgate_bench::record::Record;
 
-const BEGIN: &str = "<!-- bench:begin -->";
-const END: &str = "<!-- bench:end -->";
-
 /// Targets in the order of their numbers; what has none comes last.
 fn order(target: &str) -> (u32, &str) {
     let digits = target.trim_start_matches('T').trim_end_matches(char::is_alphabetic);
@@ -37,7 +34,7 @@ fn records_verdict(records: &[Record], work: &str) -> &'static str {
     records.iter().find(|record| record.work == work).map_or("–", Record::verdict)
 }
 
-pub fn run(results: &Path, facts: &Path, docs: Option<&Path>) {
+pub fn run(results: &Path, facts: &Path, docs: Option<&Path>, section: &str) {
     let text = std::fs::read_to_string(results).unwrap();
     let mut records: Vec<Record> =
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -45,10 +42,11 @@ pub fn run(results: &Path, facts: &Path, docs: Option<&Path>) {
     let table = table(&records, &std::fs::read_to_string(facts).unwrap());
     println!("\n{table}");
     let Some(docs) = docs else { return };
+    let (begin, end) = (format!("<!-- {section}:begin -->"), format!("<!-- {section}:end -->"));
     let text = std::fs::read_to_string(docs).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("the document has the first marker");
-    let (_, after) = rest.split_once(END).expect("the document has the second marker");
+    let (before, rest) = text.split_once(&begin).expect("the document has the first marker");
+    let (_, after) = rest.split_once(&end).expect("the document has the second marker");
     let aside = docs.with_extension("md.new");
-    std::fs::write(&aside, format!("{before}{BEGIN}\n{table}{END}{after}")).unwrap();
+    std::fs::write(&aside, format!("{before}{begin}\n{table}{end}{after}")).unwrap();
     std::fs::rename(&aside, docs).unwrap();
 }

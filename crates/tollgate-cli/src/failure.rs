@@ -44,7 +44,7 @@ impl Failure {
         Self::Usage(error.into())
     }
 
-    const fn error(&self) -> &anyhow::Error {
+    pub(crate) const fn error(&self) -> &anyhow::Error {
         match self {
             Self::Usage(error) | Self::Failed(error) => error,
         }

@@ -2,7 +2,7 @@
 
 use tollgate_server::config::{Config, ConfigProblems, Overrides, unknown_variables};
 
-use crate::args::ConfigArgs;
+use crate::args::{ConfigArgs, GatewayArgs};
 use crate::failure::Failure;
 
 /// The configuration in force, and what is odd about it.
@@ -14,19 +14,33 @@ pub(crate) struct Ready {
 impl Ready {
     /// Loads the configuration that flags, environment and file say together.
     pub(crate) fn load(args: &ConfigArgs) -> Result<Self, ConfigProblems> {
+        Self::load_with(args, &overrides(args))
+    }
+
+    fn load_with(args: &ConfigArgs, overrides: &Overrides) -> Result<Self, ConfigProblems> {
         let file = args.config.clone().or_else(|| variable("TOLLGATE_CONFIG").map(Into::into));
-        let config = Config::load(file.as_deref(), environment(), &overrides(args))?;
+        let config = Config::load(file.as_deref(), environment(), overrides)?;
         Ok(Self { config, warnings: warnings() })
     }
 
     /// Like [`Ready::load`], for commands that cannot go on without.
     pub(crate) fn require(args: &ConfigArgs) -> Result<Self, Failure> {
-        Self::load(args).map_err(|problems| {
-            let count = problems.0.len();
-            let things = if count == 1 { "is a problem" } else { "are problems" };
-            Failure::Usage(anyhow::anyhow!("there {things} in the configuration\n{problems}"))
-        })
+        Self::load(args).map_err(|problems| wrong(&problems))
     }
+
+    /// [`Ready::require`] for the gateway, which has flags of its own.
+    pub(crate) fn require_gateway(args: &GatewayArgs) -> Result<Self, Failure> {
+        let listen = args.listen;
+        let upstream = args.upstream.clone();
+        let overrides = Overrides { listen, upstream, ..overrides(&args.config) };
+        Self::load_with(&args.config, &overrides).map_err(|problems| wrong(&problems))
+    }
+}
+
+fn wrong(problems: &ConfigProblems) -> Failure {
+    let count = problems.0.len();
+    let things = if count == 1 { "is a problem" } else { "are problems" };
+    Failure::Usage(anyhow::anyhow!("there {things} in the configuration\n{problems}"))
 }
 
 /// The variables that look like settings and are none.
@@ -43,6 +57,9 @@ pub(crate) fn warnings() -> Vec<String> {
 fn overrides(args: &ConfigArgs) -> Overrides {
     Overrides {
         http: args.http,
+        grpc: args.grpc.clone(),
+        listen: None,
+        upstream: None,
         data_dir: args.data_dir.clone(),
         rules: args.rules.clone(),
         enforcement: args.enforcement,

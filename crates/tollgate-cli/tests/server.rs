@@ -24,7 +24,8 @@ struct Server {
 impl Server {
     fn start(args: &[&str], env: &[(&str, &str)]) -> Self {
         let mut child = tollgate()
-            .args(["serve", "--http", "127.0.0.1:0", "--data-dir", "null", "--threads", "1"])
+            .args(["serve", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"])
+            .args(["--data-dir", "null", "--threads", "1"])
             .args(args)
             .envs(env.iter().copied())
             .stdout(Stdio::piped())
@@ -33,7 +34,8 @@ impl Server {
             .unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening http=").expect(&line);
+        let address = line.strip_prefix("listening http=").expect(&line);
+        let address = address.split_whitespace().next().unwrap();
         Self { url: format!("http://{address}"), child }
     }
 }
@@ -99,7 +101,7 @@ fn no_server_is_a_failure() {
 fn a_taken_address_is_a_failure() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let ran = run(&["serve", "--data-dir", "null", "--http", &address]);
+    let ran = run(&["serve", "--data-dir", "null", "--grpc", "null", "--http", &address]);
     assert_eq!(ran.code, 1);
     assert!(ran.stderr.contains("cannot listen on"), "{}", ran.stderr);
 }

@@ -19,7 +19,8 @@ pub struct Span {
 const MOST: Nanos = u64::MAX;
 
 impl Span {
-    pub(crate) const fn whole(nanos: Nanos) -> Self {
+    /// So many whole nanoseconds.
+    pub const fn whole(nanos: Nanos) -> Self {
         Self { nanos, part: 0 }
     }
 

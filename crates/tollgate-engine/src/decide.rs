@@ -6,11 +6,13 @@ use smallvec::SmallVec;
 use tollgate_core::{Examination, Nanos, Outcome, SlotId};
 use tollgate_policy::{Known, Listed, NoMatch};
 use tollgate_store::{Charge, Claim, Decided, Mode, Outcomes, Store, passes};
+use tracing::{Instrument as _, trace_span};
 
 use crate::answer::{Answer, shape};
 use crate::decision::Decision;
 use crate::idempotency::Place;
 use crate::lines::{Lines, Stores, charge, collect, new_slot};
+use crate::observer::{TRACE_TARGET, is_traced};
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
 use crate::{ActiveRules, Enforcement, Engine, EngineError};
@@ -58,7 +60,11 @@ impl<S: Store> Engine<S> {
         decision: &mut Decision<'r>,
     ) -> Result<(), EngineError> {
         let mut lines = Lines::new();
-        self.prepare(rules, request, decision, &mut lines);
+        {
+            let _resolve =
+                is_traced().then(|| trace_span!(target: TRACE_TARGET, "resolve").entered());
+            self.prepare(rules, request, decision, &mut lines);
+        }
         if !lines.is_empty() {
             self.check(request, &lines, mode, answered, decision).await?;
         }
@@ -75,6 +81,7 @@ impl<S: Store> Engine<S> {
         lines: &mut Lines<'r>,
     ) {
         decision.now = self.clock.now();
+        decision.asked_at = decision.now;
         if self.enforcement() == Enforcement::Off {
             decision.reason = Reason::EnforcementOff;
             return;
@@ -116,7 +123,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// In shadow a refusal is only reported.
-    fn relax(&self, decision: &mut Decision<'_>) {
+    pub(crate) fn relax(&self, decision: &mut Decision<'_>) {
         if self.enforcement() == Enforcement::Shadow {
             decision.is_shadow = true;
             if !decision.is_allowed() {
@@ -156,7 +163,14 @@ impl<S: Store> Engine<S> {
                 // again; the figures are those of now.
                 let mode = if answered.is_some() { Mode::Peek } else { mode };
                 let request = tollgate_store::Request { charges: &charges, mode };
-                self.store.decide(&[request], decision.now, &mut outcomes).await?
+                let asked = [request];
+                let decided = self.store.decide(&asked, decision.now, &mut outcomes);
+                if is_traced() {
+                    let span = trace_span!(target: TRACE_TARGET, "store", limits = charges.len());
+                    Box::pin(decided).instrument(span).await?
+                } else {
+                    decided.await?
+                }
             }
         };
         let passes = answered.is_some() || passes(&charges, &outcomes);
@@ -294,7 +308,13 @@ impl<S: Store> Engine<S> {
             let mode = Mode::Charge;
             let together: Vec<_> =
                 charges.iter().map(|charges| tollgate_store::Request { charges, mode }).collect();
-            let decided = self.store.decide(&together, self.clock.now(), &mut outcomes).await;
+            let decided = self.store.decide(&together, self.clock.now(), &mut outcomes);
+            let decided = if is_traced() {
+                let span = trace_span!(target: TRACE_TARGET, "store", requests = together.len());
+                Box::pin(decided).instrument(span).await
+            } else {
+                decided.await
+            };
             let mut at = 0;
             let passed = charges.iter().map(|charges| {
                 let own = outcomes.get(at..at + charges.len()).unwrap_or_default();
@@ -343,7 +363,7 @@ fn settle<'r>(
         if decided.each.is_some() {
             tell_by(&mut outcome, decided.of(first + index), decision.now);
         }
-        let figures = (line.quota.quota(), line.quota.capacity(), line.cost);
+        let figures = (line.quota, line.cost);
         let (rule, limit, role) = (line.rule, line.limit, line.role);
         decision.scopes.push(Decision::scope(rule, limit, figures, role, outcome, line.applied));
     }
@@ -351,7 +371,7 @@ fn settle<'r>(
 }
 
 /// Tells instants of one clock by another, so that what lies ahead lies as far ahead.
-fn tell_by(outcome: &mut Outcome, from: Nanos, to: Nanos) {
+pub(crate) fn tell_by(outcome: &mut Outcome, from: Nanos, to: Nanos) {
     let told = |at: Nanos| at.saturating_sub(from).saturating_add(to);
     outcome.status.reset_at = told(outcome.status.reset_at);
     if let Examination::Refuse { retry_at: Some(at) } = &mut outcome.examination {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use smallvec::SmallVec;
-use tollgate_core::{Examination, Nanos, Outcome, SlotId};
+use tollgate_core::{Examination, Limit, Nanos, Outcome, SlotId};
 use tollgate_policy::{Action, Applied, KeyPart, Known, Resolution, Rule, RuleLimit};
 use tollgate_store::{Degraded, Fallback, Role};
 
@@ -26,11 +26,17 @@ pub struct Scope<'r> {
     pub role: Role,
     /// How it stands.
     pub outcome: Outcome,
+    /// The limit as it holds for this request.
+    pub(crate) exact: &'r Limit,
     /// Which applied rule it belongs to, in the decision's list.
     applied: u32,
 }
 
 impl Scope<'_> {
+    pub(crate) const fn applied(&self) -> u32 {
+        self.applied
+    }
+
     /// Whether this limit had no room.
     pub const fn refuses(&self) -> bool {
         !self.outcome.examination.admits()
@@ -99,6 +105,8 @@ pub struct Decision<'r> {
     pub(crate) deciding: Option<u32>,
     /// What was said of a deny- or allow-listed caller.
     pub(crate) note: Option<&'r str>,
+    /// When it was asked for, by this node's clock.
+    pub(crate) asked_at: Nanos,
 }
 
 impl<'r> Decision<'r> {
@@ -118,6 +126,7 @@ impl<'r> Decision<'r> {
             scopes: Scopes::new(),
             deciding: None,
             note: None,
+            asked_at: 0,
         }
     }
 
@@ -186,6 +195,17 @@ impl<'r> Decision<'r> {
     /// The key of a scope's counter as name=value pairs; API keys are not shown.
     pub fn describe_key(&self, scope: &Scope<'r>) -> String {
         applied(&self.resolution, scope.applied).map(describe_key).unwrap_or_default()
+    }
+
+    /// The parts of the key of a scope's counter, name and value. API keys are among them.
+    pub fn key_parts(&self, scope: &Scope<'r>) -> impl Iterator<Item = (&'r str, &'r str)> {
+        let applied = applied(&self.resolution, scope.applied);
+        applied.into_iter().flat_map(key_parts)
+    }
+
+    /// The values that name a scope's counter, in the rule's order. API keys are among them.
+    pub fn key_values(&self, scope: &Scope<'r>) -> &[&'r str] {
+        applied(&self.resolution, scope.applied).map(|one| one.key.as_slice()).unwrap_or_default()
     }
 
     /// What happened, in a sentence for people.
@@ -358,13 +378,13 @@ impl<'r> Decision<'r> {
     pub(crate) fn scope(
         rule: &'r Rule,
         limit: &'r RuleLimit,
-        figures: (u64, u64, u64),
+        (exact, cost): (&'r Limit, u64),
         role: Role,
         outcome: Outcome,
         applied: u32,
     ) -> Scope<'r> {
-        let (quota, capacity, cost) = figures;
-        Scope { rule, limit, quota, capacity, cost, role, outcome, applied }
+        let (quota, capacity) = (exact.quota(), exact.capacity());
+        Scope { rule, limit, quota, capacity, cost, role, outcome, exact, applied }
     }
 }
 
@@ -385,18 +405,21 @@ fn window_text(limit: &RuleLimit) -> String {
     }
 }
 
-fn describe_key(applied: &Applied<'_, '_>) -> String {
+fn describe_key<'r>(applied: &Applied<'r, 'r>) -> String {
     let mut text = String::new();
-    let mut values = applied.key.iter();
-    for part in &applied.rule.key {
-        let (name, value) = match part {
-            KeyPart::Client => (values.next().copied(), values.next().copied()),
-            named => (Some(named.name()), values.next().copied()),
-        };
-        let (Some(name), Some(value)) = (name, value) else { break };
+    for (name, value) in key_parts(applied) {
         let separator = if text.is_empty() { "" } else { ", " };
         let shown = if name == Known::ApiKey.name() { "(hidden)" } else { value };
         let _ = write!(text, "{separator}{name}={shown}");
     }
     text
+}
+
+/// A key as names and values. A client's key says first which of its attributes it is.
+fn key_parts<'r>(applied: &Applied<'r, 'r>) -> impl Iterator<Item = (&'r str, &'r str)> {
+    let mut values = applied.key.iter().copied();
+    applied.rule.key.iter().map_while(move |part| match part {
+        KeyPart::Client => Some((values.next()?, values.next()?)),
+        named => Some((named.name(), values.next()?)),
+    })
 }

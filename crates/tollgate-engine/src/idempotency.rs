@@ -42,7 +42,8 @@ pub(crate) struct Remembered {
 struct KeptScope {
     rule: String,
     limit: usize,
-    figures: (u64, u64, u64),
+    exact: tollgate_core::Limit,
+    cost: u64,
     role: tollgate_store::Role,
     outcome: tollgate_core::Outcome,
 }
@@ -57,7 +58,8 @@ impl Remembered {
                 .iter()
                 .position(|limit| std::ptr::eq(limit, scope.limit))
                 .unwrap_or(0),
-            figures: (scope.quota, scope.capacity, scope.cost),
+            exact: scope.exact.clone(),
+            cost: scope.cost,
             role: scope.role,
             outcome: scope.outcome,
         };
@@ -86,7 +88,14 @@ impl Remembered {
             let Some(rule) = set.rule(&kept.rule).or(default) else { continue };
             let Some(limit) = rule.limits.get(kept.limit) else { continue };
             let (role, outcome) = (kept.role, kept.outcome);
-            scopes.push(Decision::scope(rule, limit, kept.figures, role, outcome, u32::MAX));
+            scopes.push(Decision::scope(
+                rule,
+                limit,
+                (&kept.exact, kept.cost),
+                role,
+                outcome,
+                u32::MAX,
+            ));
         }
         let mut decision = Decision::pending(self.rules.version);
         (decision.verdict, decision.reason) = (self.verdict, self.reason);

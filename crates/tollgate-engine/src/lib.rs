@@ -11,8 +11,10 @@ mod decision;
 mod idempotency;
 mod lines;
 mod observer;
+mod receipts;
 mod request;
 mod reset;
+mod together;
 mod verdict;
 
 use std::sync::Arc;
@@ -25,8 +27,10 @@ use tollgate_store::{Store, StoreError};
 pub use clock::{Clock, ManualClock, SharedClock, SystemClock};
 pub use decision::{Decision, Scope, Warning};
 pub use idempotency::REMEMBERED_FOR;
-pub use observer::Observer;
+pub use observer::{Observer, TRACE_TARGET};
+pub use receipts::Receipts;
 pub use request::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Request, RequestError, Validated};
+pub use together::{Hits, LimitOverride, OVERRIDE_WINDOWS, Part, Together};
 pub use verdict::{Reason, Verdict};
 
 /// Whether refusals are enforced.

@@ -100,7 +100,7 @@ impl<'a> Stores<'a> {
     }
 
     #[inline]
-    fn home(&self, rule: &Rule, key: &[&str]) -> Home {
+    pub(crate) fn home(&self, rule: &Rule, key: &[&str]) -> Home {
         if self.names.is_empty() {
             return Home::default();
         }

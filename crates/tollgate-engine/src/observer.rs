@@ -1,14 +1,27 @@
 //! Who is told of decisions.
 
+use tollgate_core::Nanos;
+
 use crate::{Decision, Engine, Request};
+
+/// The target of the spans that traces are made of. They have the lowest level, so that logs do not take
+/// them for their own.
+pub const TRACE_TARGET: &str = "tollgate_trace";
+
+/// Whether somebody may want spans of the lowest level: one comparison, so that nobody else pays for them.
+#[inline]
+pub(crate) fn is_traced() -> bool {
+    tracing::level_filters::LevelFilter::current() == tracing::level_filters::LevelFilter::TRACE
+}
 
 /// Is told of every decision that was made for good: each once, and none that charged nothing because
 /// it was only asked what would happen.
 ///
 /// It is called on the road of a request, so it must neither wait nor do much.
 pub trait Observer: Send + Sync {
-    /// A decision was made about a request.
-    fn decided(&self, request: &Request<'_>, decision: &Decision<'_>);
+    /// A decision was made about a request. `took` reads the clock and says how long that was, for
+    /// those who want to know.
+    fn decided(&self, request: &Request<'_>, decision: &Decision<'_>, took: &dyn Fn() -> Nanos);
 }
 
 impl<S> Engine<S> {
@@ -22,7 +35,8 @@ impl<S> Engine<S> {
     #[inline]
     pub(crate) fn tell(&self, request: &Request<'_>, decision: &Decision<'_>) {
         if let Some(observer) = &self.observer {
-            observer.decided(request, decision);
+            let took = || self.clock.now().saturating_sub(decision.asked_at);
+            observer.decided(request, decision, &took);
         }
     }
 }

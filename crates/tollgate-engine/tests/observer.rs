@@ -12,7 +12,7 @@ use tollgate_store::{MemoryStore, Mode};
 struct Notes(Mutex<Vec<String>>);
 
 impl Observer for Notes {
-    fn decided(&self, request: &Request<'_>, decision: &Decision<'_>) {
+    fn decided(&self, request: &Request<'_>, decision: &Decision<'_>, _: &dyn Fn() -> u64) {
         let user = request.attributes.get(Known::UserId).unwrap_or("-");
         self.0.lock().unwrap().push(format!("{user} {}", decision.verdict.name()));
     }

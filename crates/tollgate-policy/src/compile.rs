@@ -49,7 +49,9 @@ fn check(file: &RuleFile, report: &mut Report) -> Parts {
     let default = default_rule(&file.default);
     let scopes = file.rules.iter().filter_map(scope_of);
     let scopes = scopes.chain(default.as_ref().map(|_| DEFAULT_SCOPE)).collect();
-    let context = Context { tiers: tier_names, scopes };
+    let ids = file.rules.iter().filter_map(|raw| raw.rule_id.as_ref());
+    let ids = ids.map(|id| id.value.as_str()).collect();
+    let context = Context { tiers: tier_names, scopes, ids };
     check_ids(file, default.is_some(), report);
     let (mut rules, mut inactive) = (Vec::new(), Vec::new());
     for raw in &file.rules {

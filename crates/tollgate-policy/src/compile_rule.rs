@@ -27,7 +27,12 @@ pub(crate) struct Context<'f> {
     pub(crate) tiers: Option<HashSet<&'f str>>,
     /// The scopes that some rule has.
     pub(crate) scopes: HashSet<&'f str>,
+    /// The ids of the rules.
+    pub(crate) ids: HashSet<&'f str>,
 }
+
+/// What an entry of `overrides` begins with that names a rule instead of a scope.
+pub(crate) const RULE_PREFIX: &str = "rule:";
 
 /// Checks a rule. The result is whole only if nothing was reported.
 pub(crate) fn compile_rule(
@@ -211,7 +216,17 @@ fn consistency(raw: &RawRule, report: &mut Report) -> Consistency {
 fn overrides(raw: &RawRule, own: &str, context: &Context<'_>, report: &mut Report) -> Vec<String> {
     let mut scopes = Vec::new();
     for scope in raw.overrides.iter().flat_map(|list| &list.value) {
-        if scope.value == own {
+        if let Some(id) = scope.value.strip_prefix(RULE_PREFIX) {
+            let is_own = raw.rule_id.as_ref().is_some_and(|own| own.value == id);
+            if is_own || !context.ids.contains(id) {
+                let short: String = id.chars().take(64).collect();
+                let message =
+                    format!("there is no other rule {short:?}; correct the id or remove it");
+                report.add(scope.at, Some("overrides"), message);
+            } else {
+                scopes.push(scope.value.clone());
+            }
+        } else if scope.value == own {
             let message = "names the rule's own scope; rules of one scope are alternatives anyway";
             report.add(scope.at, Some("overrides"), message);
         } else if !context.scopes.contains(scope.value.as_str()) {

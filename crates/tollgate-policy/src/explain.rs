@@ -1,6 +1,5 @@
 //! Why a request meets the rules that it meets, and not others.
 
-use hashbrown::HashMap;
 use tollgate_core::Nanos;
 
 use crate::matcher::{Fit, Seen};
@@ -183,14 +182,13 @@ fn judge<'s>(
     let mut applying = Vec::new();
     for winners in [enforced, observed] {
         let stays = without_overridden(winners);
-        let mut replaced_by: HashMap<u32, &'s str> = HashMap::new();
-        for (winner, _) in winners.iter().zip(&stays).filter(|(_, stays)| **stays) {
-            for scope in &winner.rank.overrides {
-                replaced_by.entry(*scope).or_insert(&winner.rule.id);
-            }
-        }
+        let replaced_by = |replaced: &Match<'s>| {
+            let staying = winners.iter().zip(&stays).filter(|(_, stays)| **stays);
+            let mut by = staying.filter(|(winner, _)| winner.rank.replaces(replaced.rank));
+            by.next().map(|(winner, _)| winner.rule.id.as_str())
+        };
         for (winner, stays) in winners.iter().zip(&stays) {
-            match replaced_by.get(&winner.rank.scope) {
+            match replaced_by(winner) {
                 Some(by) if !stays => {
                     others.push(explained(winner.rule, RuleVerdict::Replaced { by }));
                 }

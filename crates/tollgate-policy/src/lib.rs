@@ -20,6 +20,7 @@ mod compile_rule;
 mod explain;
 mod fields;
 mod grants;
+mod import_envoy;
 mod index;
 mod json;
 mod lists;
@@ -53,6 +54,7 @@ pub use compile_matcher::{MAX_KEY_PARTS, MAX_PATTERNS, MAX_VALUES};
 pub use compile_rule::{DEFAULT_OVERSHOOT_PPM, MAX_DELAY_MS, hit_reason};
 pub use explain::{Explained, Explanation, RuleVerdict, TierSource};
 pub use grants::Grant;
+pub use import_envoy::{MAX_IMPORT_DEPTH, descriptor_name, import_envoy};
 pub use lists::{ListEntry, ListKind, Listed};
 pub use model::{
     Action, Consistency, IdentifierType, KeyPart, NoMatch, OnStoreFailure, Quota, Rule, RuleLimit,

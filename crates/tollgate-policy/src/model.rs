@@ -2,6 +2,7 @@
 
 use tollgate_core::{Limit, Nanos};
 
+use crate::compile_rule::RULE_PREFIX;
 use crate::grants::RuleGrants;
 use crate::matcher::{Costs, Matcher};
 use crate::{KeyPlaces, Known};
@@ -265,6 +266,14 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// Whether this rule, where it applies, replaces the other: its scope, or it alone.
+    pub fn replaces(&self, other: &Self) -> bool {
+        self.overrides.iter().any(|named| match named.strip_prefix(RULE_PREFIX) {
+            Some(id) => id == other.id,
+            None => *named == other.scope,
+        })
+    }
+
     /// True where the counter belongs to someone, not to all.
     pub fn is_keyed_by_identity(&self) -> bool {
         self.key.iter().any(KeyPart::is_identity)

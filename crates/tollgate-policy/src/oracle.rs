@@ -49,14 +49,14 @@ impl RuleSet {
             let free = undecided
                 .iter()
                 .copied()
-                .find(|rule| !undecided.iter().any(|other| other.overrides.contains(&rule.scope)));
+                .find(|rule| !undecided.iter().any(|other| other.replaces(rule)));
             let most_specific = undecided
                 .iter()
                 .copied()
                 .reduce(|best, rule| if beats(rule, best, seen) { rule } else { best });
             let Some(rule) = free.or(most_specific) else { break };
             kept.push(rule);
-            undecided.retain(|other| other.id != rule.id && !rule.overrides.contains(&other.scope));
+            undecided.retain(|other| other.id != rule.id && !rule.replaces(other));
         }
         winners.into_iter().filter(|rule| kept.iter().any(|kept| kept.id == rule.id)).collect()
     }

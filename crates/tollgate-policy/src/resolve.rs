@@ -49,6 +49,19 @@ pub(crate) struct Rank {
     pub(crate) is_log_only: bool,
     /// The places of the scopes it replaces.
     pub(crate) overrides: Vec<u32>,
+    /// The places of the ids of single rules it replaces.
+    pub(crate) replaced_rules: Vec<u32>,
+}
+
+impl Rank {
+    /// Whether this rule, where it applies, replaces the other.
+    pub(crate) fn replaces(&self, other: &Self) -> bool {
+        self.overrides.contains(&other.scope) || self.replaced_rules.contains(&other.id)
+    }
+
+    fn replaces_nothing(&self) -> bool {
+        self.overrides.is_empty() && self.replaced_rules.is_empty()
+    }
 }
 
 impl Match<'_> {
@@ -146,7 +159,7 @@ fn settle<'s, 'a>(
     seen: &Seen<'_, 'a>,
     mut keep: impl FnMut(Applied<'s, 'a>),
 ) {
-    if winners.iter().all(|winner| winner.rank.overrides.is_empty()) {
+    if winners.iter().all(|winner| winner.rank.replaces_nothing()) {
         for winner in winners {
             keep(apply(winner.rule, winner.fit, seen));
         }
@@ -174,7 +187,7 @@ pub(crate) fn without_overridden(winners: &[Match<'_>]) -> SmallVec<[bool; 12]> 
             let mut replaced_by = winners
                 .iter()
                 .zip(&stays)
-                .filter(|(other, _)| other.rank.overrides.contains(&winner.rank.scope))
+                .filter(|(other, _)| other.rank.replaces(winner.rank))
                 .map(|(_, stays)| *stays);
             let verdict = if replaced_by.clone().any(|stays| stays == Some(true)) {
                 Some(false)

@@ -160,7 +160,7 @@ fn rule_fields() -> Value {
         "priority": {"description": "Decides between equally specific rules; higher wins. Default 0.", "type": "integer"},
         "is_active": {"description": "false: as if it were not there.", "type": "boolean"},
         "applies_to": {"$ref": "#/$defs/applies_to"},
-        "overrides": texts("Scopes that this rule, where it applies, replaces."),
+        "overrides": texts("Scopes that this rule, where it applies, replaces; rule:<rule_id> replaces that rule alone."),
         "starts_at": instant("It applies from then on."),
         "ends_at": instant("It applies until then.")
     })

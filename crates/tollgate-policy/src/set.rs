@@ -5,6 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use tollgate_core::Nanos;
 
+use crate::compile_rule::RULE_PREFIX;
 use crate::index::Index;
 use crate::lists::{List, parse_address};
 use crate::model::STANDARD_SCOPES;
@@ -147,6 +148,17 @@ impl RuleSet {
         &self.grants
     }
 
+    /// Whether some rule names this domain.
+    pub fn knows_domain(&self, domain: &str) -> bool {
+        let names = |rule: &Rule| {
+            let mut lists = rule.matcher.known.iter();
+            lists.any(|(known, values)| {
+                *known == Known::Domain && values.iter().any(|value| **value == *domain)
+            })
+        };
+        self.rules.iter().any(names)
+    }
+
     /// A hash of the content: the same for files that differ in comments, layout or the order of
     /// fields only.
     pub fn digest(&self) -> u64 {
@@ -173,6 +185,13 @@ fn ranks(rules: &[Rule]) -> Vec<Rank> {
         id: ids.binary_search(&rule.id.as_str()).unwrap_or(0) as u32,
         is_log_only: rule.is_log_only(),
         overrides: rule.overrides.iter().filter_map(|scope| place_of(scope)).collect(),
+        replaced_rules: rule
+            .overrides
+            .iter()
+            .filter_map(|named| named.strip_prefix(RULE_PREFIX))
+            .filter_map(|id| ids.binary_search(&id).ok())
+            .map(|place| place as u32)
+            .collect(),
     };
     rules.iter().map(rank).collect()
 }

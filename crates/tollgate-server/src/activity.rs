@@ -12,7 +12,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 
 /// How every HTTP/2 connection begins.
@@ -28,6 +27,8 @@ pub(crate) struct Activity {
     /// Part of a request's head has arrived.
     in_head: AtomicBool,
     is_http2: AtomicBool,
+    /// What is written waits for the client to read.
+    is_blocked: AtomicBool,
 }
 
 impl Activity {
@@ -48,6 +49,15 @@ impl Activity {
         let is_head = !self.is_http2.load(Ordering::Relaxed);
         // A byte now and then must not keep a head alive: only its first one counts.
         if is_head && !self.in_head.swap(true, Ordering::Relaxed) {
+            self.changed();
+        }
+    }
+
+    fn written(&self, is_pending: bool) {
+        if is_pending {
+            self.is_blocked.store(true, Ordering::Relaxed);
+        } else if self.is_blocked.load(Ordering::Relaxed) {
+            self.is_blocked.store(false, Ordering::Relaxed);
             self.changed();
         }
     }
@@ -74,34 +84,52 @@ impl Drop for Busy<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Endless;
 
-/// A body that keeps its connection busy until it ends or is dropped.
-pub(crate) struct BusyBody {
-    body: axum::body::Body,
-    activity: Arc<Activity>,
-}
+/// Keeps a connection busy until it is dropped.
+struct BusyUntilDropped(Arc<Activity>);
 
-impl BusyBody {
-    pub(crate) fn new(body: axum::body::Body, activity: Arc<Activity>) -> Self {
-        activity.busy.fetch_add(1, Ordering::Relaxed);
-        Self { body, activity }
-    }
-}
-
-impl Drop for BusyBody {
+impl Drop for BusyUntilDropped {
     fn drop(&mut self) {
-        drop(Busy(&self.activity));
+        drop(Busy(&self.0));
     }
 }
 
-impl http_body::Body for BusyBody {
-    type Data = bytes::Bytes;
-    type Error = axum::Error;
+pin_project_lite::pin_project! {
+    /// A body that may keep its connection busy until it ends or is dropped.
+    pub(crate) struct BusyBody<B> {
+        #[pin]
+        body: B,
+        busy: Option<BusyUntilDropped>,
+    }
+}
+
+impl<B> BusyBody<B> {
+    /// Keeps the connection of this activity, if any, busy.
+    pub(crate) fn new(body: B, activity: Option<Arc<Activity>>) -> Self {
+        let busy = activity.map(|activity| {
+            activity.busy.fetch_add(1, Ordering::Relaxed);
+            BusyUntilDropped(activity)
+        });
+        Self { body, busy }
+    }
+}
+
+impl<B: http_body::Body> http_body::Body for BusyBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        self.project().body.poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -119,13 +147,16 @@ pub(crate) async fn watch(
         tokio::time::sleep(tick).await;
         let Some(activity) = activity.upgrade() else { return };
         let changes = activity.changes.load(Ordering::Relaxed);
-        if activity.busy.load(Ordering::Relaxed) > 0 || known != Some(changes) {
+        // An answer that nobody reads holds what it came from, however busy it is.
+        let is_blocked = activity.is_blocked.load(Ordering::Relaxed);
+        let is_busy = activity.busy.load(Ordering::Relaxed) > 0 && !is_blocked;
+        if is_busy || known != Some(changes) {
             known = Some(changes);
             quiet = Duration::ZERO;
             continue;
         }
         quiet += tick;
-        let in_head = activity.in_head.load(Ordering::Relaxed);
+        let in_head = !is_blocked && activity.in_head.load(Ordering::Relaxed);
         if quiet >= if in_head { head_limit } else { idle_limit } {
             tracing::debug!(in_head, "a quiet connection was cut");
             connection.abort();
@@ -135,18 +166,18 @@ pub(crate) async fn watch(
 }
 
 /// A stream that tells its activity what it receives.
-pub(crate) struct WatchedStream {
-    stream: TcpStream,
+pub(crate) struct WatchedStream<T> {
+    stream: T,
     activity: Arc<Activity>,
 }
 
-impl WatchedStream {
-    pub(crate) const fn new(stream: TcpStream, activity: Arc<Activity>) -> Self {
+impl<T> WatchedStream<T> {
+    pub(crate) const fn new(stream: T, activity: Arc<Activity>) -> Self {
         Self { stream, activity }
     }
 }
 
-impl AsyncRead for WatchedStream {
+impl<T: AsyncRead + Unpin> AsyncRead for WatchedStream<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -161,13 +192,15 @@ impl AsyncRead for WatchedStream {
     }
 }
 
-impl AsyncWrite for WatchedStream {
+impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedStream<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.activity.written(polled.is_pending());
+        polled
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -187,6 +220,8 @@ impl AsyncWrite for WatchedStream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.activity.written(polled.is_pending());
+        polled
     }
 }

@@ -1,17 +1,29 @@
 //! Tollgate as a service: HTTP, configuration, and the life of the process.
 
+// The road from a gateway's socket to a Redis is one future, and deep.
+#![recursion_limit = "256"]
+
 mod activity;
 mod admin;
 pub mod audit;
 mod background;
 pub mod config;
 mod control;
+mod edge;
+pub mod envoy;
+pub mod grpc;
 pub mod http;
+mod inside;
 mod listen;
+mod log_level;
 mod reload;
 mod serve;
+mod shards;
 mod stores;
-mod telemetry;
+pub mod telemetry;
+mod tls;
+mod workers;
 
 pub use control::{ControlStartError, migrate};
-pub use serve::{ServeError, run};
+pub use log_level::on_log_level;
+pub use serve::{ServeError, run, run_gateway};

@@ -1,29 +1,39 @@
 //! Listeners and their connections.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http::{Request, Response};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
+use sha2::{Digest as _, Sha256};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
-use tollgate_store::Store;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tollgate_gateway::FramingWatch;
 
-use crate::activity::{self, Activity, BusyBody, Endless, WatchedStream};
-use crate::config::Config;
-use crate::http::Api;
+use crate::activity::{self, Activity, BusyBody, WatchedStream};
+use crate::config::Limits;
+use crate::tls::{Stream, Tls};
 
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
 
 /// Concurrent requests of one HTTP/2 connection.
 const MAX_STREAMS: u32 = 256;
+
+/// HTTP/2 streams that a client may open and cancel before they are answered; one more ends its
+/// connection.
+const MAX_RESET_STREAMS: usize = 32;
 
 /// How long a listener rests when the system gives it no connection (out of file handles, say).
 const REST: Duration = Duration::from_millis(50);
@@ -34,6 +44,49 @@ const FAILURES_PER_WARNING: u64 = 200;
 /// What a connection gets that is one too many.
 const TOO_MANY: &str =
     r#"{"error":{"code":"TOO_MANY_CONNECTIONS","message":"try again in a moment"}}"#;
+
+/// Who is connected, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Connection {
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) is_tls: bool,
+    /// The SHA-256 of the certificate that the client has shown, if it is one of ours.
+    pub(crate) client_certificate: Option<[u8; 32]>,
+    /// Whether what was sent can be read in two ways, where that is watched.
+    pub(crate) framing: Option<Arc<FramingWatch>>,
+    /// Its place among the connections, where it may outlive its HTTP.
+    pub(crate) permit: Option<Arc<OwnedSemaphorePermit>>,
+}
+
+/// Answers the requests of a listener.
+pub(crate) trait Answer: Send + Sync + 'static {
+    type Body: http_body::Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>
+        + Send
+        + 'static;
+
+    /// Whether connections may become something else than HTTP.
+    const UPGRADES: bool = false;
+
+    fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        connection: Connection,
+    ) -> impl Future<Output = Response<Self::Body>> + Send;
+
+    /// Whether the body of this answer keeps its connection busy until it ends.
+    fn is_endless(response: &Response<Self::Body>) -> bool;
+}
+
+/// What all connections of a listener share.
+#[derive(Clone)]
+pub(crate) struct Door {
+    pub(crate) limits: Limits,
+    pub(crate) slots: Arc<Semaphore>,
+    pub(crate) tls: Option<Arc<Tls>>,
+    /// Whether HTTP/1 is not spoken.
+    pub(crate) http2_only: bool,
+}
 
 /// One socket per worker on the same port; the kernel spreads connections among them.
 pub(crate) fn bind(addr: SocketAddr, workers: usize) -> io::Result<Vec<std::net::TcpListener>> {
@@ -58,16 +111,16 @@ fn socket(addr: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> {
 }
 
 /// Accepts connections until told to stop, then lets those under way finish.
-pub(crate) async fn accept<S: Store + 'static>(
+pub(crate) async fn accept<A: Answer>(
     listener: std::net::TcpListener,
-    api: Arc<Api<S>>,
-    config: Arc<Config>,
-    slots: Arc<Semaphore>,
+    answers: Arc<A>,
+    door: Door,
     mut stop: watch::Receiver<bool>,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let builder = connection_builder(&config);
-    let graceful = GracefulShutdown::new();
+    let local = listener.local_addr()?;
+    let builder = Arc::new(connection_builder(&door));
+    let graceful = Arc::new(GracefulShutdown::new());
     let mut failures = 0_u64;
     loop {
         let accepted = tokio::select! {
@@ -86,54 +139,131 @@ pub(crate) async fn accept<S: Store + 'static>(
                 continue;
             }
         };
-        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
-            tokio::spawn(turn_away(stream));
+        let Ok(slot) = Arc::clone(&door.slots).try_acquire_owned() else {
+            tokio::spawn(turn_away(stream, door.tls.is_some() || door.http2_only));
             continue;
         };
         // Without it small answers may wait for an acknowledgement.
         let _ = stream.set_nodelay(true);
-        let activity = Arc::new(Activity::default());
-        let watched = Arc::downgrade(&activity);
-        let io = TokioIo::new(WatchedStream::new(stream, Arc::clone(&activity)));
-        let api = Arc::clone(&api);
-        let service = service_fn(move |request| {
-            let (api, activity) = (Arc::clone(&api), Arc::clone(&activity));
-            async move {
-                let _busy = activity.request();
-                let mut answer = api.answer(request, Some(peer.ip())).await;
-                if let Ok(response) = &mut answer
-                    && response.extensions().get::<Endless>().is_some()
-                {
-                    let body = std::mem::take(response.body_mut());
-                    let body = BusyBody::new(body, Arc::clone(&activity));
-                    *response.body_mut() = axum::body::Body::new(body);
+        let Some(tls) = &door.tls else {
+            let to = (peer, local);
+            serve(Stream::Plain(stream), to, &answers, &door, &builder, &graceful, slot);
+            continue;
+        };
+        let (tls, answers, door) = (Arc::clone(tls), Arc::clone(&answers), door.clone());
+        let (builder, watching) = (Arc::clone(&builder), Arc::downgrade(&graceful));
+        tokio::spawn(async move {
+            let greeted = tokio::time::timeout(door.limits.header_timeout, tls.accept(stream));
+            match (greeted.await, watching.upgrade()) {
+                (Ok(Ok(stream)), Some(graceful)) => {
+                    serve(stream, (peer, local), &answers, &door, &builder, &graceful, slot);
                 }
-                answer
+                (Ok(Err(error)), _) => tracing::debug!(%error, "no TLS with a client"),
+                _ => tracing::debug!("a client did not greet in time"),
             }
         });
-        let connection = builder.serve_connection(io, service).into_owned();
-        let connection = graceful.watch(connection);
-        let task = tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection ended early");
-            }
-            drop(slot);
-        });
-        let limits = &config.limits;
-        let (head, idle) = (limits.header_timeout, limits.idle_timeout);
-        tokio::spawn(activity::watch(watched, task.abort_handle(), head, idle));
     }
     drop(listener);
-    let drained = tokio::time::timeout(config.limits.drain_timeout, graceful.shutdown());
+    // Greetings under way hold no share of it for longer than it takes to begin serving.
+    let graceful = loop_until_sole(graceful).await;
+    let drained = tokio::time::timeout(door.limits.drain_timeout, graceful.shutdown());
     if drained.await.is_err() {
         tracing::warn!("some connections did not finish in time and were cut");
     }
     Ok(())
 }
 
-fn connection_builder(config: &Config) -> auto::Builder<TokioExecutor> {
-    let limits = &config.limits;
+async fn loop_until_sole(mut shared: Arc<GracefulShutdown>) -> GracefulShutdown {
+    loop {
+        match Arc::try_unwrap(shared) {
+            Ok(sole) => return sole,
+            Err(still) => shared = still,
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Answers the requests of one connection, on a task of its own.
+fn serve<A: Answer>(
+    stream: Stream,
+    (peer, local): (SocketAddr, SocketAddr),
+    answers: &Arc<A>,
+    door: &Door,
+    builder: &auto::Builder<TokioExecutor>,
+    graceful: &GracefulShutdown,
+    slot: OwnedSemaphorePermit,
+) {
+    let digest = |certificate: &rustls::pki_types::CertificateDer<'_>| -> [u8; 32] {
+        Sha256::digest(certificate).into()
+    };
+    let mut connection = Connection {
+        peer,
+        local,
+        is_tls: stream.is_tls(),
+        client_certificate: stream.client_certificate().map(digest),
+        framing: None,
+        permit: None,
+    };
+    let slot = Arc::new(slot);
+    let activity = Arc::new(Activity::default());
+    let watched = Arc::downgrade(&activity);
+    let stream = WatchedStream::new(stream, Arc::clone(&activity));
+    let task = if A::UPGRADES {
+        let (stream, framing) = tollgate_gateway::WatchedStream::new(stream);
+        connection.framing = Some(framing);
+        connection.permit = Some(Arc::clone(&slot));
+        let service = service_fn(answering(Arc::clone(answers), activity, connection));
+        let io = TokioIo::new(stream);
+        let connection = builder.serve_connection_with_upgrades(io, service).into_owned();
+        spawn(graceful.watch(connection), slot)
+    } else {
+        let service = service_fn(answering(Arc::clone(answers), activity, connection));
+        let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
+        spawn(graceful.watch(connection), slot)
+    };
+    let (head, idle) = (door.limits.header_timeout, door.limits.idle_timeout);
+    tokio::spawn(activity::watch(watched, task, head, idle));
+}
+
+type Answered<A> = Result<Response<BusyBody<<A as Answer>::Body>>, std::convert::Infallible>;
+
+/// Answers requests, each of which keeps its connection busy.
+fn answering<A: Answer>(
+    answers: Arc<A>,
+    activity: Arc<Activity>,
+    connection: Connection,
+) -> impl Fn(Request<Incoming>) -> Pin<Box<dyn Future<Output = Answered<A>> + Send>> {
+    move |request| {
+        let (answers, activity) = (Arc::clone(&answers), Arc::clone(&activity));
+        let connection = connection.clone();
+        Box::pin(async move {
+            let _busy = activity.request();
+            let response = answers.answer(request, connection).await;
+            let endless = A::is_endless(&response).then(|| Arc::clone(&activity));
+            Ok(response.map(|body| BusyBody::new(body, endless)))
+        })
+    }
+}
+
+fn spawn<E: std::fmt::Display + Send>(
+    connection: impl Future<Output = Result<(), E>> + Send + 'static,
+    slot: Arc<OwnedSemaphorePermit>,
+) -> tokio::task::AbortHandle {
+    let task = tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection ended early");
+        }
+        drop(slot);
+    });
+    task.abort_handle()
+}
+
+fn connection_builder(door: &Door) -> auto::Builder<TokioExecutor> {
+    let limits = &door.limits;
     let mut builder = auto::Builder::new(TokioExecutor::new());
+    if door.http2_only {
+        builder = builder.http2_only();
+    }
     builder
         .http1()
         // The watcher of the connection does this, without a timer for every request.
@@ -143,13 +273,19 @@ fn connection_builder(config: &Config) -> auto::Builder<TokioExecutor> {
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(MAX_STREAMS)
+        .max_pending_accept_reset_streams(MAX_RESET_STREAMS)
+        .max_local_error_reset_streams(MAX_RESET_STREAMS)
         .max_header_list_size(limits.max_header_bytes as u32)
         .keep_alive_interval(limits.idle_timeout)
         .keep_alive_timeout(limits.header_timeout);
     builder
 }
 
-async fn turn_away(mut stream: TcpStream) {
+/// Says that there are too many, to clients that would understand it.
+async fn turn_away(mut stream: TcpStream, is_silent: bool) {
+    if is_silent {
+        return;
+    }
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
          content-length: {}\r\nretry-after: 1\r\nconnection: close\r\n\r\n{TOO_MANY}",

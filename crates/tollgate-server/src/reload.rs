@@ -17,6 +17,9 @@ use tollgate_engine::Engine;
 use tollgate_policy::{MAX_FILE_BYTES, Problems, RuleSet};
 use tollgate_store::Store;
 
+use crate::control::ControlFigures;
+use crate::control::figures::Source;
+
 /// How often the file is looked at without an event.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -140,6 +143,7 @@ impl RuleWatch {
     pub(crate) fn start<S: Store + 'static>(
         engine: Arc<Engine<S>>,
         mut file: WatchedFile,
+        figures: Arc<ControlFigures>,
     ) -> std::io::Result<Self> {
         let (events, received) = channel();
         let watcher = watch(&file.path, events.clone());
@@ -157,12 +161,12 @@ impl RuleWatch {
                                 return;
                             }
                         }
-                        file.look(&engine);
+                        file.look(&engine, &figures);
                     }
-                    Ok(Event::Look) => file.look(&engine),
+                    Ok(Event::Look) => file.look(&engine, &figures),
                     Err(RecvTimeoutError::Timeout) => {
                         if file.seems_changed() {
-                            file.look(&engine);
+                            file.look(&engine, &figures);
                         }
                     }
                 }
@@ -245,13 +249,14 @@ impl WatchedFile {
         self.stamp_now() != self.stamp
     }
 
-    fn look<S: Store>(&mut self, engine: &Engine<S>) {
+    fn look<S: Store>(&mut self, engine: &Engine<S>, figures: &ControlFigures) {
         self.stamp = self.stamp_now();
         let text = match read_again(&self.path) {
             Ok(text) => text,
             Err(error) => {
                 let trouble = error.to_string();
                 if self.trouble.as_ref() != Some(&trouble) {
+                    figures.failure();
                     tracing::warn!(%error, "the rules in force stay");
                     self.trouble = Some(trouble);
                 }
@@ -265,6 +270,7 @@ impl WatchedFile {
         }
         self.seen = Some(content);
         if says_nothing(&text) {
+            figures.failure();
             tracing::warn!(file = %self.path.display(),
                 "the rule file is empty; the rules in force stay (rules: [] means none)");
             return;
@@ -273,10 +279,13 @@ impl WatchedFile {
             Ok(rules) => {
                 let count = rules.rules().len();
                 let version = engine.swap_rules(rules);
+                figures.in_force(Source::File, i64::try_from(version).unwrap_or(i64::MAX));
+                figures.success();
                 tracing::info!(file = %self.path.display(), rules = count, version,
                     "rules reloaded");
             }
             Err(problems) => {
+                figures.failure();
                 tracing::error!(file = %self.path.display(), %problems,
                     "the rule file is wrong; the rules in force stay");
             }

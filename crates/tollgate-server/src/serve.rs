@@ -1,28 +1,27 @@
 //! The life of the process: start, serve, drain, stop.
 
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Semaphore, watch};
-use tollgate_engine::{Clock, Engine, SharedClock, SystemClock};
+use tokio::sync::watch;
+use tollgate_engine::Engine;
 use tollgate_policy::RuleSet;
-use tollgate_store::MemoryStore;
-use tollgate_store::memory::MemoryOptions;
 
-use crate::audit::AuditTrail;
 use crate::background::Housekeeping;
 use crate::config::Config;
-use crate::control::figures::Source;
-use crate::control::{ControlFigures, ControlPlane, ControlStartError, Surroundings};
+use crate::control::{ControlPlane, ControlStartError, Surroundings};
+use crate::edge::grpc::GrpcDoor;
+use crate::edge::{Edge, EdgeError};
 use crate::http::Api;
+use crate::inside::Inside;
 use crate::listen;
 use crate::reload::{self, RuleWatch, RulesError};
-use crate::stores::{self, StoreKeeper, Stores};
-use crate::telemetry::Telemetry;
+use crate::stores::{StoreKeeper, Stores};
+use crate::tls::{Tls, TlsError};
+use crate::workers::Workers;
 
 /// Why the service did not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +35,12 @@ pub enum ServeError {
     /// A store's settings make no sense.
     #[error(transparent)]
     Store(#[from] tollgate_store::redis::RedisOptionsError),
+    /// The edge cannot be as the configuration says.
+    #[error(transparent)]
+    Edge(#[from] EdgeError),
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The address cannot be listened on.
     #[error("cannot listen on {addr}: {error}")]
     Listen {
@@ -52,104 +57,116 @@ pub enum ServeError {
 impl ServeError {
     /// True if the configuration is to blame rather than the system.
     pub const fn is_usage(&self) -> bool {
-        matches!(self, Self::Rules(_) | Self::Store(_) | Self::Control(ControlStartError::Token(_)))
+        matches!(
+            self,
+            Self::Rules(_)
+                | Self::Store(_)
+                | Self::Tls(_)
+                | Self::Edge(EdgeError::Wrong(_) | EdgeError::Identity(_))
+                | Self::Control(ControlStartError::Token(_))
+        )
     }
 }
 
 /// Serves until SIGTERM or SIGINT, then drains and returns.
 pub fn run(config: Config) -> Result<(), ServeError> {
+    live(config, false)
+}
+
+/// [`run`] as a gateway.
+pub fn run_gateway(config: Config) -> Result<(), ServeError> {
+    live(config, true)
+}
+
+fn live(config: Config, is_gateway: bool) -> Result<(), ServeError> {
     let config = Arc::new(config);
     let names: Vec<String> = config.shared_stores().map(|store| store.name.clone()).collect();
-    let (rules, file) = match &config.rules {
-        Some(path) => {
-            let (rules, file) = reload::load(path, &names)?.split();
-            (rules, Some(file))
-        }
-        None => (RuleSet::builtin(), None),
-    };
-    let workers = match config.threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        threads => threads,
-    };
-    let bind = |addr: SocketAddr, workers: usize| {
-        listen::bind(addr, workers).map_err(|error| ServeError::Listen { addr, error })
-    };
-    let listeners = bind(config.http, workers)?;
-    let admin_listeners = match config.control.admin_http.filter(|_| config.has_control()) {
-        Some(addr) => bind(addr, 1)?,
-        None => Vec::new(),
-    };
-    let clock = Arc::new(SystemClock::new());
-    let options =
-        MemoryOptions { max_counters: config.max_counters, data_dir: config.data_dir.clone() };
-    let memory = MemoryStore::open(&options, clock.now());
-    let shared_clock = Arc::new(SharedClock::new(Arc::clone(&clock)));
-    let dyn_clock: Arc<dyn Clock> = Arc::<SharedClock>::clone(&shared_clock);
-    let node = stores::node_name();
-    let store = stores::build(&config, memory, &node)?;
-    let secret = stores::api_key_secret(&config);
-    let mut engine = Engine::new(store, dyn_clock, rules);
-    let audit = config.control.audit;
-    let trail = (audit.is_on && config.decides()).then(|| {
-        Arc::new(AuditTrail::new(audit.sample_allowed, audit.max_buffered_bytes, &secret))
-    });
-    if let Some(trail) = &trail {
-        engine = engine.with_observer(Arc::<AuditTrail>::clone(trail));
-    }
-    let engine = Arc::new(engine);
-    engine.set_enforcement(config.enforcement);
-    let figures = Arc::new(ControlFigures::default());
-    if config.rules.is_some() {
-        figures.in_force(Source::File, 1);
-    }
-    let telemetry = Telemetry::new(&engine, &shared_clock, &figures, trail.as_ref());
-    let keeper = if names.is_empty() {
-        None
-    } else {
-        let system = Arc::clone(&clock);
-        Some(StoreKeeper::start(Arc::clone(&engine), system, shared_clock)?)
-    };
-
+    let (rules, file) = first_rules(&config, &names)?;
+    raise_file_limit();
+    let tls = Tls::load(&config.tls)?;
+    let listeners = Listeners::bind(&config, is_gateway)?;
+    let inside = Inside::build(&config, rules)?;
+    let Inside { engine, clock, figures, doors, telemetry, secret, node, .. } = &inside;
+    let telemetry_keeper = inside.keep_telemetry(&config)?;
+    let keeper = (!names.is_empty())
+        .then(|| {
+            let shared_clock = Arc::clone(&inside.shared_clock);
+            StoreKeeper::start(Arc::clone(engine), Arc::clone(clock), shared_clock)
+        })
+        .transpose()?;
+    let (stop, stopped) = watch::channel(false);
+    let edge = is_gateway.then(|| Edge::build(&config, engine, secret, node)).transpose()?;
     let (announced, heard) = watch::channel(false);
     let control = ControlPlane::start(Surroundings {
-        engine: Arc::clone(&engine),
+        engine: Arc::clone(engine),
         config: Arc::clone(&config),
-        figures,
-        trail,
-        api_key_secret: secret,
-        node,
+        figures: Arc::clone(figures),
+        trail: inside.trail.clone(),
+        api_key_secret: Arc::clone(secret),
+        node: node.clone(),
         announced: heard,
     })?;
-    let telemetry = Arc::new(telemetry);
+    let tickets = edge.as_ref().and_then(Edge::tickets);
+    if let Some(admin) = control.admin() {
+        admin.serve_seen(inside.seen());
+    }
+    if let (Some(admin), Some(tickets)) = (control.admin(), &tickets) {
+        admin.serve_queue(tickets.clone());
+    }
     let api = |admin, decides| {
-        let telemetry = Arc::clone(&telemetry);
+        let telemetry = Arc::clone(telemetry);
         let metrics = Box::new(move || telemetry.text());
-        let api = Api::new(Arc::clone(&engine), Arc::clone(&config), metrics);
-        Arc::new(api.serving(admin, decides))
+        let api = Api::new(Arc::clone(engine), Arc::clone(&config), metrics);
+        Arc::new(api.serving(admin, decides).telling(tickets.clone()))
     };
-    let is_apart = !admin_listeners.is_empty();
+    let is_apart = !listeners.admin.is_empty();
     let admin_api = api(control.admin(), false);
     let api = api(control.admin().filter(|_| !is_apart), config.decides());
-    let housekeeping = Housekeeping::start(Arc::clone(&engine), clock, config.journal_interval)?;
-    let watch_rules = file.map(|file| RuleWatch::start(Arc::clone(&engine), file)).transpose()?;
+    let grpc =
+        Arc::new(GrpcDoor::new(Arc::clone(engine), Arc::clone(&api), control.admin(), &config));
+    let housekeeping =
+        Housekeeping::start(Arc::clone(engine), Arc::clone(clock), config.journal_interval)?;
+    let watch_rules = file
+        .map(|file| RuleWatch::start(Arc::clone(engine), file, Arc::clone(figures)))
+        .transpose()?;
     // From here on a signal is answered, so that whoever reads the announcement may send one.
     let signals = Signals::new()?;
-    announce(&listeners, &admin_listeners)?;
+    listeners.announce()?;
     let _ = announced.send(true);
-    say(&config, &engine, &names, listeners.len());
-    let (stop, stopped) = watch::channel(false);
-    let mut workers = start_workers(listeners, &api, &config, &stopped)?;
-    workers.extend(start_workers(admin_listeners, &admin_api, &config, &stopped)?);
+    say(&config, engine, &names, listeners.http.len());
+    doors.begin(edge.as_ref().map(Edge::gateway), tickets.as_ref());
+    let mut workers = Workers::new(config.limits, tls.clone(), stopped.clone(), Arc::clone(doors));
+    workers.start("http", listeners.http, always(&api), false)?;
+    workers.start("grpc", listeners.grpc, always(&grpc), true)?;
+    workers.start("admin", listeners.admin, always(&admin_api), false)?;
+    let edge = match edge {
+        Some(edge) => Some(edge.start(&config, listeners.gateway, &mut workers, &stopped)?),
+        None => None,
+    };
 
-    let signals = signals.wait_for_the_end(watch_rules.as_ref());
+    let signals = signals.wait_for_the_end(|| {
+        if let Some(rules) = &watch_rules {
+            rules.look();
+        }
+        if let Some(tls) = &tls {
+            tls.reload();
+        }
+        if let Some(edge) = &edge {
+            edge.reload();
+        }
+    });
     signals.end_at_once_if_asked_again()?;
     tracing::info!("draining");
     api.stop_being_ready();
     admin_api.stop_being_ready();
+    grpc.drain();
     // Load balancers that ask /readyz get time to look elsewhere before the door closes.
     std::thread::sleep(config.limits.drain_delay);
     let _ = stop.send(true);
-    wait_for(workers)?;
+    workers.wait()?;
+    if let Some(edge) = edge {
+        edge.wait();
+    }
     if let Some(watch) = watch_rules {
         watch.stop();
     }
@@ -158,8 +175,26 @@ pub fn run(config: Config) -> Result<(), ServeError> {
         keeper.stop();
     }
     housekeeping.stop();
+    telemetry_keeper.stop();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// As many open files as the system lets us have: each connection is one.
+fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current < limit.maximum || limit.maximum.is_none() {
+        limit.current = limit.maximum;
+        // What there was is enough to start with.
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
+/// The same for every thread.
+fn always<A: Send + Sync + 'static>(one: &Arc<A>) -> impl Fn() -> Arc<A> + Clone + Send + 'static {
+    let one = Arc::clone(one);
+    move || Arc::clone(&one)
 }
 
 /// What this process is, for its log.
@@ -183,19 +218,62 @@ fn say(config: &Config, engine: &Engine<Stores>, names: &[String], workers: usiz
     );
 }
 
-/// The first line on standard output: where it listens.
-fn announce(
-    listeners: &[std::net::TcpListener],
-    admin: &[std::net::TcpListener],
-) -> io::Result<()> {
-    let Some(first) = listeners.first() else { return Ok(()) };
-    let mut out = io::stdout().lock();
-    write!(out, "listening http={}", first.local_addr()?)?;
-    if let Some(admin) = admin.first() {
-        write!(out, " admin={}", admin.local_addr()?)?;
+/// The rules to begin with, and the file that is watched.
+fn first_rules(
+    config: &Config,
+    stores: &[String],
+) -> Result<(RuleSet, Option<reload::WatchedFile>), RulesError> {
+    let Some(path) = &config.rules else { return Ok((RuleSet::builtin(), None)) };
+    let (rules, file) = reload::load(path, stores)?.split();
+    Ok((rules, Some(file)))
+}
+
+/// Every door of the process, a socket for each worker.
+struct Listeners {
+    http: Vec<TcpListener>,
+    grpc: Vec<TcpListener>,
+    admin: Vec<TcpListener>,
+    gateway: Vec<TcpListener>,
+}
+
+impl Listeners {
+    fn bind(config: &Config, is_gateway: bool) -> Result<Self, ServeError> {
+        let workers = match config.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        let bind = |addr: Option<SocketAddr>, workers: usize| match addr {
+            Some(addr) => {
+                listen::bind(addr, workers).map_err(|error| ServeError::Listen { addr, error })
+            }
+            None => Ok(Vec::new()),
+        };
+        Ok(Self {
+            http: bind(Some(config.http), workers)?,
+            grpc: bind(config.grpc.filter(|_| config.decides()), workers)?,
+            admin: bind(config.control.admin_http.filter(|_| config.has_control()), 1)?,
+            gateway: bind(config.gateway.listen.filter(|_| is_gateway), workers)?,
+        })
     }
-    writeln!(out)?;
-    out.flush()
+
+    /// The first line on standard output: where it listens.
+    fn announce(&self) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        write!(out, "listening")?;
+        let all = [
+            ("http", &self.http),
+            ("grpc", &self.grpc),
+            ("admin", &self.admin),
+            ("gateway", &self.gateway),
+        ];
+        for (name, listeners) in all {
+            if let Some(first) = listeners.first() {
+                write!(out, " {name}={}", first.local_addr()?)?;
+            }
+        }
+        writeln!(out)?;
+        out.flush()
+    }
 }
 
 /// The first admin token, after the announcement. Nobody may be reading any more.
@@ -203,39 +281,6 @@ pub(crate) fn show_first_token(token: &str) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "admin token, shown only now: {token}");
     let _ = out.flush();
-}
-
-type Worker = JoinHandle<io::Result<()>>;
-
-/// One thread, one runtime and one socket each: a connection stays on its core.
-fn start_workers(
-    listeners: Vec<std::net::TcpListener>,
-    api: &Arc<Api<Stores>>,
-    config: &Arc<Config>,
-    stopped: &watch::Receiver<bool>,
-) -> io::Result<Vec<Worker>> {
-    let slots = Arc::new(Semaphore::new(config.limits.max_connections));
-    let start = |(index, listener): (usize, std::net::TcpListener)| {
-        let (api, config) = (Arc::clone(api), Arc::clone(config));
-        let (slots, stopped) = (Arc::clone(&slots), stopped.clone());
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        std::thread::Builder::new()
-            .name(format!("worker-{index}"))
-            .spawn(move || runtime.block_on(listen::accept(listener, api, config, slots, stopped)))
-    };
-    listeners.into_iter().enumerate().map(start).collect()
-}
-
-/// Waits for the workers to finish.
-fn wait_for(workers: Vec<Worker>) -> io::Result<()> {
-    for worker in workers {
-        let Ok(served) = worker.join() else {
-            tracing::error!("a worker had panicked");
-            continue;
-        };
-        served?;
-    }
-    Ok(())
 }
 
 /// The signals that end the service, or make it look at its rules.
@@ -260,14 +305,14 @@ impl Signals {
         Ok(Self { runtime, terminate, interrupt, hang_up })
     }
 
-    /// Returns on SIGTERM or SIGINT; SIGHUP reads the rule file anew.
-    fn wait_for_the_end(mut self, rules: Option<&RuleWatch>) -> Self {
+    /// Returns on SIGTERM or SIGINT; SIGHUP reads files anew.
+    fn wait_for_the_end(mut self, read_anew: impl Fn()) -> Self {
         self.runtime.block_on(async {
             loop {
                 tokio::select! {
                     _ = self.terminate.recv() => return,
                     _ = self.interrupt.recv() => return,
-                    _ = self.hang_up.recv() => if let Some(rules) = rules { rules.look() },
+                    _ = self.hang_up.recv() => read_anew(),
                 }
             }
         });

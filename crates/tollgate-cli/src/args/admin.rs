@@ -218,6 +218,103 @@ pub(crate) enum GrantsCommand {
     },
 }
 
+/// What to do with requests that a gateway keeps for later.
+#[derive(Debug, Subcommand)]
+pub(crate) enum QueueCommand {
+    /// List requests that wait, were answered, or are dead letters.
+    #[command(after_help = "Examples:
+  tollgate queue list
+  tollgate queue list --state dead --json")]
+    List {
+        /// Which: waiting, done or dead.
+        #[arg(long, value_name = "STATE", default_value = "waiting", value_parser = ["waiting", "done", "dead"])]
+        state: String,
+        /// How many at most.
+        #[arg(long, value_name = "N", default_value_t = 100)]
+        limit: u32,
+        /// Print them as JSON.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Put dead letters back into the queue.
+    #[command(after_help = "Example: tollgate queue retry 4d82d5831be5c7915a5dcfc614125d95")]
+    Retry {
+        /// Their tickets.
+        #[arg(required = true, value_name = "TICKET")]
+        tickets: Vec<String>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+    /// Remove requests that are not being sent at this moment.
+    #[command(after_help = "Example: tollgate queue drop 4d82d5831be5c7915a5dcfc614125d95")]
+    Drop {
+        /// Their tickets.
+        #[arg(required = true, value_name = "TICKET")]
+        tickets: Vec<String>,
+        #[command(flatten)]
+        reach: Reach,
+    },
+}
+
+/// Ask a server whether it is well, for probes.
+///
+/// Exit code 0: it answers. With --ready: it also takes requests, and is not about to end.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: tollgate health --ready --url http://127.0.0.1:8080")]
+pub(crate) struct HealthArgs {
+    /// Whether it takes requests, instead of whether it lives.
+    #[arg(long)]
+    pub(crate) ready: bool,
+    /// The server (default: `$TOLLGATE_URL`, else `http://127.0.0.1:8080`).
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
+}
+
+/// Watch a node: rates, refusals, latencies, and who consumes or is refused most.
+///
+/// On a terminal it is a live view; otherwise, or with --once, it is printed once. A node tells of its own
+/// traffic.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tollgate top
+  tollgate top --hours --rule api-default
+  tollgate top --json")]
+pub(crate) struct TopArgs {
+    /// Only this rule.
+    #[arg(long, value_name = "ID")]
+    pub(crate) rule: Option<String>,
+    /// Of the last one to two hours, instead of minutes.
+    #[arg(long)]
+    pub(crate) hours: bool,
+    /// How many keys.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) limit: u16,
+    /// Seconds between two looks.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) interval: u64,
+    /// Print it once, as a table.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print it once, as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+}
+
+/// Change the level of a node's log while it runs, or show it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example: tollgate log-level debug")]
+pub(crate) struct LogLevelArgs {
+    /// The level; without it the present one is shown.
+    #[arg(value_parser = ["off", "error", "warn", "info", "debug", "trace"])]
+    pub(crate) level: Option<String>,
+    #[command(flatten)]
+    pub(crate) reach: Reach,
+}
+
 /// What to do with what a client has used.
 #[derive(Debug, Subcommand)]
 pub(crate) enum UsageCommand {

@@ -2,6 +2,7 @@
 
 mod admin;
 mod audit;
+mod bench;
 mod request;
 mod rules;
 
@@ -14,10 +15,11 @@ use tollgate_engine::Enforcement;
 use tollgate_server::config::{LogFormat, LogLevel, NodeRole, parse_address};
 
 pub(crate) use admin::{
-    Client, GrantsCommand, KnownArgs, ListName, ListedArgs, ListsCommand, Reach, SettingsCommand,
-    TiersCommand, TokenCommand, UsageCommand,
+    Client, GrantsCommand, HealthArgs, KnownArgs, ListName, ListedArgs, ListsCommand, LogLevelArgs,
+    QueueCommand, Reach, SettingsCommand, TiersCommand, TokenCommand, TopArgs, UsageCommand,
 };
 pub(crate) use audit::AuditArgs;
+pub(crate) use bench::{BenchArgs, Form};
 pub(crate) use request::{CheckArgs, RequestArgs};
 pub(crate) use rules::{ApplyArgs, ExplainArgs, RulesCommand};
 
@@ -40,7 +42,9 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Serve(ServeArgs),
+    Gateway(GatewayArgs),
     Check(CheckArgs),
+    Bench(BenchArgs),
     /// See and change the rules of a server; check rule files.
     #[command(subcommand)]
     Rules(RulesCommand),
@@ -56,6 +60,12 @@ pub(crate) enum Command {
     /// What a client has used.
     #[command(subcommand)]
     Usage(UsageCommand),
+    /// Requests that a gateway keeps for later.
+    #[command(subcommand)]
+    Queue(QueueCommand),
+    Health(HealthArgs),
+    Top(TopArgs),
+    LogLevel(LogLevelArgs),
     Audit(AuditArgs),
     /// Tokens of the admin API.
     #[command(subcommand)]
@@ -80,10 +90,10 @@ pub(crate) enum Command {
     ConfigMarkdown,
 }
 
-/// Serve decisions over HTTP.
+/// Serve decisions over HTTP and gRPC.
 ///
-/// Without any configuration it serves on loopback, port 8080, by the built-in default rule, and
-/// keeps its counters in ./tollgate-data. The first line on standard output says where it listens;
+/// Without any configuration it serves on loopback, HTTP on port 8080 and gRPC on port 8081, by the
+/// built-in default rule, and keeps its counters in ./tollgate-data. The first line on standard output says where it listens;
 /// the log goes to standard error. SIGTERM and SIGINT drain and end it with exit code 0.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -96,6 +106,27 @@ pub(crate) struct ServeArgs {
     pub(crate) config: ConfigArgs,
 }
 
+/// Be a reverse proxy that asks before it forwards.
+///
+/// It does all that `serve` does, and forwards requests to the services behind it: limited, delayed
+/// or queued as the rules say. One service is given as --upstream; several, with routes, weights and
+/// health checks, in the configuration file. The first line on standard output says where it listens.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  tollgate gateway --upstream http://127.0.0.1:9000
+  tollgate gateway --upstream http://127.0.0.1:9000 --listen 127.0.0.1:8000 --rules rules.yaml
+  tollgate gateway --config tollgate.yaml")]
+pub(crate) struct GatewayArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+    /// Where the gateway listens; port 0 picks a free one.
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
+    pub(crate) listen: Option<SocketAddr>,
+    /// The service that requests are forwarded to, such as `http://127.0.0.1:9000`.
+    #[arg(long, value_name = "URL")]
+    pub(crate) upstream: Option<String>,
+}
+
 /// Where the configuration comes from. Flags come before TOLLGATE_ variables, those before the file.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct ConfigArgs {
@@ -106,6 +137,10 @@ pub(crate) struct ConfigArgs {
     /// Where HTTP is served; port 0 picks a free one.
     #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub(crate) http: Option<SocketAddr>,
+    /// Where gRPC is served, Envoy's rate limit service among it; port 0 picks a free one, null serves
+    /// none.
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) grpc: Option<String>,
     /// Where counters are kept across restarts; null keeps nothing on disk.
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<String>,
@@ -116,7 +151,7 @@ pub(crate) struct ConfigArgs {
     #[arg(long, value_name = "MODE", value_parser = enforcement())]
     pub(crate) enforcement: Option<Enforcement>,
     /// Who may ask for decisions.
-    #[arg(long, value_name = "WHO", value_parser = ["none", "token", "null"])]
+    #[arg(long, value_name = "WHO", value_parser = ["none", "token", "mtls", "null"])]
     pub(crate) data_auth: Option<String>,
     /// What this node does: decide and serve the admin API, or one of both.
     #[arg(long, value_name = "ROLE", value_parser = named(NodeRole::ALL))]

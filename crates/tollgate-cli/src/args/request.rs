@@ -80,7 +80,7 @@ pub(crate) struct RequestArgs {
     pub(crate) tokens: Option<u64>,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("must be a name and a value such as region=eu".to_owned()),

@@ -117,6 +117,18 @@ pub(crate) enum RulesCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Turn configuration files of envoyproxy/ratelimit into a rule file with the same meaning.
+    ///
+    /// It is printed; `tollgate serve --rules` takes it. What cannot be told in rules is refused, with
+    /// its place. Envoy then asks this server's gRPC port as it asked the other.
+    #[command(after_help = "Examples:
+  tollgate rules import-envoy config/*.yaml > rules.yaml
+  tollgate rules import-envoy config.yaml | tollgate rules apply -f -")]
+    ImportEnvoy {
+        /// The files; - is standard input.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
     /// Print the JSON Schema of a rule file, for editors.
     #[command(after_help = "Example: tollgate rules schema > rules.schema.json")]
     Schema,

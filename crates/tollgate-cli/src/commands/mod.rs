@@ -1,15 +1,18 @@
 //! What the binary does, one module for each command.
 
 mod audit;
+mod bench;
 mod check;
 mod config;
 mod grants;
 mod lists;
+mod queue;
 mod rules;
 mod serve;
 mod settings;
 mod tiers;
 mod tokens;
+mod top;
 mod usage;
 
 use clap::CommandFactory as _;
@@ -22,12 +25,18 @@ use crate::{output, reference};
 pub(crate) fn run(args: Args) -> Ended {
     match args.command {
         Command::Serve(args) => serve::run(&args),
+        Command::Gateway(args) => serve::run_gateway(&args),
         Command::Check(args) => check::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Rules(command) => rules::run(command),
         Command::Lists(command) => lists::run(command),
         Command::Tiers(command) => tiers::run(command),
         Command::Grants(command) => grants::run(command),
         Command::Usage(command) => usage::run(command),
+        Command::Queue(command) => queue::run(command),
+        Command::Health(args) => top::health(&args),
+        Command::Top(args) => top::run(&args),
+        Command::LogLevel(args) => top::log_level(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Token(command) => tokens::run(command),
         Command::Settings(command) => settings::run(command),

@@ -12,6 +12,7 @@
 //! | `clients.rs` | what a client has used; which rules a request meets |
 //! | `tokens.rs` | tokens |
 //! | `events.rs` | changes, as they happen |
+//! | `seen.rs` | top keys, history, how this node is |
 //! | `view.rs`, `respond.rs` | answers and errors |
 //! | `openapi.rs`, `schemas.rs` | all of it described |
 
@@ -20,11 +21,13 @@ mod damping;
 mod entries;
 mod events;
 pub(crate) mod openapi;
+mod queue;
 mod read;
 mod records;
 mod respond;
 mod routes;
 mod schemas;
+mod seen;
 mod tokens;
 mod view;
 
@@ -50,6 +53,7 @@ use damping::Damping;
 pub(crate) use respond::ProblemBody;
 use respond::{AdminError, Answer};
 use routes::{Call, Found, Route};
+pub(crate) use seen::Seen;
 
 /// Admin calls under way at the same time.
 const MOST_CALLS: usize = 128;
@@ -74,6 +78,8 @@ pub(crate) struct Admin {
     calls: Arc<Semaphore>,
     streams: Arc<Semaphore>,
     ending: watch::Sender<bool>,
+    queue: std::sync::OnceLock<crate::edge::queue::Tickets>,
+    seen: std::sync::OnceLock<Seen>,
 }
 
 /// A call on its way.
@@ -125,6 +131,8 @@ impl Admin {
             calls: Arc::new(Semaphore::new(MOST_CALLS)),
             streams: Arc::new(Semaphore::new(events::MOST_STREAMS)),
             ending: watch::Sender::new(false),
+            queue: std::sync::OnceLock::new(),
+            seen: std::sync::OnceLock::new(),
         }
     }
 
@@ -221,7 +229,7 @@ impl Admin {
         }
     }
 
-    async fn identify(
+    pub(crate) async fn identify(
         self: &Arc<Self>,
         headers: &HeaderMap,
         peer: Option<IpAddr>,
@@ -248,6 +256,20 @@ impl Admin {
         }
         self.damping.mistake(caller, instant());
         Err(damped.unwrap_or(AdminError::Unauthorized))
+    }
+
+    /// Records that a client's counters are about to be made as new, from elsewhere than here.
+    pub(crate) async fn note_reset(
+        self: &Arc<Self>,
+        actor: Actor,
+        client: Option<(&str, &str)>,
+        rule_ids: &[String],
+    ) -> Result<(), AdminError> {
+        let (kind, name) = client.unwrap_or(("client", "unnamed"));
+        let name = if kind == "api_key" { self.control.hide_key(name) } else { name.to_owned() };
+        let (id, rules) = (format!("{kind}:{name}"), rule_ids.to_vec());
+        let control = Arc::clone(&self.control);
+        self.elsewhere(async move { Ok(control.note_reset(&actor, id, None, &rules).await?) }).await
     }
 
     async fn call(self: &Arc<Self>, asked: &Asked) -> Result<Response<Body>, AdminError> {
@@ -279,6 +301,13 @@ impl Admin {
             Call::Explain => Box::pin(self.explain(asked)),
             Call::Usage => Box::pin(self.usage(asked)),
             Call::ResetUsage => Box::pin(self.reset_usage(asked)),
+            Call::Queue => Box::pin(self.queued(asked)),
+            Call::RetryQueued => Box::pin(self.retry_queued(asked)),
+            Call::DropQueued => Box::pin(self.drop_queued(asked)),
+            Call::Top => return self.top(asked).map(Answer::respond),
+            Call::History => return self.history(asked).map(Answer::respond),
+            Call::Node => return self.node(asked).map(Answer::respond),
+            Call::SetLogLevel => return Self::set_log_level(asked).map(Answer::respond),
             Call::WhoAmI => return Ok(Answer::ok(view::identity(&asked.identity)).respond()),
             Call::Events => return self.events(asked),
         };

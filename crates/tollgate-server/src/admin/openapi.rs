@@ -48,6 +48,7 @@ fn places(call: Call) -> &'static [&'static str] {
         Call::PutSetting | Call::DeleteSetting => &["name"],
         Call::Usage | Call::ResetUsage => &["identifier_type", "identifier"],
         Call::RotateToken => &["token_id"],
+        Call::RetryQueued | Call::DropQueued => &["ticket"],
         _ => &[],
     }
 }
@@ -244,6 +245,41 @@ impl Described {
                 };
                 Self { query, ..Self::plain(summary, any()) }
             }
+            Call::Queue => {
+                let mut query = page();
+                query.push(("state", json!({ "enum": ["waiting", "done", "dead"] })));
+                let summary =
+                    "Requests that wait at the gateway, were answered, or are dead letters";
+                Self { query, ..Self::plain(summary, any()) }
+            }
+            Call::RetryQueued => Self::plain("Put a dead letter back into the queue", any()),
+            Call::DropQueued => Self::plain("Remove a request that is not under way", any()),
+            Call::Top => Self {
+                query: vec![
+                    ("rule_id", text()),
+                    ("window", json!({ "enum": ["minutes", "hours"], "default": "minutes" })),
+                    ("limit", json!({ "type": "integer", "minimum": 1, "maximum": 1000 })),
+                ],
+                ..Self::plain("Who consumes most and who is refused most, on this node", any())
+            },
+            Call::History => Self {
+                query: vec![
+                    ("minutes", json!({ "type": "integer", "minimum": 1, "maximum": 1440 })),
+                    ("by", json!({ "enum": ["tenant_id", "model_id", "scope"] })),
+                    ("name", text()),
+                ],
+                ..Self::plain("What happened lately on this node, in steps", any())
+            },
+            Call::Node => Self::plain("How this node is", any()),
+            Call::SetLogLevel => Self {
+                body: Some((
+                    json!({ "type": "object", "required": ["level"], "additionalProperties": false,
+                        "properties": { "level": {
+                            "enum": ["off", "error", "warn", "info", "debug", "trace"] } } }),
+                    json!({ "level": "debug" }),
+                )),
+                ..Self::plain("Change the level of this node's log", any())
+            },
             Call::Events => Self::plain("Changes as they happen: server-sent events", text()),
             Call::WhoAmI => Self::plain("Whose token this is", reference("AdminIdentity")),
         }

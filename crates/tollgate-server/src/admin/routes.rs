@@ -9,6 +9,9 @@ use tollgate_control::{Kind, Role};
 /// What every admin path begins with.
 pub(crate) const PREFIX: &str = "/admin/api/v1/rate-limits/";
 
+/// Who is seen most, also without the rest of the prefix: people look for it there.
+const TOP: &str = "/admin/api/v1/top";
+
 /// The largest body of a call that changes one thing.
 const SMALL_BODY: usize = 2 << 20;
 /// The largest body of a call that changes many.
@@ -62,6 +65,13 @@ pub(crate) enum Call {
     Audit,
     Usage,
     ResetUsage,
+    Queue,
+    RetryQueued,
+    DropQueued,
+    Top,
+    History,
+    Node,
+    SetLogLevel,
     Events,
     WhoAmI,
     RotateToken,
@@ -131,6 +141,13 @@ pub(crate) const ROUTES: &[Route] = &[
     route(GET, "audit", Call::Audit, Access::ViewOwn),
     route(GET, "usage/{}/{}", Call::Usage, Access::ViewOwn),
     route(POST, "usage/{}/{}/reset", Call::ResetUsage, Access::OperateOwn),
+    route(GET, "queue", Call::Queue, Access::Operate),
+    route(POST, "queue/{}/retry", Call::RetryQueued, Access::Operate),
+    route(DELETE, "queue/{}", Call::DropQueued, Access::Operate),
+    route(GET, "top", Call::Top, Access::View),
+    route(GET, "history", Call::History, Access::ViewOwn),
+    route(GET, "node", Call::Node, Access::View),
+    route(PUT, "node/log-level", Call::SetLogLevel, Access::Operate),
     route(GET, "events", Call::Events, Access::View),
     route(GET, "whoami", Call::WhoAmI, Access::ViewOwn),
     route(GET, "tokens", Call::List(Kind::Token), Access::Administer),
@@ -150,7 +167,13 @@ pub(crate) enum Found {
 
 /// The route of a path, with what stands in its places, decoded.
 pub(crate) fn find(method: &Method, path: &str) -> Found {
-    let Some(rest) = path.strip_prefix(PREFIX) else { return Found::Nothing };
+    let rest = match path {
+        TOP => "top",
+        path => match path.strip_prefix(PREFIX) {
+            Some(rest) => rest,
+            None => return Found::Nothing,
+        },
+    };
     let given: Vec<&str> = rest.split('/').collect();
     let mut others = Vec::new();
     for route in ROUTES {

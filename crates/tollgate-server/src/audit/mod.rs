@@ -108,7 +108,7 @@ impl AuditTrail {
 
 impl Observer for AuditTrail {
     #[inline]
-    fn decided(&self, request: &Request<'_>, decision: &Decision<'_>) {
+    fn decided(&self, request: &Request<'_>, decision: &Decision<'_>, _: &dyn Fn() -> u64) {
         if decision.verdict != Verdict::Allowed || self.is_sampled() {
             self.pool.note(request, decision);
         }

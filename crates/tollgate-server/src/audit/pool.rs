@@ -3,18 +3,16 @@
 //! Each thread writes to a chunk of its own, behind a lock that nobody else wants but the one who
 //! tells, for an instant. Only a chunk that is full is changed for another one, under the pool's lock.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tollgate_engine::{Decision, Request};
 
 use super::AuditFigures;
 use super::note::{Head, MAX_TEXT_BYTES, Note, TEXTS, note};
+use crate::shards::{self, SHARDS};
 
-/// Threads beyond so many share.
-const SHARDS: usize = 16;
 /// Notes of a chunk: at least, so that few bytes are still several chunks, and at most.
 const LEAST_NOTES: usize = 16;
 const MOST_NOTES: usize = 256;
@@ -24,14 +22,6 @@ const USUAL_TEXT_BYTES: usize = 160;
 const MOST_TEXT_BYTES: usize = TEXTS * MAX_TEXT_BYTES;
 /// Chunks that are kept for the next flood once they are told.
 const MOST_SPARE: usize = SHARDS;
-
-thread_local! {
-    /// The shard of this thread.
-    static SHARD: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
-/// Numbers threads.
-static NEXT_SHARD: AtomicUsize = AtomicUsize::new(0);
 
 /// Notes, and room for more; neither part ever grows.
 struct Chunk {
@@ -101,7 +91,7 @@ impl Pool {
     /// Notes a decision if there is room.
     #[inline]
     pub(super) fn note(&self, request: &Request<'_>, decision: &Decision<'_>) {
-        let Some(shard) = self.shards.get(shard_of_thread()) else { return };
+        let Some(shard) = self.shards.get(shards::of_this_thread()) else { return };
         let mut shard = shard.lock();
         if !shard.chunk.as_ref().is_some_and(Chunk::has_room) {
             self.change(&mut shard);
@@ -185,16 +175,6 @@ impl Pool {
         let shelf = self.shelf.lock();
         begun + shelf.full.iter().chain(&shelf.spare).map(of).sum::<usize>()
     }
-}
-
-#[inline]
-fn shard_of_thread() -> usize {
-    SHARD.with(|shard| {
-        if shard.get() == usize::MAX {
-            shard.set(NEXT_SHARD.fetch_add(1, Ordering::Relaxed) % SHARDS);
-        }
-        shard.get()
-    })
 }
 
 /// A chunk that is being told.

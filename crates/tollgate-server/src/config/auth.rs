@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 
 use sha2::{Digest as _, Sha256};
 
-use super::DataAuth;
 use super::problem::Origin;
 use super::read::{Reader, Said};
+use super::{ClientCertificates, DataAuth, TlsConfig};
 
 /// The most tokens that are compared with a request's.
 const MAX_TOKENS: usize = 10_000;
@@ -17,17 +17,23 @@ enum Choice {
     Unsaid,
     Open,
     Token,
+    Mtls,
 }
 
-/// Reads `data_auth` and the tokens, and checks that they fit each other and the listener.
-pub(super) fn check(reader: &mut Reader, http: Option<&Said<SocketAddr>>) -> DataAuth {
+/// Reads `data_auth` and the tokens, and checks that they fit each other and the listeners.
+pub(super) fn check(
+    reader: &mut Reader,
+    listeners: &[Option<&Said<SocketAddr>>],
+    tls: &TlsConfig,
+) -> DataAuth {
     let tokens = tokens(reader);
-    let wanted = "none, token or null";
+    let wanted = "none, token, mtls or null";
     let said = reader.optional_text("data_auth", wanted);
     let choice = match said.as_ref().map(|said| said.value.as_str()) {
         None => Choice::Unsaid,
         Some("none") => Choice::Open,
         Some("token") => Choice::Token,
+        Some("mtls") => Choice::Mtls,
         Some(other) => {
             let message = format!("must be {wanted}, not {other:?}");
             if let Some(said) = &said {
@@ -39,8 +45,17 @@ pub(super) fn check(reader: &mut Reader, http: Option<&Said<SocketAddr>>) -> Dat
     match choice {
         Choice::Open => DataAuth::None,
         Choice::Unsaid => {
-            check_unsaid(reader, http, tokens.first());
+            check_unsaid(reader, listeners, tokens.first());
             DataAuth::None
+        }
+        Choice::Mtls => {
+            let asks = tls.client_certificates != ClientCertificates::Off;
+            if let (Some(said), false) = (&said, tls.client_ca_file.is_some() && asks) {
+                let message = "mtls needs tls.client_ca_file, and tls.client_certificates optional \
+                               or required";
+                reader.wrong(&said.origin, "data_auth", message);
+            }
+            DataAuth::Mtls
         }
         Choice::Token => {
             if let (Some(said), true) = (&said, tokens.is_empty()) {
@@ -55,13 +70,17 @@ pub(super) fn check(reader: &mut Reader, http: Option<&Said<SocketAddr>>) -> Dat
 /// Nothing was said: fine on loopback, where no one else can call.
 fn check_unsaid(
     reader: &mut Reader,
-    http: Option<&Said<SocketAddr>>,
+    listeners: &[Option<&Said<SocketAddr>>],
     token: Option<&Said<[u8; 32]>>,
 ) {
     if let Some(token) = token {
         let message = "must be said where there are tokens: token to ask for them, none not to";
         reader.wrong(&token.origin, "data_auth", message);
-    } else if let Some(http) = http.filter(|http| !http.value.ip().to_canonical().is_loopback()) {
+    } else if let Some(http) = listeners
+        .iter()
+        .flatten()
+        .find(|listener| !listener.value.ip().to_canonical().is_loopback())
+    {
         let message = format!(
             "must be said where a listener ({}) is not on loopback: token (with data_tokens) to \
              ask callers for a token, none to let anyone in who reaches it",

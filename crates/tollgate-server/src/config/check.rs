@@ -8,14 +8,14 @@ use tollgate_engine::Enforcement;
 use super::read::{Reader, Said};
 use super::{
     Config, ConfigProblems, HeaderFamilies, Limits, LogConfig, LogFormat, LogLevel, auth, control,
-    stores,
+    edge, stores, telemetry,
 };
 
 /// The most origins that are compared with a request's.
 const MAX_ORIGINS: usize = 1_000;
 
 /// The longest wait that can be configured.
-const MAX_TIMEOUT_MS: u64 = 3_600_000;
+pub(super) const MAX_TIMEOUT_MS: u64 = 3_600_000;
 
 const ENFORCEMENTS: [(&str, Enforcement); 3] = [
     (Enforcement::On.name(), Enforcement::On),
@@ -52,10 +52,17 @@ pub(super) fn check(mut reader: Reader, stores: &[String]) -> Result<Config, Con
     let http = reader.parsed("http", "an address and a port such as 127.0.0.1:8080", |text| {
         parse_address(text).ok()
     });
-    let data_auth = auth::check(&mut reader, http.as_ref());
+    let grpc = edge::optional_address(&mut reader, "grpc");
+    let tls = edge::tls(&mut reader);
+    let data_auth = auth::check(&mut reader, &[http.as_ref(), grpc.as_ref()], &tls);
     let (redis, stores, api_key_secret) = stores::check(&mut reader, stores);
     let config = Config {
         http: http.map_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), |said| said.value),
+        grpc: grpc.map(|said| said.value),
+        tls,
+        identity: edge::identity(&mut reader),
+        gateway: edge::gateway(&mut reader),
+        queue: edge::queue(&mut reader),
         data_dir: reader.optional_path("data_dir").map(|said| said.value),
         rules: reader.optional_path("rules").map(|said| said.value),
         enforcement: reader.choice("enforcement", &ENFORCEMENTS),
@@ -78,6 +85,7 @@ pub(super) fn check(mut reader: Reader, stores: &[String]) -> Result<Config, Con
             level: reader.choice("log.level", LogLevel::ALL),
             format: reader.choice("log.format", LogFormat::ALL),
         },
+        telemetry: telemetry::check(&mut reader),
     };
     let problems = reader.finish();
     if problems.0.is_empty() { Ok(config) } else { Err(problems) }
@@ -97,7 +105,7 @@ fn limits(reader: &mut Reader) -> Limits {
     }
 }
 
-fn size(reader: &mut Reader, key: &str, least: u64, most: u64) -> usize {
+pub(super) fn size(reader: &mut Reader, key: &str, least: u64, most: u64) -> usize {
     usize::try_from(reader.number(key, least..=most)).unwrap_or(usize::MAX)
 }
 

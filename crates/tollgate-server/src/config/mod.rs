@@ -8,11 +8,13 @@
 mod auth;
 mod check;
 mod control;
+mod edge;
 mod problem;
 mod raw;
 mod read;
 mod show;
 mod stores;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -25,8 +27,14 @@ use tollgate_engine::Enforcement;
 
 pub use check::parse_address;
 pub use control::{AuditConfig, ControlConfig, NodeRole, PostgresConfig};
+pub use edge::{
+    AddressHeader, ClientCertificates, GatewayConfig, HealthConfig, IdentityConfig, JwtConfig,
+    PoolConfig, QueueConfig, RouteConfig, TargetConfig, TlsConfig,
+};
 pub use problem::{ConfigProblem, ConfigProblems, Origin};
 pub use stores::{DEFAULT_STORE, RedisKind, Secret, StoreConfig, without_password};
+pub use telemetry::{DecisionLogConfig, StatsdConfig, TelemetryConfig, TracesConfig};
+pub use tollgate_tower::HeaderFamilies;
 
 /// The commented default file, which is the defaults.
 pub const DEFAULT_FILE: &str = include_str!("tollgate.default.yaml");
@@ -42,6 +50,16 @@ pub const MAX_FILE_BYTES: u64 = 1 << 20;
 pub struct Config {
     /// Where HTTP is served.
     pub http: SocketAddr,
+    /// Where gRPC is served.
+    pub grpc: Option<SocketAddr>,
+    /// TLS on listeners.
+    pub tls: TlsConfig,
+    /// Who calls.
+    pub identity: IdentityConfig,
+    /// The reverse proxy.
+    pub gateway: GatewayConfig,
+    /// What is sent on later.
+    pub queue: QueueConfig,
     /// Where counters are kept across restarts; nowhere if absent.
     pub data_dir: Option<PathBuf>,
     /// The rule file; the built-in default rule alone if absent.
@@ -72,6 +90,8 @@ pub struct Config {
     pub threads: usize,
     /// What is logged, and how.
     pub log: LogConfig,
+    /// What this node tells about itself.
+    pub telemetry: TelemetryConfig,
 }
 
 /// Who may ask for decisions.
@@ -81,26 +101,18 @@ pub enum DataAuth {
     None,
     /// Bearers of a token with one of these SHA-256 digests.
     Token(Vec<[u8; 32]>),
+    /// Clients with a certificate by one of our authorities.
+    Mtls,
 }
 
 impl std::fmt::Debug for DataAuth {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::None => f.write_str("None"),
+            Self::Mtls => f.write_str("Mtls"),
             Self::Token(digests) => write!(f, "Token({} hidden)", digests.len()),
         }
     }
-}
-
-/// Which families of headers a decision carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeaderFamilies {
-    /// `X-RateLimit-Limit` and its siblings.
-    pub x_ratelimit: bool,
-    /// `RateLimit` and `RateLimit-Policy`.
-    pub ratelimit: bool,
-    /// `Retry-After`.
-    pub retry_after: bool,
 }
 
 /// Bounds of what a client can take up.
@@ -169,6 +181,12 @@ pub enum LogFormat {
 pub struct Overrides {
     /// `--http`
     pub http: Option<SocketAddr>,
+    /// `--grpc`; `null` serves none.
+    pub grpc: Option<String>,
+    /// `--listen`
+    pub listen: Option<SocketAddr>,
+    /// `--upstream`
+    pub upstream: Option<String>,
     /// `--data-dir`; `null` keeps nothing on disk.
     pub data_dir: Option<String>,
     /// `--rules`
@@ -238,8 +256,11 @@ impl Overrides {
             (false, Some(_)) => Some("sentinel".to_owned()),
             (false, None) => None,
         };
-        let said: [(&str, &'static str, Option<String>); 15] = [
+        let said: [(&str, &'static str, Option<String>); 18] = [
             ("http", "--http", self.http.map(|address| address.to_string())),
+            ("grpc", "--grpc", self.grpc.clone()),
+            ("gateway.listen", "--listen", self.listen.map(|address| address.to_string())),
+            ("gateway.upstream", "--upstream", self.upstream.clone()),
             ("data_dir", "--data-dir", self.data_dir.clone()),
             ("rules", "--rules", self.rules.clone()),
             ("enforcement", "--enforcement", self.enforcement.map(|mode| mode.name().into())),

@@ -160,6 +160,32 @@ impl Reader {
         list
     }
 
+    /// A value with a shape of its own, or null.
+    pub(super) fn document<T: serde::de::DeserializeOwned>(
+        &mut self,
+        key: &str,
+        wanted: &str,
+    ) -> Option<T> {
+        let setting = self.take(key)?;
+        let json = match &setting.value {
+            Value::Null => return None,
+            // By a variable it is JSON.
+            Value::Text(text) if setting.file.is_none() => serde_json::from_str(text).ok(),
+            value => Some(value.to_json()),
+        };
+        let Some(json) = json else {
+            self.wrong_kind(&setting, key, wanted);
+            return None;
+        };
+        match serde_json::from_value(json) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.wrong(&setting.origin, key, format!("must be {wanted}: {error}"));
+                None
+            }
+        }
+    }
+
     fn items(
         &mut self,
         key: &str,

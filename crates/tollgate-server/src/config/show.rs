@@ -10,6 +10,11 @@ const HIDDEN: &str = "(hidden)";
 #[derive(Serialize)]
 struct Shown<'c> {
     http: String,
+    grpc: Option<String>,
+    tls: Tls,
+    identity: Identity,
+    gateway: Gateway,
+    queue: Queue,
     data_dir: Option<String>,
     rules: Option<String>,
     enforcement: &'static str,
@@ -30,6 +35,72 @@ struct Shown<'c> {
     limits: Limits,
     threads: usize,
     log: Log,
+    metrics: super::telemetry::ShownMetrics,
+    top: super::telemetry::ShownTop,
+    traces: super::telemetry::ShownTraces,
+}
+
+#[derive(Serialize)]
+struct Tls {
+    cert_file: Option<String>,
+    key_file: Option<String>,
+    client_ca_file: Option<String>,
+    client_certificates: &'static str,
+}
+
+#[derive(Serialize)]
+struct Identity {
+    api_key_header: String,
+    trust_api_key_header: bool,
+    api_keys_file: Option<String>,
+    trusted_proxies: Vec<String>,
+    address_header: &'static str,
+    ipv6_prefix: u8,
+    jwt: Jwt,
+}
+
+#[derive(Serialize)]
+struct Jwt {
+    algorithms: Vec<String>,
+    key_file: Option<String>,
+    secret_file: Option<String>,
+    jwks_file: Option<String>,
+    jwks_url: Option<String>,
+    jwks_refresh_seconds: u64,
+    issuers: Vec<String>,
+    audiences: Vec<String>,
+    leeway_seconds: u64,
+    required: bool,
+    user_claim: Option<String>,
+    tenant_claim: Option<String>,
+    tier_claim: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Gateway {
+    listen: Option<String>,
+    upstream: Option<String>,
+    pools: Option<std::collections::BTreeMap<String, super::PoolConfig>>,
+    routes: Option<Vec<super::RouteConfig>>,
+    model_header: String,
+    preserve_host: bool,
+    connect_timeout_ms: u64,
+    response_timeout_ms: u64,
+    body_idle_timeout_ms: u64,
+    upgrade_idle_timeout_ms: u64,
+    attempts: u32,
+    max_waiting: usize,
+}
+
+#[derive(Serialize)]
+struct Queue {
+    max_depth: u64,
+    max_depth_per_key: u64,
+    max_age_seconds: u64,
+    max_body_bytes: usize,
+    max_attempts: u32,
+    keep_seconds: u64,
+    lease_seconds: u64,
 }
 
 #[derive(Serialize)]
@@ -108,6 +179,7 @@ struct Limits {
 struct Log {
     level: &'static str,
     format: &'static str,
+    decisions: super::telemetry::ShownDecisionLog,
 }
 
 impl Config {
@@ -129,9 +201,28 @@ impl Config {
         let (data_auth, tokens) = match &self.data_auth {
             DataAuth::None => ("none", 0),
             DataAuth::Token(digests) => ("token", digests.len()),
+            DataAuth::Mtls => ("mtls", 0),
         };
         Shown {
             http: self.http.to_string(),
+            grpc: self.grpc.map(|address| address.to_string()),
+            tls: Tls {
+                cert_file: self.tls.cert_file.as_ref().map(path),
+                key_file: self.tls.key_file.as_ref().map(path),
+                client_ca_file: self.tls.client_ca_file.as_ref().map(path),
+                client_certificates: self.tls.client_certificates.name(),
+            },
+            identity: self.shown_identity(),
+            gateway: self.shown_gateway(),
+            queue: Queue {
+                max_depth: self.queue.max_depth,
+                max_depth_per_key: self.queue.max_depth_per_key,
+                max_age_seconds: self.queue.max_age.as_secs(),
+                max_body_bytes: self.queue.max_body_bytes,
+                max_attempts: self.queue.max_attempts,
+                keep_seconds: self.queue.keep.as_secs(),
+                lease_seconds: self.queue.lease.as_secs(),
+            },
             data_dir: self.data_dir.as_ref().map(path),
             rules: self.rules.as_ref().map(path),
             enforcement: self.enforcement.name(),
@@ -173,7 +264,67 @@ impl Config {
                 drain_timeout_ms: millis(self.limits.drain_timeout),
             },
             threads: self.threads,
-            log: Log { level: self.log.level.name(), format: self.log.format.name() },
+            log: Log {
+                level: self.log.level.name(),
+                format: self.log.format.name(),
+                decisions: self.shown_decision_log(),
+            },
+            metrics: self.shown_metrics(),
+            top: self.shown_top(),
+            traces: self.shown_traces(),
+        }
+    }
+
+    fn shown_identity(&self) -> Identity {
+        let path = |path: &std::path::PathBuf| path.display().to_string();
+        let identity = &self.identity;
+        let jwt = &identity.jwt;
+        let [user_claim, tenant_claim, tier_claim] = jwt.claims.clone();
+        Identity {
+            api_key_header: identity.api_key_header.clone(),
+            trust_api_key_header: identity.trust_api_key_header,
+            api_keys_file: identity.api_keys_file.as_ref().map(path),
+            trusted_proxies: identity.trusted_proxies.clone(),
+            address_header: identity.address_header.name(),
+            ipv6_prefix: identity.ipv6_prefix,
+            jwt: Jwt {
+                algorithms: jwt.algorithms.clone(),
+                key_file: jwt.key_file.as_ref().map(path),
+                secret_file: jwt.secret_file.as_ref().map(path),
+                jwks_file: jwt.jwks_file.as_ref().map(path),
+                jwks_url: jwt.jwks_url.as_deref().map(without_password),
+                jwks_refresh_seconds: jwt.jwks_refresh.as_secs(),
+                issuers: jwt.issuers.clone(),
+                audiences: jwt.audiences.clone(),
+                leeway_seconds: jwt.leeway.as_secs(),
+                required: jwt.required,
+                user_claim,
+                tenant_claim,
+                tier_claim,
+            },
+        }
+    }
+
+    fn shown_gateway(&self) -> Gateway {
+        let gateway = &self.gateway;
+        let url = |url: &str| without_password(url);
+        let mut pools = gateway.pools.clone();
+        for target in pools.values_mut().flat_map(|pool| &mut pool.targets) {
+            target.url = url(&target.url);
+        }
+        Gateway {
+            listen: gateway.listen.map(|address| address.to_string()),
+            upstream: gateway.upstream.as_deref().map(url),
+            pools: (!pools.is_empty()).then_some(pools),
+            routes: (!gateway.routes.is_empty()).then(|| gateway.routes.clone()),
+            model_header: gateway.model_header.clone(),
+            preserve_host: gateway.preserve_host,
+            connect_timeout_ms: millis(gateway.connect_timeout),
+            response_timeout_ms: millis(gateway.response_timeout),
+            body_idle_timeout_ms: millis(gateway.body_idle_timeout),
+            upgrade_idle_timeout_ms: millis(gateway.upgrade_idle_timeout),
+            attempts: gateway.attempts,
+            max_waiting: gateway.max_waiting,
         }
     }
 }

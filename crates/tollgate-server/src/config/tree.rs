@@ -38,6 +38,29 @@ impl Value {
     }
 }
 
+impl Value {
+    /// The same without places.
+    pub(super) fn to_json(&self) -> serde_json::Value {
+        match self {
+            Self::Null => serde_json::Value::Null,
+            Self::Bool(value) => (*value).into(),
+            Self::Integer(value) => match i64::try_from(*value) {
+                Ok(value) => value.into(),
+                Err(_) => u64::try_from(*value).unwrap_or(u64::MAX).into(),
+            },
+            Self::Float(value) => (*value).into(),
+            Self::Text(value) => value.as_str().into(),
+            Self::List(items) => items.iter().map(|item| item.value.to_json()).collect(),
+            Self::Map(entries) => serde_json::Value::Object(
+                entries
+                    .iter()
+                    .map(|(key, item)| (key.value.clone(), item.value.to_json()))
+                    .collect(),
+            ),
+        }
+    }
+}
+
 impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ValueVisitor)

@@ -97,7 +97,6 @@ impl ControlPlane {
     /// Starts it. With the last known good set in force, or the database's if that answers at once.
     pub(crate) fn start(around: Surroundings) -> Result<Self, ControlStartError> {
         let began = crate::admin::now() / 1_000;
-        around.figures.since.store(began, std::sync::atomic::Ordering::Relaxed);
         let (stop, stopped) = watch::channel(false);
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let database = database_of(&around.config);
@@ -133,6 +132,10 @@ impl ControlPlane {
         }
         let shared = around.engine.store().shared().first();
         let redis = shared.map(|store| store.inner().inner().clone());
+        // Who has no source waits for none, and is never told to be late.
+        if control.is_some() || (redis.is_some() && !has_file) {
+            around.figures.since.store(began, std::sync::atomic::Ordering::Relaxed);
+        }
         if control.is_none() && redis.is_none() && !has_file {
             tracing::warn!(
                 "no control plane: neither a database nor a Redis is configured; the built-in rules hold"

@@ -11,12 +11,14 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use tollgate_engine::Decision;
 use tollgate_store::Store;
+use tollgate_tower::headers::describe;
+use tollgate_tower::refusal::refusal;
 
 use super::Api;
-use super::headers::describe;
 use super::read::Prepared;
-use super::respond::{ApiError, refusal};
+use super::respond::ApiError;
 use super::wire::AllowBody;
+use crate::telemetry::latency::{Operation, Timed};
 
 const STATUS: HeaderName = HeaderName::from_static("x-tollgate-status");
 const REASON: HeaderName = HeaderName::from_static("x-tollgate-reason");
@@ -30,6 +32,7 @@ impl<S: Store> Api<S> {
         head: &http::request::Parts,
         caller: &str,
     ) -> Result<Response<Body>, ApiError> {
+        let _timed = Timed::new(Operation::Auth);
         let refuse_status = refuse_status(head.uri.query().unwrap_or_default())?;
         let rules = self.engine.rules();
         let body = attributes(&head.headers)?;
@@ -41,7 +44,7 @@ impl<S: Store> Api<S> {
                 describe(response.headers_mut(), decision, self.config.headers);
                 response
             } else {
-                refusal(decision, &head.headers, self.config.headers)
+                refusal(decision, &head.headers, self.config.headers).map(Body::from)
             };
             let status = response.status().as_u16();
             response.headers_mut().insert(STATUS, HeaderValue::from(status));

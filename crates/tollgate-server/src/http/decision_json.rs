@@ -6,9 +6,10 @@
 use std::fmt::Write as _;
 
 use tollgate_engine::{Decision, Reason, Scope, Verdict};
+use tollgate_tower::headers::warning_text;
 
 use super::time::Rfc3339;
-use super::wire::{millis_up, warning_text};
+use super::wire::millis_up;
 
 /// Appends the decision.
 pub(crate) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) {

@@ -4,13 +4,14 @@ use axum::body::Body;
 use http::{Response, StatusCode};
 use tollgate_engine::{Decision, Reason};
 use tollgate_store::{Mode, Store};
+use tollgate_tower::headers::describe;
 
 use super::decision_json::write_decision;
-use super::headers::describe;
 use super::read::{Prepared, parse};
 use super::respond::{ApiError, JSON, json, raw};
 use super::wire::{AllowBody, BatchBody, CheckBody, CheckedBody};
 use super::{Api, MAX_BATCH};
+use crate::telemetry::latency::{Operation, Timed};
 
 /// Room for the answer to one request of a batch.
 const BYTES_PER_DECISION: usize = 512;
@@ -35,6 +36,15 @@ impl Call {
             _ => None,
         }
     }
+
+    const fn operation(self) -> Operation {
+        match self {
+            Self::Allow => Operation::Allow,
+            Self::Check => Operation::Check,
+            Self::Peek => Operation::Peek,
+            Self::Batch => Operation::Batch,
+        }
+    }
 }
 
 impl<S: Store> Api<S> {
@@ -44,6 +54,7 @@ impl<S: Store> Api<S> {
         bytes: &[u8],
         caller: &str,
     ) -> Result<Response<Body>, ApiError> {
+        let _timed = Timed::new(call.operation());
         match call {
             Call::Allow => self.allow(&parse(bytes)?, caller).await,
             Call::Peek => self.peek(&parse(bytes)?, caller).await,

@@ -6,7 +6,6 @@
 mod auth;
 mod decision_json;
 mod decisions;
-mod headers;
 mod openapi;
 pub(crate) mod read;
 pub(crate) mod respond;
@@ -23,16 +22,26 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, ORIGIN, VARY};
 use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tollgate_engine::Engine;
+use tollgate_gateway::queue::TICKETS_PATH;
 use tollgate_store::Store;
+use tracing::Instrument as _;
 
+use crate::activity::Endless;
 use crate::admin::Admin;
 use crate::config::{Config, DataAuth};
+use crate::edge::queue::Tickets;
+use crate::listen::{Answer, Connection};
+use crate::telemetry::traces;
 use respond::ApiError;
 
 pub use openapi::document as openapi_document;
+
+/// So much of a body is read of a caller that is turned away.
+const UNREAD_BODY: usize = 64 << 10;
 
 /// The most requests of one batch.
 pub(crate) const MAX_BATCH: usize = 1_000;
@@ -47,6 +56,8 @@ pub struct Api<S> {
     admin: Option<Arc<Admin>>,
     /// Whether decisions are made here.
     decides: bool,
+    /// Requests that are sent later, where there is a queue.
+    tickets: Option<Tickets>,
 }
 
 /// Writes what `/metrics` answers.
@@ -56,12 +67,17 @@ impl<S: Store + 'static> Api<S> {
     /// The API of this engine.
     pub fn new(engine: Arc<Engine<S>>, config: Arc<Config>, metrics: Metrics) -> Self {
         let ready = AtomicBool::new(true);
-        Self { engine, config, ready, metrics, admin: None, decides: true }
+        Self { engine, config, ready, metrics, admin: None, decides: true, tickets: None }
     }
 
     /// The same with an admin API, and with or without decisions.
     pub(crate) fn serving(self, admin: Option<Arc<Admin>>, decides: bool) -> Self {
         Self { admin, decides, ..self }
+    }
+
+    /// The same with the tickets of a queue.
+    pub(crate) fn telling(self, tickets: Option<Tickets>) -> Self {
+        Self { tickets, ..self }
     }
 
     /// From now on `/readyz` says no.
@@ -82,22 +98,36 @@ impl<S: Store + 'static> Api<S> {
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        Ok(self.answer_to(request, Caller { peer, certificate: None }).await)
+    }
+
+    async fn answer_to<B>(self: &Arc<Self>, request: Request<B>, from: Caller) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
         let (head, body) = request.into_parts();
-        let mut response = match self.route(&head, body, peer).await {
-            Ok(response) => response,
-            Err(error) => error.respond(),
+        let span = traced(head.uri.path(), &head.headers);
+        let routed = self.route(&head, body, from);
+        let routed = match &span {
+            None => routed.await,
+            Some(span) => routed.instrument(span.clone()).await,
         };
+        let mut response = routed.unwrap_or_else(ApiError::respond);
+        if let Some(span) = span {
+            span.record("http.response.status_code", response.status().as_u16());
+        }
         if !self.config.cors_origins.is_empty() {
             self.allow_origin(&head.headers, response.headers_mut());
         }
-        Ok(response)
+        response
     }
 
     async fn route<B>(
         self: &Arc<Self>,
         head: &http::request::Parts,
         body: B,
-        peer: Option<IpAddr>,
+        from: Caller,
     ) -> Result<Response<Body>, ApiError>
     where
         B: http_body::Body<Data = Bytes>,
@@ -107,8 +137,18 @@ impl<S: Store + 'static> Api<S> {
         if let Some(call) = decisions::Call::of(path).filter(|_| self.decides) {
             return match head.method {
                 Method::POST => {
-                    let caller = self.authorize(&head.headers)?;
                     let limits = &self.config.limits;
+                    let caller = match self.authorize(&head.headers, from.certificate) {
+                        Ok(caller) => caller,
+                        Err(error) => {
+                            // On HTTP/2 an unread body is a reset stream, which clients take for a
+                            // broken one.
+                            if head.version == http::Version::HTTP_2 {
+                                let _ = read::body(body, UNREAD_BODY, limits.body_timeout).await;
+                            }
+                            return Err(error);
+                        }
+                    };
                     let bytes =
                         read::body(body, limits.max_body_bytes, limits.body_timeout).await?;
                     if self.engine.store().names().is_empty() {
@@ -118,7 +158,7 @@ impl<S: Store + 'static> Api<S> {
                     // have begun to count: it goes on by itself, and ends by its deadline.
                     let api = Arc::clone(self);
                     let decided = async move { api.decide(call, &bytes, &caller).await };
-                    match tokio::spawn(decided).await {
+                    match tokio::spawn(decided.in_current_span()).await {
                         Ok(answer) => answer,
                         Err(_) => Err(ApiError::Internal),
                     }
@@ -127,16 +167,22 @@ impl<S: Store + 'static> Api<S> {
                 _ => Err(ApiError::MethodNotAllowed("POST")),
             };
         }
+        if let Some(tickets) = &self.tickets
+            && let Some(id) = path.strip_prefix(TICKETS_PATH)
+        {
+            return Ok(tickets.tell(&head.method, id).await.map(Body::from));
+        }
         let is_get = head.method == Method::GET || head.method == Method::HEAD;
         match path {
             "/rate-limit/auth" if self.decides => {
                 // Proxies send the method of the request they ask about, whatever it is.
-                let caller = self.authorize(&head.headers)?;
+                let caller = self.authorize(&head.headers, from.certificate)?;
                 if self.engine.store().names().is_empty() {
                     return self.auth(head, &caller).await;
                 }
                 let (api, head) = (Arc::clone(self), head.clone());
-                match tokio::spawn(async move { api.auth(&head, &caller).await }).await {
+                let decided = async move { api.auth(&head, &caller).await };
+                match tokio::spawn(decided.in_current_span()).await {
                     Ok(answer) => answer,
                     Err(_) => Err(ApiError::Internal),
                 }
@@ -144,11 +190,11 @@ impl<S: Store + 'static> Api<S> {
             _ if head.method == Method::OPTIONS && is_known(path) => Ok(self.preflight("GET")),
             _ if !is_get && is_known(path) => Err(ApiError::MethodNotAllowed("GET")),
             "/api/v1/rate-limits/status" => {
-                let caller = self.authorize(&head.headers)?;
+                let caller = self.authorize(&head.headers, from.certificate)?;
                 self.status(head.uri.query().unwrap_or_default(), &caller).await
             }
             _ if path.starts_with("/admin/") => match &self.admin {
-                Some(admin) => Ok(admin.answer(head, body, peer).await),
+                Some(admin) => Ok(admin.answer(head, body, from.peer).await),
                 None => Err(ApiError::NotFound),
             },
             "/healthz" => Ok(text(StatusCode::OK, "ok\n")),
@@ -166,10 +212,21 @@ impl<S: Store + 'static> Api<S> {
         }
     }
 
-    /// Who calls, if calls need a token: the token's digest, so that callers' request ids do not
-    /// meet.
-    fn authorize(&self, headers: &HeaderMap) -> Result<String, ApiError> {
-        let DataAuth::Token(accepted) = &self.config.data_auth else { return Ok(String::new()) };
+    /// Who calls, if calls need a token or a certificate: its digest, so that callers' request ids do
+    /// not meet.
+    pub(crate) fn authorize(
+        &self,
+        headers: &HeaderMap,
+        certificate: Option<[u8; 32]>,
+    ) -> Result<String, ApiError> {
+        let accepted = match &self.config.data_auth {
+            DataAuth::None => return Ok(String::new()),
+            DataAuth::Mtls => {
+                let digest = certificate.ok_or(ApiError::NoCertificate)?;
+                return Ok(format!("{:016x}", short(&digest)));
+            }
+            DataAuth::Token(accepted) => accepted,
+        };
         let given = headers
             .get(AUTHORIZATION)
             .and_then(|value| value.to_str().ok())
@@ -183,8 +240,7 @@ impl<S: Store + 'static> Api<S> {
             known |= given.as_slice().ct_eq(digest.as_slice());
         }
         if bool::from(known) {
-            let bytes = given.first_chunk().copied().unwrap_or_default();
-            Ok(format!("{:016x}", u64::from_be_bytes(bytes)))
+            Ok(format!("{:016x}", short(&given)))
         } else {
             Err(ApiError::Unauthorized)
         }
@@ -224,6 +280,49 @@ impl<S: Store + 'static> Api<S> {
             );
         }
     }
+}
+
+/// Where a request comes from.
+#[derive(Debug, Clone, Copy)]
+struct Caller {
+    peer: Option<IpAddr>,
+    /// The digest of the certificate that the client has shown.
+    certificate: Option<[u8; 32]>,
+}
+
+impl<S: Store + 'static> Answer for Api<S> {
+    type Body = Body;
+
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        connection: Connection,
+    ) -> Response<Body> {
+        let peer = Some(connection.peer.ip());
+        let certificate = connection.client_certificate;
+        self.answer_to(request, Caller { peer, certificate }).await
+    }
+
+    fn is_endless(response: &Response<Body>) -> bool {
+        response.extensions().get::<Endless>().is_some()
+    }
+}
+
+/// The first bytes of a digest, as a number.
+fn short(digest: &[u8]) -> u64 {
+    digest.first_chunk().copied().map_or(0, u64::from_be_bytes)
+}
+
+/// A span for a call that decides, where somebody wants traces.
+#[inline]
+fn traced(path: &str, headers: &HeaderMap) -> Option<tracing::Span> {
+    let decides = traces::is_on() && path.starts_with("/rate-limit/") && is_decision(path);
+    decides.then(|| traces::server_span(path, headers))
+}
+
+/// Paths are part of a span's name, so there are only those that we have.
+fn is_decision(path: &str) -> bool {
+    path == "/rate-limit/auth" || decisions::Call::of(path).is_some()
 }
 
 fn is_known(path: &str) -> bool {

@@ -1,16 +1,13 @@
-//! The one place where errors and refusals become HTTP responses.
+//! The one place where errors become HTTP responses; refusals do in [`tollgate_tower::refusal`].
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
-use tollgate_engine::{Decision, EngineError, Reason};
+use tollgate_engine::EngineError;
 
-use super::headers::describe;
-use super::time::seconds_up;
-use super::wire::{ErrorBody, ErrorDetail, RefusalBody, RefusalDetail};
-use crate::config::HeaderFamilies;
+use super::wire::{ErrorBody, ErrorDetail};
 
 /// A call that could not be answered.
 #[derive(Debug)]
@@ -27,6 +24,8 @@ pub(crate) enum ApiError {
     MethodNotAllowed(&'static str),
     /// A token is missing or wrong.
     Unauthorized,
+    /// A certificate is missing.
+    NoCertificate,
     /// The engine could not decide.
     Engine(EngineError),
     /// Something went wrong that should not have.
@@ -71,6 +70,12 @@ impl ApiError {
                 StatusCode::UNAUTHORIZED,
                 "UNAUTHORIZED",
                 "a bearer token is needed: Authorization: Bearer <token>".to_owned(),
+                None,
+            ),
+            Self::NoCertificate => (
+                StatusCode::UNAUTHORIZED,
+                "UNAUTHORIZED",
+                "a client certificate is needed".to_owned(),
                 None,
             ),
             Self::Internal => (
@@ -130,8 +135,7 @@ impl From<EngineError> for ApiError {
     }
 }
 
-pub(crate) const JSON: HeaderValue = HeaderValue::from_static("application/json");
-const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+pub(crate) use tollgate_tower::refusal::JSON;
 
 /// The most headers a usual answer has.
 const HEADERS: usize = 12;
@@ -158,62 +162,4 @@ pub(crate) fn raw(
     *response.headers_mut() = HeaderMap::with_capacity(HEADERS);
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
-}
-
-/// A refusal at the edge: 429, or 403 for the deny list, as the client likes to read it.
-pub(crate) fn refusal(
-    decision: &Decision<'_>,
-    accepted: &HeaderMap,
-    on: HeaderFamilies,
-) -> Response<Body> {
-    let listed = decision.reason == Reason::DenyListed;
-    let status = match decision.reason {
-        Reason::DenyListed => StatusCode::FORBIDDEN,
-        Reason::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::TOO_MANY_REQUESTS,
-    };
-    let code = match decision.reason {
-        Reason::DenyListed
-        | Reason::CostExceedsLimit
-        | Reason::NoMatch
-        | Reason::StoreUnavailable => decision.reason_code(),
-        _ => "RATE_LIMIT_EXCEEDED",
-    };
-    let scope = decision.deciding();
-    let retry_after = decision.retry_after().map(|after| seconds_up(after).max(1));
-    let rule_id = scope.map(|scope| scope.rule.id.as_str());
-    let mut response = if accepts_problem(accepted) {
-        let violated: Vec<&str> = decision
-            .scopes()
-            .filter(|scope| scope.refuses())
-            .map(|scope| scope.rule.id.as_str())
-            .collect();
-        let body = serde_json::json!({
-            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
-            "title": if listed { "Refused" } else { "Quota exceeded" },
-            "status": status.as_u16(),
-            "detail": decision.explain(),
-            "code": code,
-            "retry_after": retry_after,
-            "violated-policies": violated,
-        });
-        let mut response = json(status, &body);
-        response.headers_mut().insert(CONTENT_TYPE, PROBLEM);
-        response
-    } else {
-        let scope = scope.map(|scope| scope.rule.scope.as_str());
-        let message = decision.explain();
-        let error = RefusalDetail { code, message, retry_after, rule_id, scope };
-        json(status, &RefusalBody { error })
-    };
-    describe(response.headers_mut(), decision, on);
-    response
-}
-
-fn accepts_problem(headers: &HeaderMap) -> bool {
-    headers
-        .get_all(ACCEPT)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .any(|value| value.contains("application/problem+json"))
 }

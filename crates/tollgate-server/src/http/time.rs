@@ -5,7 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use jiff::fmt::temporal::DateTimePrinter;
 use serde::{Serialize, Serializer};
-use tollgate_core::{Nanos, SECOND};
+use tollgate_core::Nanos;
 
 /// An instant in RFC 3339, to the millisecond, rounded up.
 #[derive(Debug, Clone, Copy)]
@@ -25,9 +25,4 @@ impl Serialize for Rfc3339 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
-}
-
-/// Whole seconds, rounded up.
-pub(crate) const fn seconds_up(nanos: Nanos) -> u64 {
-    nanos.div_ceil(SECOND)
 }

@@ -271,7 +271,10 @@ impl<'a, 'r> DecisionBody<'a, 'r> {
             reset_at: deciding.map(|scope| Rfc3339(scope.outcome.status.reset_at)),
             retry_after_ms: decision.retry_after().map(millis_up),
             wait_ms: millis_up(decision.wait),
-            warnings: decision.warnings().map(|warning| warning_text(&warning)).collect(),
+            warnings: decision
+                .warnings()
+                .map(|warning| tollgate_tower::headers::warning_text(&warning))
+                .collect(),
             degraded: decision.degraded.is_some(),
             degraded_reason: decision.degraded_reason(),
             would_deny: would_deny.collect(),
@@ -290,11 +293,6 @@ impl<'a, 'r> DecisionBody<'a, 'r> {
             scopes: Scopes(decision),
         }
     }
-}
-
-/// A soft limit in words.
-pub(crate) fn warning_text(warning: &tollgate_engine::Warning<'_>) -> String {
-    format!("{} of {} used (rule {})", warning.used, warning.capacity, warning.rule.id)
 }
 
 /// The answer of the small form.

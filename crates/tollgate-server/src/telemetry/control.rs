@@ -10,6 +10,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::stores::{counters, gauges};
 use crate::audit::AuditTrail;
 use crate::control::ControlFigures;
+use crate::control::figures::Source;
 
 /// Reads the control plane's figures at every scrape.
 pub(super) struct ControlCollector {
@@ -46,7 +47,8 @@ impl Collector for ControlCollector {
         // One that never answered is as old as the wait for it.
         let since = figures.since.load(Ordering::Relaxed);
         let age = match figures.last_success.load(Ordering::Relaxed).max(since) {
-            0 => 0.0,
+            // A file is read when it changes.
+            _ if since == 0 || figures.source() == Source::File => 0.0,
             last => number((crate::admin::now() / 1_000 - last).max(0)),
         };
         gauges(

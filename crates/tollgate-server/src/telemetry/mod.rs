@@ -1,22 +1,55 @@
-//! What the server tells about itself: `/metrics`.
+//! What the server tells about itself: `/metrics`, StatsD, top keys, history, the log of decisions.
 //!
-//! Nothing is counted here. The parts that do the work keep plain atomics; a scrape reads them.
+//! | file | |
+//! |---|---|
+//! | `decisions/` | what is made of every decision |
+//! | `latency.rs` | how long calls take |
+//! | `history.rs` | what happened lately |
+//! | `keeper.rs` | the thread that looks after all this |
+//! | `decided.rs`, `stores.rs`, `control.rs`, `edge.rs`, `process.rs` | metrics, read from the parts that do the work |
+//! | `statsd.rs` | the same, sent |
+//! | `traces.rs` | spans, sent by OTLP |
+//!
+//! The parts that do the work keep plain atomics; a scrape reads them.
 
 mod control;
+mod decided;
+pub mod decisions;
+mod edge;
+pub(crate) mod history;
+mod keeper;
+pub(crate) mod latency;
+mod process;
+mod statsd;
 mod stores;
+pub(crate) mod traces;
 
 use std::sync::Arc;
 
 use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use tollgate_engine::{Engine, SharedClock};
 
 use crate::audit::AuditTrail;
 use crate::control::ControlFigures;
 use crate::stores::Stores;
+use decisions::Witness;
+use history::History;
+
+pub(crate) use edge::EdgeFigures;
+pub(crate) use keeper::TelemetryKeeper;
+pub(crate) use statsd::Statsd;
+pub use traces::Traces;
 
 /// The content type of the text.
 pub(crate) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// What is known of decisions.
+pub(crate) struct Observed {
+    pub(crate) witness: Arc<Witness>,
+    pub(crate) history: History,
+}
 
 /// Every metric of this process.
 pub(crate) struct Telemetry {
@@ -29,12 +62,23 @@ impl Telemetry {
         clock: &Arc<SharedClock>,
         control: &Arc<ControlFigures>,
         trail: Option<&Arc<AuditTrail>>,
+        witness: &Arc<Witness>,
+        edge: &Arc<EdgeFigures>,
     ) -> Self {
-        let mut registry = Registry::with_prefix("rate_limiter");
+        let mut registry = Registry::default();
+        #[expect(clippy::cast_precision_loss, reason = "a metric")]
+        let started = crate::admin::now() as f64 / 1e3;
+        let process = registry.sub_registry_with_prefix("process");
+        process.register_collector(Box::new(process::ProcessCollector { started }));
+        let own = registry.sub_registry_with_prefix("rate_limiter");
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        own.register("build", "Which Tollgate this is", Info::new(version));
+        own.register_collector(Box::new(decided::DecisionCollector(Arc::clone(witness))));
         let (engine, clock) = (Arc::clone(engine), Arc::clone(clock));
-        registry.register_collector(Box::new(stores::StoreCollector { engine, clock }));
+        own.register_collector(Box::new(stores::StoreCollector { engine, clock }));
+        own.register_collector(Box::new(edge::EdgeCollector(Arc::clone(edge))));
         let (figures, trail) = (Arc::clone(control), trail.cloned());
-        registry.register_collector(Box::new(control::ControlCollector { figures, trail }));
+        own.register_collector(Box::new(control::ControlCollector { figures, trail }));
         Self { registry }
     }
 

@@ -8,6 +8,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use tollgate_engine::{Engine, SharedClock};
+use tollgate_policy::Consistency;
 use tollgate_store::redis::{LATENCY_BOUNDS, Operation, RedisMetrics};
 use tollgate_store::{Failure, Fallback, Store as _};
 
@@ -24,6 +25,9 @@ impl fmt::Debug for StoreCollector {
         f.write_str("StoreCollector")
     }
 }
+
+/// Leased rules that are told of.
+const MOST_LEASED_RULES: usize = 1_000;
 
 type Label = (&'static str, String);
 
@@ -66,6 +70,7 @@ impl Collector for StoreCollector {
         }
         redis(&mut encoder, &named)?;
         leases(&mut encoder, &named)?;
+        declared(&mut encoder, &self.engine)?;
         fallbacks(&mut encoder, &named)
     }
 }
@@ -96,8 +101,9 @@ fn redis(
         for operation in Operation::ALL {
             for failure in Failure::ALL {
                 let value = store.inner().inner().metrics().errors(operation, failure);
-                // Most of them never happen.
-                if value > 0 {
+                // Those of calls that are made are told from the start, so that the first one is seen
+                // as an increase; the others never happen.
+                if value > 0 || store.inner().inner().metrics().calls(operation) > 0 {
                     let labels = vec![
                         ("type", failure.name().to_owned()),
                         ("operation", operation.name().to_owned()),
@@ -194,6 +200,25 @@ fn leases(
     counters(encoder, "leases_passed_on", help, passed_on)?;
     let local = stores.iter().map(|(name, store)| (vec![named(name)], store.inner().usage().local));
     counters(encoder, "leases_local_charges", "Charges decided without asking Redis", local)
+}
+
+/// What leased rules may be wrong by, to compare what they are with.
+fn declared(
+    encoder: &mut DescriptorEncoder<'_>,
+    engine: &Engine<Stores>,
+) -> Result<(), fmt::Error> {
+    let rules = engine.rules();
+    let stores = engine.store().names();
+    let leased = rules.set.rules().iter().filter_map(|rule| match rule.consistency {
+        Consistency::Leased { max_overshoot_ppm } => {
+            let store = rule.store.as_ref().or(stores.first())?;
+            let labels = vec![("rule_id", rule.id.clone()), named(store)];
+            Some((labels, f64::from(max_overshoot_ppm) / 1e6))
+        }
+        Consistency::Strict | Consistency::Local => None,
+    });
+    let help = "The share of a leased rule's limit that it says it may be wrong by";
+    gauges(encoder, "overshoot_declared_ratio", help, leased.take(MOST_LEASED_RULES))
 }
 
 fn fallbacks(

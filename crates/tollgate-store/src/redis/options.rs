@@ -134,7 +134,7 @@ impl RedisOptions {
     }
 
     /// What the addresses say, as they are.
-    pub(super) fn seeds(&self) -> Result<Vec<ConnectionInfo>, RedisOptionsError> {
+    pub fn seeds(&self) -> Result<Vec<ConnectionInfo>, RedisOptionsError> {
         let certificates = self.certificates()?;
         self.urls.iter().map(|url| self.seed(url, certificates.as_ref())).collect()
     }
@@ -165,7 +165,7 @@ impl RedisOptions {
     }
 
     /// The same for a server: with the user and password of the options, if there are any.
-    pub(super) fn with_credentials(&self, info: ConnectionInfo) -> ConnectionInfo {
+    pub fn with_credentials(&self, info: ConnectionInfo) -> ConnectionInfo {
         let mut settings = info.redis_settings().clone();
         if let Some(username) = &self.username {
             settings = settings.set_username(username);

@@ -4,6 +4,7 @@ mod apply;
 mod entries;
 mod explain;
 mod files;
+mod import_envoy;
 mod steps;
 mod validate;
 
@@ -38,6 +39,7 @@ pub(super) fn run(command: RulesCommand) -> Ended {
         }
         RulesCommand::Explain(args) => explain::run(&args),
         RulesCommand::Validate { files, json } => validate::run(&files, json),
+        RulesCommand::ImportEnvoy { files } => import_envoy::run(&files),
         RulesCommand::Schema => {
             output::print_json(&tollgate_policy::rule_file_schema())?;
             Ok(Outcome::Done)

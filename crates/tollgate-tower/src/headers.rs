@@ -1,24 +1,46 @@
 //! The headers that describe the deciding limit.
 
-use std::fmt::Write as _;
-
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use tollgate_core::{Nanos, SECOND};
 use tollgate_engine::{Decision, Scope};
 
-use super::time::seconds_up;
-use super::wire::warning_text;
-use crate::config::HeaderFamilies;
+/// Which families of headers a decision carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeaderFamilies {
+    /// `X-RateLimit-Limit` and its siblings.
+    pub x_ratelimit: bool,
+    /// `RateLimit` and `RateLimit-Policy`.
+    pub ratelimit: bool,
+    /// `Retry-After`.
+    pub retry_after: bool,
+}
 
-const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-const X_POLICY: HeaderName = HeaderName::from_static("x-ratelimit-policy");
-const X_WARNING: HeaderName = HeaderName::from_static("x-ratelimit-warning");
-const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+impl Default for HeaderFamilies {
+    fn default() -> Self {
+        Self { x_ratelimit: true, ratelimit: true, retry_after: true }
+    }
+}
+
+/// Whole seconds, rounded up.
+pub const fn seconds_up(nanos: Nanos) -> u64 {
+    nanos.div_ceil(SECOND)
+}
+
+/// A soft limit in words.
+pub fn warning_text(warning: &tollgate_engine::Warning<'_>) -> String {
+    format!("{} of {} used (rule {})", warning.used, warning.capacity, warning.rule.id)
+}
+
+pub(crate) const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+pub(crate) const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+pub(crate) const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+pub(crate) const X_POLICY: HeaderName = HeaderName::from_static("x-ratelimit-policy");
+pub(crate) const X_WARNING: HeaderName = HeaderName::from_static("x-ratelimit-warning");
+pub(crate) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(crate) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// Adds the families that are switched on.
-pub(crate) fn describe(headers: &mut HeaderMap, decision: &Decision<'_>, on: HeaderFamilies) {
+pub fn describe(headers: &mut HeaderMap, decision: &Decision<'_>, on: HeaderFamilies) {
     if let Some(scope) = decision.deciding() {
         if on.x_ratelimit {
             x_ratelimit(headers, scope);
@@ -51,7 +73,8 @@ fn x_ratelimit(headers: &mut HeaderMap, scope: &Scope<'_>) {
     headers.insert(X_REMAINING, number(status.remaining));
     headers.insert(X_RESET, number(seconds_up(status.reset_at)));
     let mut policy = String::with_capacity(24);
-    let _ = write!(policy, "{};w={}", scope.quota, scope.limit.window_seconds);
+    push_pair(&mut policy, "", scope.quota);
+    push_pair(&mut policy, ";w=", scope.limit.window_seconds);
     if let Ok(policy) = HeaderValue::try_from(policy) {
         headers.insert(X_POLICY, policy);
     }
@@ -64,19 +87,26 @@ fn ratelimit(headers: &mut HeaderMap, decision: &Decision<'_>, scope: &Scope<'_>
     let name = &scope.rule.id;
     let mut state = String::with_capacity(name.len() + 32);
     quoted(&mut state, name);
-    let _ = write!(state, ";r={};t={until_reset}", status.remaining);
+    push_pair(&mut state, ";r=", status.remaining);
+    push_pair(&mut state, ";t=", until_reset);
     let mut policy = String::with_capacity(name.len() + 32);
     quoted(&mut policy, name);
-    let _ = write!(policy, ";q={};w={}", scope.quota, scope.limit.window_seconds);
+    push_pair(&mut policy, ";q=", scope.quota);
+    push_pair(&mut policy, ";w=", scope.limit.window_seconds);
     if let (Ok(state), Ok(policy)) = (HeaderValue::try_from(state), HeaderValue::try_from(policy)) {
         headers.insert(RATE_LIMIT, state);
         headers.insert(RATE_LIMIT_POLICY, policy);
     }
 }
 
+fn push_pair(out: &mut String, name: &str, number: u64) {
+    out.push_str(name);
+    out.push_str(itoa::Buffer::new().format(number));
+}
+
 /// A structured-field string: printable ASCII, with quotes and backslashes escaped. Other characters
 /// become question marks.
-fn quoted(out: &mut String, text: &str) {
+pub(crate) fn quoted(out: &mut String, text: &str) {
     out.push('"');
     for character in text.chars() {
         match character {
@@ -91,6 +121,6 @@ fn quoted(out: &mut String, text: &str) {
     out.push('"');
 }
 
-fn ascii(text: &str) -> String {
+pub(crate) fn ascii(text: &str) -> String {
     text.chars().map(|c| if matches!(c, ' '..='~') { c } else { '?' }).collect()
 }

@@ -1,0 +1,126 @@
+//! A question: may this request go on?
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+/// A request to decide. Everything is optional; rules that need what is absent do not apply.
+#[derive(Clone, Default, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Check {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) user_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) model_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) api_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tenant_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) model_tier: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) client_type: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) endpoint: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) method: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ip: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tier: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) domain: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) cost: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) tokens: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) request_id: Option<String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) attributes: BTreeMap<String, String>,
+}
+
+// By hand, because the key is a secret.
+impl fmt::Debug for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Check")
+            .field("user_id", &self.user_id)
+            .field("tenant_id", &self.tenant_id)
+            .field("api_key", &self.api_key.as_ref().map(|_| "…"))
+            .field("model_id", &self.model_id)
+            .field("endpoint", &self.endpoint)
+            .field("method", &self.method)
+            .field("cost", &self.cost)
+            .field("tokens", &self.tokens)
+            .finish_non_exhaustive()
+    }
+}
+
+macro_rules! texts {
+    ($($(#[$doc:meta])+ $name:ident),+ $(,)?) => {
+        $(
+            $(#[$doc])+
+            #[must_use]
+            pub fn $name(mut self, value: impl Into<String>) -> Self {
+                self.$name = Some(value.into());
+                self
+            }
+        )+
+    };
+}
+
+impl Check {
+    /// Nothing is known yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    texts! {
+        /// The user.
+        user_id,
+        /// The model.
+        model_id,
+        /// The API key.
+        api_key,
+        /// The tenant.
+        tenant_id,
+        /// The class of the model.
+        model_tier,
+        /// INTERNAL, PARTNER, EXTERNAL or the like.
+        client_type,
+        /// The path that is asked for.
+        endpoint,
+        /// The HTTP method.
+        method,
+        /// The client's address.
+        ip,
+        /// The caller's plan.
+        tier,
+        /// The host that is called.
+        domain,
+        /// Makes the call idempotent for 60 s.
+        request_id,
+    }
+
+    /// What it costs on rules of unit requests or cost; 1, or what the rule says, if not given.
+    #[must_use]
+    pub const fn cost(mut self, cost: u64) -> Self {
+        self.cost = Some(cost);
+        self
+    }
+
+    /// What it costs on rules of unit tokens; 0 if not given.
+    #[must_use]
+    pub const fn tokens(mut self, tokens: u64) -> Self {
+        self.tokens = Some(tokens);
+        self
+    }
+
+    /// A further attribute.
+    #[must_use]
+    pub fn attribute(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.attributes.insert(name.into(), value.into());
+        self
+    }
+}

@@ -1,0 +1,208 @@
+//! Calls over gRPC.
+
+use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use http::Uri;
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use tollgate_proto::v1::rate_limiter_service_client::RateLimiterServiceClient;
+use tollgate_proto::v1::{
+    AllowBatchRequest, AllowRequest, AllowResponse, PeekRequest, decided::Result as Outcome,
+};
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::{Code, Request, Status};
+
+use crate::check::Check;
+use crate::decision::{Decision, Scope, WouldDeny};
+use crate::error::ClientError;
+use crate::options::{ClientOptions, base, connector};
+
+/// The largest answer that is read; a batch of a thousand is far below.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+type Connection = Client<HttpsConnector<HttpConnector>, tonic::body::Body>;
+
+/// Calls one Tollgate over gRPC.
+pub(crate) struct GrpcTransport {
+    client: RateLimiterServiceClient<Connection>,
+    origin: Uri,
+    authorization: Option<MetadataValue<Ascii>>,
+    timeout: Duration,
+}
+
+impl fmt::Debug for GrpcTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrpcTransport").field("origin", &self.origin).finish_non_exhaustive()
+    }
+}
+
+impl GrpcTransport {
+    pub(crate) fn new(url: &str, options: &ClientOptions) -> Result<Self, ClientError> {
+        let origin = base(url)?;
+        let connector = connector(&origin, options, true)?;
+        let connection = Client::builder(TokioExecutor::new()).http2_only(true).build(connector);
+        let client = RateLimiterServiceClient::with_origin(connection, origin.clone())
+            .max_decoding_message_size(MAX_ANSWER_BYTES);
+        let authorization = match options.authorization()? {
+            None => None,
+            Some(value) => {
+                let mut value = MetadataValue::try_from(value.as_bytes())
+                    .map_err(|error| ClientError::Setup(error.to_string()))?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+        };
+        Ok(Self { client, origin, authorization, timeout: options.timeout })
+    }
+
+    pub(crate) async fn allow(&self, check: &Check) -> Result<Decision, ClientError> {
+        let request = self.request(message(check));
+        let answer =
+            self.client.clone().allow(request).await.map_err(|status| self.failure(&status))?;
+        Ok(decision(answer.into_inner()))
+    }
+
+    pub(crate) async fn peek(&self, check: &Check) -> Result<Decision, ClientError> {
+        let request = self.request(PeekRequest { request: Some(message(check)) });
+        let answer =
+            self.client.clone().peek(request).await.map_err(|status| self.failure(&status))?;
+        answer.into_inner().decision.map(decision).ok_or_else(incomplete)
+    }
+
+    pub(crate) async fn allow_batch(
+        &self,
+        checks: &[&Check],
+    ) -> Result<Vec<Result<Decision, ClientError>>, ClientError> {
+        let requests = checks.iter().map(|check| message(check)).collect();
+        let request = self.request(AllowBatchRequest { requests });
+        let answer = self.client.clone().allow_batch(request).await;
+        let answer = answer.map_err(|status| self.failure(&status))?.into_inner();
+        let items = answer.decisions.into_iter().map(|decided| match decided.result {
+            Some(Outcome::Decision(answer)) => Ok(decision(answer)),
+            Some(Outcome::Error(error)) if error.code == "STORE_UNAVAILABLE" => {
+                Err(ClientError::Unavailable { message: error.message, retry_after: None })
+            }
+            Some(Outcome::Error(error)) => Err(ClientError::Rejected {
+                code: error.code,
+                message: error.message,
+                field: text(error.field),
+            }),
+            None => Err(incomplete()),
+        });
+        Ok(items.collect())
+    }
+
+    fn request<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        // Told to the server, too, so that it does not work on what nobody waits for.
+        request.set_timeout(self.timeout);
+        if let Some(value) = &self.authorization {
+            request.metadata_mut().insert("authorization", value.clone());
+        }
+        request
+    }
+
+    fn failure(&self, status: &Status) -> ClientError {
+        let message = status.message().to_owned();
+        match status.code() {
+            Code::DeadlineExceeded | Code::Cancelled => ClientError::Timeout(self.timeout),
+            Code::Unauthenticated | Code::PermissionDenied => ClientError::Unauthorized(message),
+            // tonic says Unknown or Unavailable where no connection comes about.
+            Code::Unknown => ClientError::Unreachable(message),
+            Code::Unavailable | Code::Internal | Code::ResourceExhausted => {
+                ClientError::Unavailable { message, retry_after: None }
+            }
+            Code::InvalidArgument => {
+                ClientError::Rejected { code: "INVALID_REQUEST".to_owned(), message, field: None }
+            }
+            Code::AlreadyExists | Code::Aborted => {
+                let code = if status.code() == Code::Aborted {
+                    "REQUEST_ID_IN_USE"
+                } else {
+                    "REQUEST_ID_REUSED"
+                };
+                ClientError::Rejected { code: code.to_owned(), message, field: None }
+            }
+            code => ClientError::Unreadable(format!("{code:?}: {message}")),
+        }
+    }
+}
+
+fn incomplete() -> ClientError {
+    ClientError::Unreadable("an answer holds no decision".to_owned())
+}
+
+/// Texts that are absent are empty on this wire.
+fn message(check: &Check) -> AllowRequest {
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    AllowRequest {
+        user_id: text(&check.user_id),
+        model_id: text(&check.model_id),
+        api_key: text(&check.api_key),
+        tenant_id: text(&check.tenant_id),
+        model_tier: text(&check.model_tier),
+        client_type: text(&check.client_type),
+        endpoint: text(&check.endpoint),
+        method: text(&check.method),
+        ip: text(&check.ip),
+        tier: text(&check.tier),
+        domain: text(&check.domain),
+        cost: check.cost,
+        tokens: check.tokens,
+        request_id: text(&check.request_id),
+        attributes: check.attributes.clone(),
+    }
+}
+
+fn text(value: String) -> Option<String> {
+    Some(value).filter(|value| !value.is_empty())
+}
+
+fn instant(stamp: Option<prost_types::Timestamp>) -> Option<SystemTime> {
+    let stamp = stamp?;
+    let seconds = Duration::from_secs(u64::try_from(stamp.seconds).ok()?);
+    let nanos = Duration::from_nanos(u64::try_from(stamp.nanos).ok()?);
+    UNIX_EPOCH.checked_add(seconds.checked_add(nanos)?)
+}
+
+fn decision(answer: AllowResponse) -> Decision {
+    let scopes = answer.scopes.into_iter().map(|scope| Scope {
+        name: scope.name,
+        rule_id: scope.rule_id,
+        limit: scope.limit,
+        burst: scope.burst,
+        current: scope.current,
+        remaining: scope.remaining,
+        reset_at: instant(scope.reset_at),
+        window_seconds: scope.window_seconds,
+    });
+    let would_deny = answer.would_deny.into_iter().map(|limit| WouldDeny {
+        name: limit.name,
+        rule_id: limit.rule_id,
+        reason: limit.reason,
+    });
+    Decision {
+        allowed: answer.allowed,
+        reason: answer.reason,
+        scope_hit: text(answer.scope_hit),
+        rule_id: text(answer.rule_id),
+        effective_limit: answer.effective_limit,
+        remaining: answer.remaining,
+        reset_at: instant(answer.reset_at),
+        retry_after: answer.retry_after_ms.map(Duration::from_millis),
+        wait: Duration::from_millis(answer.wait_ms),
+        warnings: answer.warnings,
+        degraded: answer.degraded,
+        degraded_reason: text(answer.degraded_reason),
+        would_deny: would_deny.collect(),
+        action: text(answer.action),
+        explanation: text(answer.explanation),
+        reservation_id: text(answer.reservation_id),
+        rules_version: answer.rules_version,
+        scopes: scopes.collect(),
+        is_cached: false,
+    }
+}

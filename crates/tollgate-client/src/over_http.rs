@@ -1,0 +1,180 @@
+//! Calls over HTTP and JSON.
+
+use std::error::Error as _;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use http::{HeaderValue, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use serde::{Deserialize, Serialize};
+
+use crate::check::Check;
+use crate::decision::Decision;
+use crate::error::ClientError;
+use crate::options::{ClientOptions, base, connector};
+
+/// The largest answer that is read; a batch of a thousand is far below.
+const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// Calls one Tollgate over HTTP.
+pub(crate) struct HttpTransport {
+    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    base: String,
+    authorization: Option<HeaderValue>,
+}
+
+impl fmt::Debug for HttpTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HttpTransport").field("base", &self.base).finish_non_exhaustive()
+    }
+}
+
+#[derive(Serialize)]
+struct BatchBody<'a> {
+    requests: &'a [&'a Check],
+}
+
+#[derive(Deserialize)]
+struct BatchAnswer {
+    decisions: Vec<BatchItem>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum BatchItem {
+    Decision(Box<Decision>),
+    Error(ErrorBody),
+}
+
+#[derive(Deserialize)]
+struct ErrorBody {
+    error: ErrorDetail,
+}
+
+#[derive(Deserialize)]
+struct ErrorDetail {
+    code: String,
+    #[serde(default)]
+    message: String,
+    #[serde(default)]
+    field: Option<String>,
+}
+
+impl HttpTransport {
+    pub(crate) fn new(url: &str, options: &ClientOptions) -> Result<Self, ClientError> {
+        let uri = base(url)?;
+        let connector = connector(&uri, options, false)?;
+        let client = Client::builder(TokioExecutor::new()).build(connector);
+        let base = uri.to_string().trim_end_matches('/').to_owned();
+        Ok(Self { client, base, authorization: options.authorization()? })
+    }
+
+    pub(crate) async fn allow(&self, check: &Check) -> Result<Decision, ClientError> {
+        self.decision("/rate-limit/allow", check).await
+    }
+
+    pub(crate) async fn peek(&self, check: &Check) -> Result<Decision, ClientError> {
+        self.decision("/rate-limit/peek", check).await
+    }
+
+    pub(crate) async fn allow_batch(
+        &self,
+        checks: &[&Check],
+    ) -> Result<Vec<Result<Decision, ClientError>>, ClientError> {
+        let (status, headers, body) =
+            self.call("/rate-limit/allow/batch", &BatchBody { requests: checks }).await?;
+        if status != StatusCode::OK {
+            return Err(failure(status, &headers, &body));
+        }
+        let answer: BatchAnswer =
+            serde_json::from_slice(&body).map_err(|error| unreadable(&error))?;
+        let items = answer.decisions.into_iter().map(|item| match item {
+            BatchItem::Decision(decision) => Ok(*decision),
+            BatchItem::Error(body) => Err(rejected(body.error)),
+        });
+        Ok(items.collect())
+    }
+
+    async fn decision(&self, path: &str, check: &Check) -> Result<Decision, ClientError> {
+        let (status, headers, body) = self.call(path, check).await?;
+        match status {
+            StatusCode::OK => serde_json::from_slice(&body).map_err(|error| unreadable(&error)),
+            // A store that is away is an error and, where its rule says so, also a decision.
+            StatusCode::SERVICE_UNAVAILABLE => {
+                serde_json::from_slice(&body).map_err(|_| failure(status, &headers, &body))
+            }
+            _ => Err(failure(status, &headers, &body)),
+        }
+    }
+
+    async fn call(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<(StatusCode, HeaderMap, Bytes), ClientError> {
+        let setup = |error: &dyn fmt::Display| ClientError::Setup(error.to_string());
+        let bytes = serde_json::to_vec(body).map_err(|error| setup(&error))?;
+        let uri: Uri = format!("{}{path}", self.base).parse().map_err(|error| setup(&error))?;
+        let mut request = Request::post(uri)
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(bytes)))
+            .map_err(|error| setup(&error))?;
+        if let Some(value) = &self.authorization {
+            request.headers_mut().insert(AUTHORIZATION, value.clone());
+        }
+        let response = self.client.request(request).await.map_err(|error| {
+            let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
+            ClientError::Unreachable(format!("{error}{cause}"))
+        })?;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| ClientError::Unreachable(error.to_string()))?.to_bytes();
+        Ok((head.status, head.headers, body))
+    }
+}
+
+fn unreadable(error: &serde_json::Error) -> ClientError {
+    ClientError::Unreadable(error.to_string())
+}
+
+fn rejected(error: ErrorDetail) -> ClientError {
+    match error.code.as_str() {
+        "STORE_UNAVAILABLE" | "INTERNAL" => {
+            ClientError::Unavailable { message: error.message, retry_after: None }
+        }
+        _ => ClientError::Rejected { code: error.code, message: error.message, field: error.field },
+    }
+}
+
+/// What an answer that is no decision says.
+fn failure(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> ClientError {
+    let error = serde_json::from_slice::<ErrorBody>(body).map(|body| body.error);
+    let error = error.unwrap_or_else(|_| ErrorDetail {
+        code: status.as_str().to_owned(),
+        message: format!("answered {status}"),
+        field: None,
+    });
+    match status {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            ClientError::Unauthorized(error.message)
+        }
+        status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+            let seconds =
+                headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            let retry_after = seconds.map(Duration::from_secs);
+            ClientError::Unavailable { message: error.message, retry_after }
+        }
+        // Only a Tollgate names what is wrong with a request; anything else is somebody else's answer.
+        _ if error.code == status.as_str() => ClientError::Unreadable(error.message),
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
+            ClientError::Unreadable(error.message)
+        }
+        _ => rejected(error),
+    }
+}

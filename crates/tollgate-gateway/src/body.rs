@@ -1,0 +1,326 @@
+//! Bodies on their way through: pieces are passed on as they come, when they are asked for.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use tollgate_tower::Held;
+
+use crate::connections::Lease;
+use crate::idle::IdleTimer;
+
+/// Why a body ends before its end. The other side sees its connection or stream cut.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The client sends nothing any more.
+    #[error("the client sent nothing for too long")]
+    ClientIdle,
+    /// The client's body cannot be read.
+    #[error("the client's body cannot be read: {0}")]
+    Client(#[source] hyper::Error),
+    /// The upstream sends nothing any more.
+    #[error("the upstream sent nothing for too long")]
+    UpstreamIdle,
+    /// The upstream's body cannot be read.
+    #[error("the upstream's body cannot be read: {0}")]
+    Upstream(#[source] hyper::Error),
+}
+
+/// What a request's body is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum BodyState {
+    /// The upstream has not asked for more.
+    NotAsked,
+    /// The client has not sent what was asked for.
+    Waiting,
+    /// All of it has been passed on.
+    Done,
+    /// The client was too slow.
+    TimedOut,
+    /// The client is gone, or sends what is no body.
+    Broken,
+}
+
+/// How far a request's body is, for whoever waits for the answer to it.
+#[derive(Debug, Default)]
+pub(crate) struct BodyProgress {
+    pieces: AtomicU64,
+    state: AtomicU8,
+}
+
+impl BodyProgress {
+    /// Grows with every piece.
+    pub(crate) fn pieces(&self) -> u64 {
+        self.pieces.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn state(&self) -> BodyState {
+        match self.state.load(Ordering::Relaxed) {
+            1 => BodyState::Waiting,
+            2 => BodyState::Done,
+            3 => BodyState::TimedOut,
+            4 => BodyState::Broken,
+            _ => BodyState::NotAsked,
+        }
+    }
+
+    fn set(&self, state: BodyState) {
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+}
+
+/// The body of a request to an upstream.
+#[derive(Debug)]
+pub struct RequestBody(RequestKind);
+
+#[derive(Debug)]
+enum RequestKind {
+    Empty,
+    Full(Option<Bytes>),
+    Client { incoming: Incoming, idle: IdleTimer, progress: Arc<BodyProgress> },
+}
+
+impl RequestBody {
+    /// No body.
+    pub const fn empty() -> Self {
+        Self(RequestKind::Empty)
+    }
+
+    /// A client's, in which pieces are at most so far apart.
+    pub(crate) fn from_client(incoming: Incoming, idle: Duration) -> Self {
+        if incoming.is_end_stream() {
+            return Self::empty();
+        }
+        let idle = IdleTimer::new(idle);
+        Self(RequestKind::Client { incoming, idle, progress: Arc::default() })
+    }
+
+    pub(crate) fn progress(&self) -> Option<Arc<BodyProgress>> {
+        match &self.0 {
+            RequestKind::Client { progress, .. } => Some(Arc::clone(progress)),
+            _ => None,
+        }
+    }
+
+    /// The same once more, where it is at hand.
+    pub(crate) fn duplicate(&self) -> Option<Self> {
+        match &self.0 {
+            RequestKind::Empty => Some(Self::empty()),
+            RequestKind::Full(bytes) => Some(Self(RequestKind::Full(bytes.clone()))),
+            RequestKind::Client { .. } => None,
+        }
+    }
+}
+
+impl From<Bytes> for RequestBody {
+    fn from(bytes: Bytes) -> Self {
+        if bytes.is_empty() { Self::empty() } else { Self(RequestKind::Full(Some(bytes))) }
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut self.0 {
+            RequestKind::Empty => Poll::Ready(None),
+            RequestKind::Full(bytes) => Poll::Ready(bytes.take().map(|it| Ok(Frame::data(it)))),
+            RequestKind::Client { incoming, idle, progress } => {
+                match Pin::new(&mut *incoming).poll_frame(context) {
+                    Poll::Ready(Some(Ok(frame))) => {
+                        idle.progressed();
+                        progress.pieces.fetch_add(1, Ordering::Relaxed);
+                        let is_last = incoming.is_end_stream();
+                        progress.set(if is_last { BodyState::Done } else { BodyState::NotAsked });
+                        Poll::Ready(Some(Ok(frame)))
+                    }
+                    Poll::Ready(Some(Err(error))) => {
+                        progress.set(BodyState::Broken);
+                        Poll::Ready(Some(Err(BodyError::Client(error))))
+                    }
+                    Poll::Ready(None) => {
+                        progress.set(BodyState::Done);
+                        Poll::Ready(None)
+                    }
+                    Poll::Pending => {
+                        progress.set(BodyState::Waiting);
+                        std::task::ready!(idle.poll_expired(context));
+                        progress.set(BodyState::TimedOut);
+                        Poll::Ready(Some(Err(BodyError::ClientIdle)))
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            RequestKind::Empty => true,
+            RequestKind::Full(bytes) => bytes.is_none(),
+            RequestKind::Client { incoming, .. } => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            RequestKind::Empty => SizeHint::with_exact(0),
+            RequestKind::Full(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            RequestKind::Client { incoming, .. } => incoming.size_hint(),
+        }
+    }
+}
+
+/// The body of an answer. What the request holds is held until this ends or is dropped.
+pub struct GatewayBody {
+    kind: AnswerKind,
+    held: Option<Held>,
+    /// Why it breaks off, before the client's side is told.
+    broken: Option<BodyError>,
+}
+
+enum AnswerKind {
+    Full(Option<Bytes>),
+    Upstream { incoming: Incoming, idle: IdleTimer, lease: Option<Lease> },
+}
+
+impl std::fmt::Debug for GatewayBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("GatewayBody").field("held", &self.held).finish_non_exhaustive()
+    }
+}
+
+impl GatewayBody {
+    /// A body of our own.
+    pub fn full(bytes: Bytes) -> Self {
+        let bytes = if bytes.is_empty() { None } else { Some(bytes) };
+        Self { kind: AnswerKind::Full(bytes), held: None, broken: None }
+    }
+
+    /// An upstream's.
+    pub(crate) fn upstream(incoming: Incoming, idle: Duration, lease: Lease) -> Self {
+        let mut kind =
+            AnswerKind::Upstream { incoming, idle: IdleTimer::new(idle), lease: Some(lease) };
+        kind.finish_at_end();
+        Self { kind, held: None, broken: None }
+    }
+
+    /// Holds this until the end, if there is something still to come.
+    pub(crate) fn hold(&mut self, held: Option<Held>) {
+        if !self.is_end_stream() {
+            self.held = held;
+        }
+    }
+}
+
+impl AnswerKind {
+    /// The connection is free as soon as the last piece is here, not only when it has been sent on.
+    fn finish_at_end(&mut self) -> bool {
+        let Self::Upstream { incoming, lease, .. } = self else { return false };
+        let ends = incoming.is_end_stream();
+        if ends && let Some(lease) = lease.take() {
+            lease.finish();
+        }
+        ends
+    }
+}
+
+/// The next piece. The connection that it comes over may have to be moved for it.
+fn poll_upstream(
+    incoming: &mut Incoming,
+    lease: Option<&mut Lease>,
+    context: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    let Some(lease) = lease else { return Pin::new(incoming).poll_frame(context) };
+    // Most often it is here already. Whoever moves the connection himself need not be woken.
+    let mut unwoken = Context::from_waker(Waker::noop());
+    let polled = Pin::new(&mut *incoming).poll_frame(&mut unwoken);
+    if polled.is_ready() {
+        return polled;
+    }
+    lease.drive(context);
+    Pin::new(incoming).poll_frame(context)
+}
+
+impl Body for GatewayBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        if let Some(error) = this.broken.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
+        let (incoming, idle, lease) = match &mut this.kind {
+            AnswerKind::Full(bytes) => {
+                this.held = None;
+                return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
+            }
+            AnswerKind::Upstream { incoming, idle, lease } => (incoming, idle, lease),
+        };
+        match poll_upstream(incoming, lease.as_mut(), context) {
+            Poll::Ready(Some(Ok(frame))) => {
+                idle.progressed();
+                if this.kind.finish_at_end() {
+                    this.held = None;
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(None) => {
+                if let Some(lease) = lease.take() {
+                    lease.finish();
+                }
+                this.held = None;
+                Poll::Ready(None)
+            }
+            Poll::Ready(Some(Err(error))) => {
+                if let Some(lease) = lease.take() {
+                    lease.target().failed("it broke off in the middle of an answer");
+                }
+                this.held = None;
+                // What came before the break may have come with it, and be still in a buffer: that is sent first.
+                this.broken = Some(BodyError::Upstream(error));
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+            Poll::Pending => {
+                std::task::ready!(idle.poll_expired(context));
+                if let Some(lease) = lease.take() {
+                    lease.target().failed("it stopped in the middle of an answer");
+                }
+                this.held = None;
+                Poll::Ready(Some(Err(BodyError::UpstreamIdle)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            AnswerKind::Full(bytes) => bytes.is_none(),
+            AnswerKind::Upstream { incoming, .. } => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            AnswerKind::Full(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            AnswerKind::Upstream { incoming, .. } => incoming.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! A reverse proxy that decides before it forwards.
+//!
+//! [`Gateway`] is what all threads share: routes, pools, the state of targets. Each runtime makes a
+//! [`Worker`] of its own from it, because a pooled connection belongs to the runtime that made it. A
+//! worker answers requests; [`gateway`] tells the phases that a request goes through. Listeners, TLS
+//! towards clients and configuration files are the business of whoever calls.
+
+mod balance;
+mod body;
+mod connect;
+mod connections;
+mod error;
+mod forward;
+mod forwarded;
+mod framing;
+pub mod gateway;
+mod headers;
+mod health;
+mod host;
+mod http1;
+mod hygiene;
+mod idle;
+pub mod options;
+mod postpone;
+pub mod queue;
+mod replay;
+mod respond;
+mod routes;
+mod target;
+mod tls;
+mod upgrade;
+mod worker;
+
+pub use body::{BodyError, GatewayBody, RequestBody};
+pub use error::GatewayError;
+pub use framing::{FramingWatch, WatchedStream};
+pub use gateway::{ConnectionInfo, Gateway, PoolStatus, RESPONSE_CLASSES, TargetStatus};
+pub use options::GatewayOptions;
+pub use postpone::{Postpone, PostponeError};
+pub use worker::Worker;

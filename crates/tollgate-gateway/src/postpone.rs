@@ -1,0 +1,103 @@
+//! Requests that are kept for later.
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use http::header::HOST;
+use http::request::Parts;
+use http::{HeaderMap, Response};
+use http_body_util::BodyExt as _;
+use tollgate_tower::{Asked, Postponed};
+
+use crate::body::{BodyError, RequestBody};
+use crate::queue::{LONGEST_RECHECK, Queue, QueueError, StoredRequest, accepted};
+use crate::respond::Fault;
+
+/// Why a request cannot be kept. The client is refused then, as it would be without a queue.
+#[derive(Debug, thiserror::Error)]
+pub enum PostponeError {
+    /// There is no room for it.
+    #[error("no room: {0}")]
+    Full(String),
+    /// The queue cannot be reached.
+    #[error("the queue is away: {0}")]
+    Unavailable(String),
+}
+
+/// Keeps requests for later.
+#[async_trait]
+pub trait Postpone: Send + Sync + 'static {
+    /// Keeps a request; the answer tells the client where to ask after it.
+    async fn postpone(
+        &self,
+        postponed: &Postponed,
+        stored: StoredRequest,
+    ) -> Result<Response<Bytes>, PostponeError>;
+}
+
+#[async_trait]
+impl Postpone for Queue {
+    async fn postpone(
+        &self,
+        postponed: &Postponed,
+        stored: StoredRequest,
+    ) -> Result<Response<Bytes>, PostponeError> {
+        let after = postponed.retry_after;
+        // Rules may change, so what waits for long is looked at before.
+        match self.push(&postponed.lane, &stored, after.min(LONGEST_RECHECK)).await {
+            Ok(receipt) => {
+                let seconds = after.as_secs() + u64::from(after.subsec_nanos() != 0);
+                Ok(accepted(&receipt, "", seconds))
+            }
+            Err(
+                error @ (QueueError::Full(_)
+                | QueueError::LaneFull(_)
+                | QueueError::TooLarge { .. }),
+            ) => Err(PostponeError::Full(error.to_string())),
+            Err(error) => Err(PostponeError::Unavailable(error.to_string())),
+        }
+    }
+}
+
+/// A request as it is kept: clean, with what upstreams are told about its client.
+pub(crate) fn stored(parts: &Parts, body: &Bytes, asked: Asked, route: &str) -> StoredRequest {
+    let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
+    StoredRequest {
+        method: parts.method.as_str().to_owned(),
+        uri: path.to_owned(),
+        host: host.unwrap_or_default().to_owned(),
+        route: route.to_owned(),
+        headers: pairs(&parts.headers),
+        asked,
+        body: body.to_vec(),
+    }
+}
+
+/// Headers in order, but for the host.
+pub(crate) fn pairs(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
+    headers
+        .iter()
+        .filter(|(name, _)| **name != HOST)
+        .map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()))
+        .collect()
+}
+
+/// Reads a body to its end, if that is not too far.
+pub(crate) async fn read_whole(mut body: RequestBody, max_bytes: usize) -> Result<Bytes, Fault> {
+    if http_body::Body::size_hint(&body).lower() > max_bytes as u64 {
+        return Err(Fault::BodyTooLarge);
+    }
+    let mut whole = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| match error {
+            BodyError::ClientIdle => Fault::ClientTooSlow,
+            _ => Fault::BadBody,
+        })?;
+        let Ok(piece) = frame.into_data() else { continue };
+        if whole.len() + piece.len() > max_bytes {
+            return Err(Fault::BodyTooLarge);
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok(whole.freeze())
+}

@@ -1,0 +1,187 @@
+//! The one place where something that went wrong becomes an answer. No answer tells where upstreams
+//! are.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use tollgate_policy::PathError;
+use tollgate_tower::refusal::problem;
+
+use crate::body::GatewayBody;
+
+/// What a client that came too early is told to wait, where nothing better is known.
+const RETRY_AFTER_SECONDS: u64 = 1;
+
+/// Why a request is not answered by an upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Where the request ends can be read in two ways.
+    AmbiguousFraming,
+    /// No host, two, or something that is none.
+    BadHost,
+    /// A path that servers may read differently.
+    BadPath(PathError),
+    /// The target of the request is not one that a gateway serves.
+    BadTarget,
+    /// `CONNECT`.
+    Connect,
+    /// `CONNECT` with a protocol, in HTTP/2.
+    ExtendedConnect,
+    HeadersTooLarge,
+    /// An `Expect` that is not `100-continue`.
+    UnknownExpectation,
+    NoRoute,
+    /// The request has come through this gateway before.
+    Loop,
+    /// The model is named twice, or not in text.
+    BadModel,
+    /// Too many requests wait for their turn already.
+    TooManyWaiting(Duration),
+    /// To be kept for later, but too large for it.
+    BodyTooLarge,
+    /// The client did not send its body in time.
+    ClientTooSlow,
+    /// The client's body makes no sense, or broke off.
+    BadBody,
+    /// No target can be reached.
+    NoUpstream,
+    /// A target was reached and did not answer in time.
+    UpstreamTimeout,
+    /// It answered something that is no answer, or hung up.
+    BadUpstream,
+}
+
+impl Fault {
+    /// Whether it is the upstream's, and not the client's or ours.
+    pub(crate) const fn is_of_upstream(&self) -> bool {
+        matches!(self, Self::NoUpstream | Self::BadUpstream | Self::UpstreamTimeout)
+    }
+
+    fn describe(self) -> (StatusCode, &'static str, &'static str) {
+        use StatusCode as Status;
+        match self {
+            Self::AmbiguousFraming => (
+                Status::BAD_REQUEST,
+                "AMBIGUOUS_FRAMING",
+                "the length of the request's body is stated in more than one way, or in none that is understood",
+            ),
+            Self::BadHost => (
+                Status::BAD_REQUEST,
+                "INVALID_HOST",
+                "the request must name exactly one valid host",
+            ),
+            Self::BadPath(PathError::TooLong) => {
+                (Status::URI_TOO_LONG, "INVALID_PATH", "the path is too long")
+            }
+            Self::BadPath(PathError::Control) => {
+                (Status::BAD_REQUEST, "INVALID_PATH", "the path holds a control character")
+            }
+            Self::BadPath(PathError::BadEscape) => (
+                Status::BAD_REQUEST,
+                "INVALID_PATH",
+                "the path holds a % that is not followed by two hexadecimal digits",
+            ),
+            Self::BadTarget => {
+                (Status::BAD_REQUEST, "INVALID_PATH", "the request must name a path")
+            }
+            Self::Connect => {
+                (Status::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", "CONNECT is not served here")
+            }
+            Self::ExtendedConnect => {
+                (Status::NOT_IMPLEMENTED, "NOT_IMPLEMENTED", "extended CONNECT is not served here")
+            }
+            Self::HeadersTooLarge => (
+                Status::REQUEST_HEADER_FIELDS_TOO_LARGE,
+                "HEADERS_TOO_LARGE",
+                "the request's headers are too large",
+            ),
+            Self::UnknownExpectation => (
+                Status::EXPECTATION_FAILED,
+                "EXPECTATION_FAILED",
+                "the only expectation that is met here is 100-continue",
+            ),
+            Self::NoRoute => {
+                (Status::NOT_FOUND, "NO_ROUTE", "nothing is served under this address")
+            }
+            Self::Loop => (
+                Status::LOOP_DETECTED,
+                "LOOP_DETECTED",
+                "this request has come through this gateway before",
+            ),
+            Self::BadModel => {
+                (Status::BAD_REQUEST, "INVALID_REQUEST", "the model must be named once, in text")
+            }
+            Self::TooManyWaiting(_) => (
+                Status::TOO_MANY_REQUESTS,
+                "TOO_MANY_WAITING",
+                "too many requests wait for their turn; try again later",
+            ),
+            Self::BodyTooLarge => (
+                Status::PAYLOAD_TOO_LARGE,
+                "BODY_TOO_LARGE",
+                "the request would be kept for later, and its body is too large for that",
+            ),
+            Self::ClientTooSlow => (
+                Status::REQUEST_TIMEOUT,
+                "REQUEST_TIMEOUT",
+                "the request's body did not arrive in time",
+            ),
+            Self::BadBody => {
+                (Status::BAD_REQUEST, "INVALID_BODY", "the request's body cannot be read")
+            }
+            Self::NoUpstream => (
+                Status::SERVICE_UNAVAILABLE,
+                "NO_UPSTREAM",
+                "the service behind this address cannot be reached",
+            ),
+            Self::UpstreamTimeout => (
+                Status::GATEWAY_TIMEOUT,
+                "UPSTREAM_TIMEOUT",
+                "the service behind this address did not answer in time",
+            ),
+            Self::BadUpstream => (
+                Status::BAD_GATEWAY,
+                "BAD_UPSTREAM",
+                "the service behind this address did not answer properly",
+            ),
+        }
+    }
+
+    /// What went wrong, in words for clients.
+    pub(crate) fn message(self) -> &'static str {
+        self.describe().2
+    }
+
+    /// The answer.
+    pub(crate) fn answer(self) -> Response<GatewayBody> {
+        let (status, code, message) = self.describe();
+        let mut response = own(problem(status, code, message));
+        let headers = response.headers_mut();
+        match self {
+            // Whatever follows on this connection may be part of what was meant as a body.
+            Self::AmbiguousFraming | Self::BadBody | Self::ClientTooSlow => {
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Self::Connect => {
+                let allowed = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+                headers.insert(ALLOW, HeaderValue::from_static(allowed));
+            }
+            Self::TooManyWaiting(wait) => {
+                let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() != 0);
+                headers.insert(RETRY_AFTER, seconds.max(RETRY_AFTER_SECONDS).into());
+            }
+            Self::NoUpstream => {
+                headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS.into());
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+/// An answer that is ours from beginning to end.
+pub(crate) fn own(response: Response<Bytes>) -> Response<GatewayBody> {
+    response.map(GatewayBody::full)
+}

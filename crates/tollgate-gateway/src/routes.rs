@@ -1,0 +1,315 @@
+//! Which pool a request goes to, under which path.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use http::Method;
+use http::uri::PathAndQuery;
+use tollgate_policy::{MAX_PATTERN_SEGMENTS, normalize_path};
+
+use crate::error::GatewayError;
+use crate::host::Host;
+use crate::options::{GatewayOptions, RouteOptions, Timeouts};
+
+/// What a route looks at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asking<'a> {
+    pub(crate) domain: Option<&'a str>,
+    /// Normalised.
+    pub(crate) path: &'a str,
+    pub(crate) method: &'a Method,
+    pub(crate) model: Option<&'a str>,
+}
+
+/// All routes, in order.
+#[derive(Debug)]
+pub(crate) struct Routes(Vec<Route>);
+
+impl Routes {
+    pub(crate) fn new(
+        options: &GatewayOptions,
+        pools: &BTreeMap<&str, usize>,
+    ) -> Result<Self, GatewayError> {
+        let routes = options.routes.iter().map(|route| {
+            Route::new(route, options, pools).map_err(|problem| {
+                let name = &route.name;
+                let route = if name.is_empty() { "(unnamed)" } else { name }.to_owned();
+                GatewayError::Route { route, problem }
+            })
+        });
+        let routes: Vec<Route> = routes.collect::<Result<_, _>>()?;
+        for (index, route) in routes.iter().enumerate() {
+            if routes.iter().take(index).any(|earlier| earlier.name == route.name) {
+                let problem = "there are two of this name".to_owned();
+                return Err(GatewayError::Route { route: route.name.clone(), problem });
+            }
+        }
+        Ok(Self(routes))
+    }
+
+    /// The first that matches.
+    pub(crate) fn find(&self, asking: &Asking<'_>) -> Option<&Route> {
+        self.0.iter().find(|route| route.matches(asking))
+    }
+
+    pub(crate) fn named(&self, name: &str) -> Option<&Route> {
+        self.0.iter().find(|route| route.name == name)
+    }
+}
+
+/// One route, checked.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) name: String,
+    /// The pool's place.
+    pub(crate) pool: usize,
+    pub(crate) timeouts: Timeouts,
+    hosts: Vec<HostPattern>,
+    paths: Vec<PathPattern>,
+    methods: Vec<Method>,
+    models: Vec<ModelPattern>,
+    /// Both normalised and without a slash at their end; empty for none.
+    strip_prefix: String,
+    add_prefix: String,
+}
+
+impl Route {
+    fn new(
+        route: &RouteOptions,
+        options: &GatewayOptions,
+        pools: &BTreeMap<&str, usize>,
+    ) -> Result<Self, String> {
+        if route.name.is_empty() {
+            return Err("it needs a name".to_owned());
+        }
+        let Some(&pool) = pools.get(route.pool.as_str()) else {
+            return Err(format!("there is no pool {:?}", route.pool));
+        };
+        if !route.models.is_empty() && options.model_header.is_none() {
+            return Err("routes by model need model_header to be set".to_owned());
+        }
+        Ok(Self {
+            name: route.name.clone(),
+            pool,
+            timeouts: route.timeouts.or(&options.timeouts),
+            hosts: route.hosts.iter().map(|it| HostPattern::parse(it)).collect::<Result<_, _>>()?,
+            paths: route.paths.iter().map(|it| PathPattern::parse(it)).collect::<Result<_, _>>()?,
+            methods: route.methods.clone(),
+            models: route.models.iter().map(|it| ModelPattern::parse(it)).collect(),
+            strip_prefix: prefix(route.strip_prefix.as_deref())?,
+            add_prefix: prefix(route.add_prefix.as_deref())?,
+        })
+    }
+
+    fn matches(&self, asking: &Asking<'_>) -> bool {
+        let any = |empty: bool, found: bool| empty || found;
+        any(self.methods.is_empty(), self.methods.contains(asking.method))
+            && any(
+                self.hosts.is_empty(),
+                asking.domain.is_some_and(|it| self.hosts.iter().any(|host| host.matches(it))),
+            )
+            && any(self.paths.is_empty(), self.paths.iter().any(|path| path.matches(asking.path)))
+            && any(
+                self.models.is_empty(),
+                asking.model.is_some_and(|it| self.models.iter().any(|model| model.matches(it))),
+            )
+    }
+
+    /// What the upstream is asked for: the normalised path, so that it gets what was decided about,
+    /// with prefixes changed and the query as it came. None if that is no path any more.
+    pub(crate) fn rewrite(&self, original: &PathAndQuery, path: &str) -> Option<PathAndQuery> {
+        if self.strip_prefix.is_empty() && self.add_prefix.is_empty() && original.path() == path {
+            return Some(original.clone());
+        }
+        let rest = self.stripped(path);
+        let mut text = String::with_capacity(original.as_str().len() + self.add_prefix.len() + 1);
+        text.push_str(&self.add_prefix);
+        text.push_str(&rest);
+        if let Some(query) = original.query() {
+            text.push('?');
+            text.push_str(query);
+        }
+        PathAndQuery::try_from(text).ok()
+    }
+
+    fn stripped<'p>(&self, path: &'p str) -> Cow<'p, str> {
+        match path.strip_prefix(self.strip_prefix.as_str()) {
+            Some("") => Cow::Borrowed("/"),
+            Some(rest) if rest.starts_with('/') => Cow::Borrowed(rest),
+            // Not at a segment's end: `/api` is no prefix of `/apis`.
+            _ => Cow::Borrowed(path),
+        }
+    }
+}
+
+fn prefix(text: Option<&str>) -> Result<String, String> {
+    let Some(text) = text else { return Ok(String::new()) };
+    if !text.starts_with('/') || text.contains(['?', '#']) {
+        return Err(format!("the prefix {text:?} must start with / and hold no ? or #"));
+    }
+    let path = normalize_path(text).map_err(|error| format!("the prefix {text:?}: {error}"))?;
+    Ok(path.trim_end_matches('/').to_owned())
+}
+
+#[derive(Debug)]
+enum HostPattern {
+    Exactly(String),
+    /// With the dot in front.
+    Below(String),
+}
+
+impl HostPattern {
+    fn parse(text: &str) -> Result<Self, String> {
+        let (below, name) = match text.strip_prefix("*.") {
+            Some(name) => (true, name),
+            None => (false, text),
+        };
+        let host = Host::parse(name).filter(|host| host.name.len() == name.len());
+        let Some(host) = host else {
+            return Err(format!("{text:?} must be a host, or *. and a host, without a port"));
+        };
+        let domain = host.domain();
+        Ok(if below { Self::Below(format!(".{domain}")) } else { Self::Exactly(domain) })
+    }
+
+    fn matches(&self, domain: &str) -> bool {
+        match self {
+            Self::Exactly(host) => host == domain,
+            Self::Below(suffix) => domain.len() > suffix.len() && domain.ends_with(suffix),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct ModelPattern {
+    text: String,
+    is_prefix: bool,
+}
+
+impl ModelPattern {
+    fn parse(text: &str) -> Self {
+        match text.strip_suffix('*') {
+            Some(prefix) => Self { text: prefix.to_owned(), is_prefix: true },
+            None => Self { text: text.to_owned(), is_prefix: false },
+        }
+    }
+
+    fn matches(&self, model: &str) -> bool {
+        if self.is_prefix { model.starts_with(&self.text) } else { model == self.text }
+    }
+}
+
+#[derive(Debug)]
+struct PathPattern {
+    /// None is any segment.
+    steps: Vec<Option<String>>,
+    /// Whether anything, or nothing, may follow.
+    rest: bool,
+}
+
+impl PathPattern {
+    fn parse(text: &str) -> Result<Self, String> {
+        if !text.starts_with('/') || text.contains(['?', '#']) {
+            return Err(format!("the path {text:?} must start with / and hold no ? or #"));
+        }
+        let path = normalize_path(text).map_err(|error| format!("the path {text:?}: {error}"))?;
+        let mut steps: Vec<Option<String>> = segments(&path)
+            .map(|segment| if segment == "*" { None } else { Some(segment.to_owned()) })
+            .collect();
+        if steps.len() > MAX_PATTERN_SEGMENTS {
+            return Err(format!(
+                "{text:?} must not have more than {MAX_PATTERN_SEGMENTS} segments"
+            ));
+        }
+        let rest = steps.last().is_some_and(Option::is_none);
+        if rest {
+            steps.pop();
+        }
+        Ok(Self { steps, rest })
+    }
+
+    fn matches(&self, path: &str) -> bool {
+        let mut segments = segments(path);
+        for step in &self.steps {
+            let Some(segment) = segments.next() else { return false };
+            if step.as_ref().is_some_and(|literal| literal != segment) {
+                return false;
+            }
+        }
+        self.rest || segments.next().is_none()
+    }
+}
+
+/// A trailing slash makes no segment.
+fn segments(path: &str) -> impl Iterator<Item = &str> {
+    path.split('/').filter(|segment| !segment.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_match_by_segment() {
+        for (pattern, path, expected) in [
+            ("/", "/", true),
+            ("/", "/a", false),
+            ("/*", "/", true),
+            ("/*", "/a/b", true),
+            ("/v1/chat", "/v1/chat", true),
+            ("/v1/chat", "/v1/chat/", true),
+            ("/v1/chat", "/v1/chats", false),
+            ("/v1/*", "/v1", true),
+            ("/v1/*", "/v1/a/b", true),
+            ("/v1/*", "/v2/a", false),
+            ("/u/*/posts", "/u/7/posts", true),
+            ("/u/*/posts", "/u/posts", false),
+            ("/u/*/posts", "/u/7/8/posts", false),
+            ("/%61", "/a", true),
+        ] {
+            let parsed = PathPattern::parse(pattern).unwrap();
+            assert_eq!(parsed.matches(path), expected, "{pattern} {path}");
+        }
+        for pattern in ["", "a", "/a?b", "/%zz", &"/a".repeat(MAX_PATTERN_SEGMENTS + 1)] {
+            assert!(PathPattern::parse(pattern).is_err(), "{pattern:?}");
+        }
+    }
+
+    #[test]
+    fn hosts_and_models() {
+        let below = HostPattern::parse("*.Example.com").unwrap();
+        assert!(below.matches("a.example.com") && below.matches("a.b.example.com"));
+        assert!(!below.matches("example.com") && !below.matches("badexample.com"));
+        assert!(HostPattern::parse("api.example.com").unwrap().matches("api.example.com"));
+        for bad in ["", "*", "*.", "a:80", "a*b", "http://a"] {
+            assert!(HostPattern::parse(bad).is_err(), "{bad:?}");
+        }
+        assert!(ModelPattern::parse("gpt-*").matches("gpt-4"));
+        assert!(!ModelPattern::parse("gpt-4").matches("gpt-4o"));
+    }
+
+    fn rewritten(strip: Option<&str>, add: Option<&str>, path: &str) -> String {
+        let mut options = GatewayOptions::to_upstream("http://a");
+        options.routes[0].strip_prefix = strip.map(str::to_owned);
+        options.routes[0].add_prefix = add.map(str::to_owned);
+        let routes = Routes::new(&options, &BTreeMap::from([("default", 0)])).unwrap();
+        let original: PathAndQuery = path.parse().unwrap();
+        let normal = normalize_path(original.path()).unwrap();
+        routes.named("default").unwrap().rewrite(&original, &normal).unwrap().to_string()
+    }
+
+    #[test]
+    fn prefixes_are_changed_at_segment_ends() {
+        for (strip, add, path, expected) in [
+            (None, None, "/a/../b?x=1", "/b?x=1"),
+            (Some("/api"), None, "/api/v1?q", "/v1?q"),
+            (Some("/api/"), None, "/api", "/"),
+            (Some("/api"), None, "/apis", "/apis"),
+            (None, Some("/base"), "/a", "/base/a"),
+            (Some("/api"), Some("/v2/"), "/api/a/", "/v2/a/"),
+            (Some("/api"), None, "/api//x", "/x"),
+        ] {
+            assert_eq!(rewritten(strip, add, path), expected, "{strip:?} {add:?} {path}");
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Answers requests on one runtime.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::request::Parts;
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+use tollgate_tower::{Asked, Decide, Held, Pass, Postponed, Ruling, TRACE_TARGET};
+use tracing::{Instrument as _, trace_span};
+
+use crate::balance::{Balancer, Tried};
+use crate::body::{GatewayBody, RequestBody};
+use crate::connections::Connections;
+use crate::forward::{Answered, Outgoing, exchange};
+use crate::forwarded::{self, Came};
+use crate::gateway::{ConnectionInfo, Gateway, Pool};
+use crate::headers;
+use crate::hygiene;
+use crate::postpone::{read_whole, stored};
+use crate::respond::{Fault, own};
+use crate::routes::{Asking, Route};
+use crate::upgrade::{self, Upgrade};
+
+/// How often idle connections are looked through.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// One worker's view of a pool.
+pub(crate) struct WorkerPool {
+    balancer: Mutex<Balancer>,
+    connections: Vec<Arc<Connections>>,
+    /// A pool's own, where it has one.
+    pub(crate) connect_timeout: Option<Duration>,
+}
+
+impl WorkerPool {
+    fn new(pool: &Pool) -> Self {
+        let options = &pool.options;
+        let connections = pool.targets.iter().map(|target| {
+            let target = Arc::clone(target);
+            let connections =
+                Connections::new(target, options.max_idle_connections, options.idle_timeout);
+            Arc::new(connections)
+        });
+        Self {
+            balancer: Mutex::new(Balancer::new(pool.targets.iter().map(|target| target.weight))),
+            connections: connections.collect(),
+            connect_timeout: options.connect_timeout,
+        }
+    }
+
+    /// Whether its targets can be spoken to in HTTP/1.1, which alone has upgrades.
+    pub(crate) fn can_upgrade(&self) -> bool {
+        self.connections.first().is_some_and(|it| it.target.connector.can_upgrade())
+    }
+
+    /// Whose turn it is. Where none is available, those that are not are tried nevertheless: they
+    /// may be better than what is known of them, and an error is the worst they can give.
+    pub(crate) fn pick(&self, tried: Tried) -> Option<(usize, &Arc<Connections>)> {
+        let index = if self.connections.len() == 1 {
+            Some(0).filter(|index| !tried.contains(*index))
+        } else {
+            let is_available = |index: usize| {
+                self.connections.get(index).is_some_and(|it| it.target.is_available())
+            };
+            let mut balancer = self.balancer.lock();
+            balancer
+                .next(|index| !tried.contains(index) && is_available(index))
+                .or_else(|| balancer.next(|index| !tried.contains(index)))
+        };
+        index.and_then(|index| Some((index, self.connections.get(index)?)))
+    }
+}
+
+/// Answers requests on one runtime, with connections of its own.
+pub struct Worker<D> {
+    gateway: Arc<Gateway<D>>,
+    pools: Vec<WorkerPool>,
+}
+
+impl<D> std::fmt::Debug for Worker<D> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("gateway", &self.gateway).finish_non_exhaustive()
+    }
+}
+
+impl<D: Decide> Worker<D> {
+    /// Made on the runtime that it is for. Idle connections are closed in time as long as that runs.
+    pub(crate) fn new(gateway: Arc<Gateway<D>>) -> Arc<Self> {
+        let pools: Vec<WorkerPool> = gateway.pools.iter().map(WorkerPool::new).collect();
+        let worker = Arc::new(Self { gateway, pools });
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let worker = Arc::downgrade(&worker);
+            runtime.spawn(async move {
+                loop {
+                    tokio::time::sleep(SWEEP_INTERVAL).await;
+                    let Some(worker) = worker.upgrade() else { return };
+                    for pool in &worker.pools {
+                        pool.connections.iter().for_each(|connections| connections.sweep());
+                    }
+                }
+            });
+        }
+        worker
+    }
+
+    /// What it is a worker of.
+    pub const fn gateway(&self) -> &Arc<Gateway<D>> {
+        &self.gateway
+    }
+
+    /// Answers a request.
+    pub async fn answer(
+        &self,
+        mut request: Request<Incoming>,
+        connection: &ConnectionInfo,
+    ) -> Response<GatewayBody> {
+        let upgrade = Upgrade::wanted(&mut request, connection.permit.as_ref());
+        let (mut parts, body) = request.into_parts();
+        let (asked, route) = match self.examine(&mut parts, connection) {
+            Ok(examined) => examined,
+            Err(Stop::Fault(fault)) => return not_served(fault, connection),
+            Err(Stop::Answer(answer)) => return own(*answer),
+        };
+        let decide = &self.gateway.decide;
+        let pass = match decide.decide_now(&asked, &parts.headers) {
+            Some(ruling) => ruling,
+            None => Box::pin(decide.decide(&asked, &parts.headers)).await,
+        };
+        let pass = match pass {
+            Ruling::Pass(pass) => pass,
+            Ruling::Refuse(answer) => return own(answer),
+            // What is to become another protocol cannot be sent later.
+            Ruling::Queue(postponed) if upgrade.is_some() => return own(postponed.refusal),
+            Ruling::Queue(postponed) => {
+                self.clean(&mut parts, connection);
+                let kept = Box::pin(self.postpone(postponed, asked, route, parts, body)).await;
+                return kept.unwrap_or_else(|fault| not_served(fault, connection));
+            }
+        };
+        self.clean(&mut parts, connection);
+        let body = RequestBody::from_client(body, route.timeouts.request_idle);
+        let path = asked.endpoint.as_deref().unwrap_or("/");
+        // A future is moved into whatever awaits it, level by level: a large one costs less on the heap.
+        Box::pin(self.pass(route, path, Request::from_parts(parts, body), pass, upgrade)).await
+    }
+
+    /// Hygiene, identity and route: what is asked, and where it would go.
+    fn examine(
+        &self,
+        parts: &mut Parts,
+        connection: &ConnectionInfo,
+    ) -> Result<(Asked, &Route), Stop> {
+        let gateway = &*self.gateway;
+        if connection.framing.as_ref().is_some_and(|framing| framing.is_ambiguous()) {
+            return Err(Fault::AmbiguousFraming.into());
+        }
+        if let Some(via) = &gateway.options.via
+            && forwarded::came_from(&parts.headers, via)
+        {
+            return Err(Fault::Loop.into());
+        }
+        let domain = hygiene::check(parts, gateway.options.max_header_bytes)?;
+        let path = hygiene::path(parts)?;
+        let peer = Some(connection.peer.ip());
+        let identity = gateway.identifier.identify(&parts.headers, peer).map_err(Stop::Answer)?;
+        let model = match &gateway.options.model_header {
+            Some(name) => only_text(&parts.headers, name)?,
+            None => None,
+        };
+        let asking =
+            Asking { domain: domain.as_deref(), path: &path, method: &parts.method, model };
+        let route = gateway.routes.find(&asking).ok_or(Fault::NoRoute)?;
+        let asked = Asked {
+            identity,
+            model_id: model.map(str::to_owned),
+            endpoint: Some(path.into_owned()),
+            method: Some(parts.method.as_str().to_owned()),
+            domain,
+            cost: None,
+        };
+        Ok((asked, route))
+    }
+
+    /// What the upstream must not see goes, what it should know comes.
+    fn clean(&self, parts: &mut Parts, connection: &ConnectionInfo) {
+        let options = &self.gateway.options;
+        parts.extensions = http::Extensions::default();
+        headers::clean_request(&mut parts.headers);
+        let came = Came {
+            peer: connection.peer,
+            is_tls: connection.is_tls,
+            is_trusted: connection.is_trusted,
+        };
+        forwarded::describe(&mut parts.headers, came, options.forwarded);
+        if let Some(via) = &options.via {
+            forwarded::describe_via(&mut parts.headers, via, parts.version);
+        }
+    }
+
+    async fn postpone(
+        &self,
+        postponed: Postponed,
+        asked: Asked,
+        route: &Route,
+        parts: Parts,
+        body: Incoming,
+    ) -> Result<Response<GatewayBody>, Fault> {
+        let Some(queue) = &self.gateway.queue else { return Ok(own(postponed.refusal)) };
+        let body = RequestBody::from_client(body, route.timeouts.request_idle);
+        let body = read_whole(body, self.gateway.options.max_stored_body_bytes).await?;
+        let stored = stored(&parts, &body, asked, &route.name);
+        match queue.postpone(&postponed, stored).await {
+            Ok(mut answer) => {
+                for (name, value) in postponed.refusal.headers() {
+                    if *name != http::header::CONTENT_TYPE && !answer.headers().contains_key(name) {
+                        answer.headers_mut().append(name.clone(), value.clone());
+                    }
+                }
+                Ok(own(answer))
+            }
+            Err(error) => {
+                tracing::debug!(%error, rule = postponed.rule_id, "a request cannot be kept for later");
+                Ok(own(postponed.refusal))
+            }
+        }
+    }
+
+    /// Waits if it must, forwards, and answers. Whatever the answer is, it carries the decision's
+    /// headers.
+    async fn pass(
+        &self,
+        route: &Route,
+        path: &str,
+        request: Request<RequestBody>,
+        pass: Pass,
+        upgrade: Option<Upgrade>,
+    ) -> Response<GatewayBody> {
+        let Pass { wait, headers, held, charged } = pass;
+        let waited = if wait.is_zero() { Ok(()) } else { Box::pin(self.wait(wait, charged)).await };
+        let outgoing = waited.and_then(|()| self.outgoing(route, path, request, upgrade.as_ref()));
+        let answered = match outgoing {
+            Ok((pool, outgoing)) => self.forward(route, pool, outgoing).await,
+            Err(fault) => Err(fault),
+        };
+        let answer = match answered {
+            Ok(answered) if answered.response.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                upgrade::answer(answered, upgrade, held, route.timeouts.tunnel_idle)
+            }
+            Ok(answered) => Ok(plain_answer(answered, held, route.timeouts.response_idle)),
+            Err(fault) => Err(fault),
+        };
+        let mut response = answer.unwrap_or_else(|fault| {
+            tracing::debug!(
+                ?fault,
+                route = route.name,
+                "a request was not answered by its upstream"
+            );
+            fault.answer()
+        });
+        response.headers_mut().extend(headers);
+        response
+    }
+
+    /// Sends a request to its pool, and counts what comes of it.
+    async fn forward(
+        &self,
+        route: &Route,
+        pool: &WorkerPool,
+        mut outgoing: Outgoing,
+    ) -> Result<Answered, Fault> {
+        let retries = self.gateway.options.retries;
+        let span = trace_span!(
+            target: TRACE_TARGET,
+            "upstream",
+            otel.kind = "client",
+            route = route.name,
+            http.response.status_code = tracing::field::Empty,
+        );
+        let answered = if span.is_disabled() {
+            exchange(pool, outgoing, retries).await
+        } else {
+            if let Some(inject) = self.gateway.options.inject_trace {
+                inject(&span, outgoing.request.headers_mut());
+            }
+            let answered = exchange(pool, outgoing, retries).instrument(span.clone()).await;
+            if let Ok(answered) = &answered {
+                let status = answered.response.status().as_u16();
+                span.record("http.response.status_code", status);
+            }
+            answered
+        };
+        if let Some(pool) = self.gateway.pools.get(route.pool) {
+            match &answered {
+                Ok(answered) => pool.answered(Some(answered.response.status())),
+                Err(fault) if fault.is_of_upstream() => pool.answered(None),
+                Err(_) => {}
+            }
+        }
+        answered
+    }
+
+    /// A request that waits holds no thread; it leaves with its client, which drops this.
+    /// One that does not get to go on is given back what it was charged.
+    async fn wait(&self, wait: Duration, charged: Option<Held>) -> Result<(), Fault> {
+        let Ok(_place) = self.gateway.waiting.try_acquire() else {
+            return Err(Fault::TooManyWaiting(wait));
+        };
+        tokio::time::sleep(wait).await;
+        if let Some(charged) = charged {
+            charged.keep();
+        }
+        Ok(())
+    }
+
+    /// A request that was let pass, and the pool that it goes to.
+    fn outgoing(
+        &self,
+        route: &Route,
+        path: &str,
+        mut request: Request<RequestBody>,
+        upgrade: Option<&Upgrade>,
+    ) -> Result<(&WorkerPool, Outgoing), Fault> {
+        let original = request.uri().path_and_query().ok_or(Fault::BadTarget)?;
+        let path = route.rewrite(original, path).ok_or(Fault::BadTarget)?;
+        let pool = self.pools.get(route.pool).ok_or(Fault::NoUpstream)?;
+        let host = if self.gateway.options.preserve_host {
+            request.headers().get(HOST).cloned()
+        } else {
+            None
+        };
+        // Set for each target.
+        request.headers_mut().remove(HOST);
+        let outgoing = Outgoing {
+            request,
+            path,
+            host,
+            upgrade: upgrade.map(Upgrade::protocol),
+            timeouts: route.timeouts,
+        };
+        Ok((pool, outgoing))
+    }
+
+    /// Sends a request that was kept for later on its route.
+    pub(crate) async fn resend(
+        &self,
+        route: &str,
+        path: &str,
+        request: Request<RequestBody>,
+    ) -> Result<Response<GatewayBody>, Fault> {
+        let route = self.gateway.routes.named(route).ok_or(Fault::NoRoute)?;
+        let (pool, outgoing) = self.outgoing(route, path, request, None)?;
+        let answered = self.forward(route, pool, outgoing).await?;
+        Ok(plain_answer(answered, None, route.timeouts.response_idle))
+    }
+}
+
+/// Why a request goes no further than to be looked at.
+enum Stop {
+    Fault(Fault),
+    /// It is answered with this.
+    Answer(Box<Response<Bytes>>),
+}
+
+impl From<Fault> for Stop {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+fn not_served(fault: Fault, connection: &ConnectionInfo) -> Response<GatewayBody> {
+    let (peer, local) = (connection.peer, connection.local);
+    tracing::debug!(?fault, %peer, %local, "a request is not served");
+    fault.answer()
+}
+
+/// The one value of a header, which is text. Of two, nobody could say which one the upstream reads.
+fn only_text<'a>(
+    headers: &'a http::HeaderMap,
+    name: &http::HeaderName,
+) -> Result<Option<&'a str>, Fault> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    match (value.to_str(), values.next()) {
+        (Ok(text), None) => Ok(Some(text)),
+        _ => Err(Fault::BadModel),
+    }
+}
+
+fn plain_answer(answered: Answered, held: Option<Held>, idle: Duration) -> Response<GatewayBody> {
+    let Answered { response, lease } = answered;
+    let (mut parts, incoming) = response.into_parts();
+    headers::clean_response(&mut parts.headers);
+    parts.extensions = http::Extensions::default();
+    // What the upstream speaks is no business of the client's.
+    parts.version = http::Version::HTTP_11;
+    let mut body = GatewayBody::upstream(incoming, idle, lease);
+    body.hold(held);
+    Response::from_parts(parts, body)
+}

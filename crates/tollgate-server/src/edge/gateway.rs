@@ -1,0 +1,231 @@
+//! The gateway: from the configuration to something that answers.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, Method, Request, Response};
+use hyper::body::Incoming;
+use tollgate_engine::Engine;
+use tollgate_gateway::options::{
+    GatewayOptions, HealthOptions, Http2Mode, PoolOptions, RetryOptions, RouteOptions,
+    TargetOptions, TimeoutOverrides, Timeouts, TlsOptions,
+};
+use tollgate_gateway::queue::TICKETS_PATH;
+use tollgate_gateway::{ConnectionInfo, Gateway, GatewayBody, GatewayError, Worker};
+use tollgate_tower::refusal::problem;
+use tollgate_tower::{Asked, Decide, InProcess, Ruling};
+use tracing::Instrument as _;
+
+use super::queue::Tickets;
+use super::{Callers, EdgeError};
+use crate::config::{Config, GatewayConfig, PoolConfig, RouteConfig};
+use crate::listen::{Answer, Connection};
+use crate::stores::Stores;
+use crate::telemetry::latency::{Operation, Timed};
+use crate::telemetry::traces;
+
+/// The name of the pool that `gateway.upstream` is.
+const ONLY: &str = "upstream";
+
+/// What the gateway asks: the engine, and how long it takes is noted.
+#[derive(Clone)]
+pub(crate) struct Decider(pub(crate) InProcess<Stores>);
+
+impl Decide for Decider {
+    fn decide_now(&self, asked: &Asked, accepted: &HeaderMap) -> Option<Ruling> {
+        let timed = Timed::new(Operation::Gateway);
+        let ruling = self.0.decide_now(asked, accepted);
+        if ruling.is_none() {
+            timed.forget();
+        }
+        ruling
+    }
+
+    async fn decide(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
+        let _timed = Timed::new(Operation::Gateway);
+        self.0.decide(asked, accepted).await
+    }
+}
+
+/// A gateway that decides by this engine.
+pub(crate) fn build(
+    config: &Config,
+    engine: &Arc<Engine<Stores>>,
+    callers: &Callers,
+    node: &str,
+) -> Result<Gateway<Decider>, EdgeError> {
+    let mut options = options(config)?;
+    // By its own name a gateway knows a request that it has sent itself.
+    options.via = Some(format!("tollgate-{node}"));
+    let decide = Decider(InProcess::new(Arc::clone(engine), config.headers));
+    Ok(Gateway::new(options, decide, Arc::clone(&callers.identifier))?)
+}
+
+fn options(config: &Config) -> Result<GatewayOptions, EdgeError> {
+    let GatewayConfig { upstream, pools, routes, .. } = &config.gateway;
+    let mut options = GatewayOptions {
+        timeouts: Timeouts {
+            connect: config.gateway.connect_timeout,
+            head: config.gateway.response_timeout,
+            request_idle: config.gateway.body_idle_timeout,
+            response_idle: config.gateway.body_idle_timeout,
+            tunnel_idle: config.gateway.upgrade_idle_timeout,
+        },
+        max_header_bytes: config.limits.max_header_bytes,
+        retries: RetryOptions { max_attempts: config.gateway.attempts, ..RetryOptions::default() },
+        max_waiting: config.gateway.max_waiting,
+        max_stored_body_bytes: config.queue.max_body_bytes,
+        preserve_host: config.gateway.preserve_host,
+        model_header: HeaderName::from_bytes(config.gateway.model_header.as_bytes()).ok(),
+        inject_trace: Some(traces::inject),
+        ..GatewayOptions::default()
+    };
+    for (name, pool) in pools {
+        options.pools.insert(name.clone(), pool_options(name, pool)?);
+    }
+    options.routes = routes.iter().map(route_options).collect::<Result<_, _>>()?;
+    if let Some(url) = upstream {
+        if options.pools.contains_key(ONLY) {
+            let message = format!("gateway.pools has a pool named {ONLY:?}, which --upstream is");
+            return Err(EdgeError::Wrong(message));
+        }
+        let only = PoolOptions { targets: vec![TargetOptions::new(url)], ..PoolOptions::default() };
+        options.pools.insert(ONLY.to_owned(), only);
+        options.routes.push(RouteOptions::to_pool(ONLY, ONLY));
+    }
+    if options.pools.is_empty() {
+        let message = "there is nothing behind the gateway: give --upstream URL, or gateway.pools \
+                       and gateway.routes in the configuration";
+        return Err(EdgeError::Wrong(message.to_owned()));
+    }
+    if options.routes.is_empty() {
+        let message = "gateway.routes is empty: nothing would be forwarded to gateway.pools";
+        return Err(EdgeError::Wrong(message.to_owned()));
+    }
+    Ok(options)
+}
+
+fn pool_options(name: &str, pool: &PoolConfig) -> Result<PoolOptions, EdgeError> {
+    let read = |file: &Option<std::path::PathBuf>| match file {
+        Some(file) => read_file(name, file).map(Some),
+        None => Ok(None),
+    };
+    Ok(PoolOptions {
+        targets: pool
+            .targets
+            .iter()
+            .map(|target| TargetOptions { url: target.url.clone(), weight: target.weight })
+            .collect(),
+        health: pool.health.as_ref().map(|health| HealthOptions {
+            path: health.path.clone(),
+            interval: Duration::from_millis(health.interval_ms),
+            timeout: Duration::from_millis(health.timeout_ms),
+            healthy_after: health.healthy_after,
+            unhealthy_after: health.unhealthy_after,
+            ..HealthOptions::default()
+        }),
+        http2: if pool.http2 { Http2Mode::PriorKnowledge } else { Http2Mode::Auto },
+        tls: TlsOptions {
+            ca_pem: read(&pool.ca_file)?,
+            client_certificate_pem: read(&pool.cert_file)?,
+            client_key_pem: read(&pool.key_file)?,
+        },
+        ..PoolOptions::default()
+    })
+}
+
+fn read_file(pool: &str, file: &Path) -> Result<Vec<u8>, EdgeError> {
+    std::fs::read(file).map_err(|error| {
+        EdgeError::Wrong(format!("gateway.pools.{pool}: {}: {error}", file.display()))
+    })
+}
+
+fn route_options(route: &RouteConfig) -> Result<RouteOptions, EdgeError> {
+    let method = |text: &String| {
+        text.to_ascii_uppercase().parse::<Method>().map_err(|_| {
+            EdgeError::Wrong(format!("gateway.routes: {}: {text:?} is no method", route.name))
+        })
+    };
+    Ok(RouteOptions {
+        name: route.name.clone(),
+        hosts: route.hosts.clone(),
+        paths: route.paths.clone(),
+        methods: route.methods.iter().map(method).collect::<Result<_, _>>()?,
+        models: route.models.clone(),
+        pool: route.pool.clone(),
+        strip_prefix: route.strip_prefix.clone(),
+        timeouts: TimeoutOverrides {
+            head: route.response_timeout_ms.map(Duration::from_millis),
+            ..TimeoutOverrides::default()
+        },
+        ..RouteOptions::default()
+    })
+}
+
+impl From<GatewayError> for EdgeError {
+    fn from(error: GatewayError) -> Self {
+        Self::Wrong(format!("gateway: {error}"))
+    }
+}
+
+/// Answers one runtime's connections.
+pub(crate) struct GatewayDoor {
+    worker: Arc<Worker<Decider>>,
+    tickets: Option<Tickets>,
+    identifier: Arc<tollgate_tower::Identifier>,
+}
+
+impl GatewayDoor {
+    /// Made on the runtime that it is for.
+    pub(crate) fn new(
+        gateway: &Arc<Gateway<Decider>>,
+        callers: &Callers,
+        tickets: Option<Tickets>,
+    ) -> Self {
+        Self { worker: gateway.worker(), tickets, identifier: Arc::clone(&callers.identifier) }
+    }
+}
+
+impl Answer for GatewayDoor {
+    type Body = GatewayBody;
+
+    const UPGRADES: bool = true;
+
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+        connection: Connection,
+    ) -> Response<GatewayBody> {
+        if let Some(tickets) = &self.tickets
+            && let Some(id) = request.uri().path().strip_prefix(TICKETS_PATH)
+        {
+            if connection.framing.as_ref().is_some_and(|framing| framing.is_ambiguous()) {
+                let message = "the end of a request on this connection can be read in two ways";
+                let status = http::StatusCode::BAD_REQUEST;
+                return problem(status, "AMBIGUOUS_FRAMING", message).map(GatewayBody::full);
+            }
+            return tickets.tell(request.method(), id).await.map(GatewayBody::full);
+        }
+        let info = ConnectionInfo {
+            peer: connection.peer,
+            local: connection.local,
+            is_tls: connection.is_tls,
+            is_trusted: self.identifier.peer_is_trusted(connection.peer.ip()),
+            framing: connection.framing,
+            permit: connection.permit.map(|permit| permit as Arc<dyn std::any::Any + Send + Sync>),
+        };
+        if !traces::is_on() {
+            return self.worker.answer(request, &info).await;
+        }
+        let span = traces::server_span("gateway", request.headers());
+        let response = self.worker.answer(request, &info).instrument(span.clone()).await;
+        span.record("http.response.status_code", response.status().as_u16());
+        response
+    }
+
+    fn is_endless(_response: &Response<GatewayBody>) -> bool {
+        // Bodies are streamed, and end by the gateway's own timeouts.
+        true
+    }
+}

@@ -1,0 +1,144 @@
+//! Where traffic is: the gRPC port, and the gateway with its queue.
+
+pub(crate) mod gateway;
+pub(crate) mod grpc;
+mod identity;
+pub(crate) mod queue;
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::runtime::Builder;
+use tokio::sync::watch;
+use tollgate_engine::Engine;
+use tollgate_gateway::Gateway;
+use tollgate_tower::{HeaderFamilies, InProcess};
+
+pub(crate) use identity::Callers;
+pub(crate) use identity::IdentityConfigError;
+
+use crate::config::Config;
+use crate::stores::Stores;
+use crate::workers::Workers;
+use gateway::{Decider, GatewayDoor};
+use queue::{QueueKeeper, Tickets};
+
+/// Why the edge cannot be as the configuration says.
+#[derive(Debug, thiserror::Error)]
+pub enum EdgeError {
+    /// Callers cannot be identified.
+    #[error(transparent)]
+    Identity(#[from] IdentityConfigError),
+    /// Something else is wrong.
+    #[error("{0}")]
+    Wrong(String),
+    /// The system refused something.
+    #[error(transparent)]
+    Io(io::Error),
+}
+
+/// The gateway, who calls it, and its queue.
+pub(crate) struct Edge {
+    callers: Arc<Callers>,
+    gateway: Arc<Gateway<Decider>>,
+    queue: Option<QueueKeeper>,
+    /// The queue ends after the doors: until then it is given requests.
+    stop_queue: watch::Sender<bool>,
+    decide: Decider,
+}
+
+impl Edge {
+    /// Checks everything, and connects to nothing.
+    pub(crate) fn build(
+        config: &Config,
+        engine: &Arc<Engine<Stores>>,
+        secret: &[u8],
+        node: &str,
+    ) -> Result<Self, EdgeError> {
+        if config.gateway.listen.is_none() {
+            let message = "gateway.listen is null: a gateway has to listen somewhere";
+            return Err(EdgeError::Wrong(message.to_owned()));
+        }
+        let callers = Callers::new(&config.identity)?;
+        let mut gateway = gateway::build(config, engine, &callers, node)?;
+        let (stop_queue, stopped) = watch::channel(false);
+        let queue = QueueKeeper::open(config, secret, stopped)?;
+        if let Some(queue) = &queue {
+            gateway = gateway.with_queue(Arc::new(queue.tickets()));
+        }
+        // Its worker goes by all that a refusal says, whatever clients are told.
+        let decide = Decider(InProcess::new(Arc::clone(engine), HeaderFamilies::default()));
+        Ok(Self {
+            callers: Arc::new(callers),
+            gateway: Arc::new(gateway),
+            queue,
+            stop_queue,
+            decide,
+        })
+    }
+
+    /// The gateway itself.
+    pub(crate) const fn gateway(&self) -> &Arc<Gateway<Decider>> {
+        &self.gateway
+    }
+
+    /// The tickets of the queue, where there is one.
+    pub(crate) fn tickets(&self) -> Option<Tickets> {
+        self.queue.as_ref().map(QueueKeeper::tickets)
+    }
+
+    /// Serves these listeners, checks targets, keeps keys up to date, and works off the queue.
+    pub(crate) fn start(
+        self,
+        config: &Config,
+        listeners: Vec<TcpListener>,
+        workers: &mut Workers,
+        stopped: &watch::Receiver<bool>,
+    ) -> io::Result<RunningEdge> {
+        let tickets = self.tickets();
+        let (gateway, callers) = (Arc::clone(&self.gateway), Arc::clone(&self.callers));
+        let door = move || Arc::new(GatewayDoor::new(&gateway, &callers, tickets.clone()));
+        workers.start("gateway", listeners, door, false)?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (gateway, callers) = (Arc::clone(&self.gateway), Arc::clone(&self.callers));
+        let mut stop = stopped.clone();
+        let look_after = move || {
+            runtime.block_on(async move {
+                let _checks = gateway.spawn_health_checks(&stop);
+                callers.keep_up_to_date(stop.clone()).await;
+                let _ = stop.wait_for(|stop| *stop).await;
+            });
+        };
+        let mut helpers =
+            vec![std::thread::Builder::new().name("edge".to_owned()).spawn(look_after)?];
+        if let Some(queue) = self.queue {
+            let drain = config.limits.drain_timeout;
+            helpers.push(queue.begin(self.gateway, self.decide, drain));
+        }
+        Ok(RunningEdge { callers: self.callers, stop_queue: self.stop_queue, helpers })
+    }
+}
+
+/// The edge at work.
+pub(crate) struct RunningEdge {
+    callers: Arc<Callers>,
+    stop_queue: watch::Sender<bool>,
+    helpers: Vec<JoinHandle<()>>,
+}
+
+impl RunningEdge {
+    /// Reads files anew.
+    pub(crate) fn reload(&self) {
+        self.callers.reload();
+    }
+
+    /// Waits until it has ended; the doors are closed already.
+    pub(crate) fn wait(self) {
+        self.stop_queue.send_replace(true);
+        for helper in self.helpers {
+            let _ = helper.join();
+        }
+    }
+}

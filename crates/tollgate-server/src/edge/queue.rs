@@ -1,0 +1,182 @@
+//! The durable queue: where it is kept, the thread that works it off, and its tickets.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use http::{Method, Response, StatusCode};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::watch;
+use tollgate_gateway::queue::{
+    Queue, QueueOptions, QueueStore, RedisQueue, RedisTarget, SqliteQueue, StoredRequest, Worker,
+    WorkerOptions, told,
+};
+use tollgate_gateway::{Gateway, Postpone, PostponeError};
+use tollgate_tower::Postponed;
+use tollgate_tower::refusal::problem;
+
+use super::EdgeError;
+use super::gateway::Decider;
+use crate::config::{Config, QueueConfig, RedisKind};
+
+/// The file of an embedded queue, in the data directory.
+const FILE: &str = "queue.db";
+
+/// A queue on a thread of its own.
+pub(crate) struct QueueKeeper {
+    queue: Queue,
+    runtime: Handle,
+    thread: JoinHandle<()>,
+    begin: tokio::sync::oneshot::Sender<Work>,
+}
+
+/// What the thread begins with once the gateway is there.
+struct Work {
+    gateway: Arc<Gateway<Decider>>,
+    decide: Decider,
+    drain: Duration,
+}
+
+impl QueueKeeper {
+    /// Opens the queue; `None` where there is nowhere to keep one.
+    pub(crate) fn open(
+        config: &Config,
+        secret: &[u8],
+        mut stop: watch::Receiver<bool>,
+    ) -> Result<Option<Self>, EdgeError> {
+        let options = options(config.queue);
+        options.check().map_err(|problem| EdgeError::Wrong(format!("queue: {problem}")))?;
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(EdgeError::Io)?;
+        let store: Arc<dyn QueueStore> = match (config.shared_stores().next(), &config.data_dir) {
+            (Some(store), _) => {
+                let redis = store.options(secret);
+                let seeds = redis.seeds().map_err(|error| EdgeError::Wrong(error.to_string()))?;
+                let known = |seed| redis.with_credentials(seed);
+                let Some(first) = seeds.first().cloned().map(known) else { return Ok(None) };
+                let target = match store.kind {
+                    RedisKind::Single => RedisTarget::Single(Box::new(first)),
+                    RedisKind::Cluster => {
+                        RedisTarget::Cluster(seeds.into_iter().map(known).collect())
+                    }
+                    RedisKind::Sentinel => {
+                        let master_name = store.master_name.clone();
+                        let server = Box::new(first);
+                        RedisTarget::Sentinel { sentinels: seeds, master_name, server }
+                    }
+                };
+                Arc::new(RedisQueue::new(target, &store.prefix, options))
+            }
+            (None, Some(dir)) => {
+                std::fs::create_dir_all(dir).map_err(EdgeError::Io)?;
+                let clock = Arc::new(|| u64::try_from(crate::admin::now()).unwrap_or(0));
+                let opened = runtime.block_on(SqliteQueue::open(dir.join(FILE), options, clock));
+                Arc::new(opened.map_err(|error| EdgeError::Wrong(format!("the queue: {error}")))?)
+            }
+            // Without a place on disk nothing is durable: such requests are refused instead.
+            (None, None) => return Ok(None),
+        };
+        let queue = Queue::new(store);
+        let (begin, begun) = tokio::sync::oneshot::channel::<Work>();
+        let handle = runtime.handle().clone();
+        let worked = queue.clone();
+        let run = move || {
+            runtime.block_on(async move {
+                let Ok(Work { gateway, decide, drain }) = begun.await else { return };
+                let options = WorkerOptions { drain, ..WorkerOptions::default() };
+                let worker = Worker::new(worked, decide, gateway.worker(), options);
+                let stopped = async move {
+                    let _ = stop.wait_for(|stop| *stop).await;
+                };
+                worker.run(stopped).await;
+            });
+        };
+        let thread = std::thread::Builder::new().name("queue".to_owned()).spawn(run);
+        let thread = thread.map_err(EdgeError::Io)?;
+        Ok(Some(Self { queue, runtime: handle, thread, begin }))
+    }
+
+    /// What keeps requests for later, and tells about them.
+    pub(crate) fn tickets(&self) -> Tickets {
+        Tickets { queue: self.queue.clone(), runtime: self.runtime.clone() }
+    }
+
+    /// Begins to send what is kept.
+    pub(crate) fn begin(
+        self,
+        gateway: Arc<Gateway<Decider>>,
+        decide: Decider,
+        drain: Duration,
+    ) -> JoinHandle<()> {
+        let _ = self.begin.send(Work { gateway, decide, drain });
+        self.thread
+    }
+}
+
+fn options(config: QueueConfig) -> QueueOptions {
+    QueueOptions {
+        max_depth: config.max_depth,
+        max_lane_depth: config.max_depth_per_key,
+        // Headers come on top of the body.
+        max_request_bytes: config.max_body_bytes + (256 << 10),
+        max_response_bytes: config.max_body_bytes,
+        max_age: config.max_age,
+        max_attempts: config.max_attempts,
+        keep_results: config.keep,
+        lease: config.lease,
+        max_results: config.max_depth.max(1),
+        // Nothing that was accepted is thrown away before its time.
+        max_dead: config.max_depth.max(1),
+        ..QueueOptions::default()
+    }
+}
+
+/// The queue as requests see it. Its connections belong to its own thread, and what was begun there is
+/// finished, whether or not the client stays.
+#[derive(Clone)]
+pub(crate) struct Tickets {
+    queue: Queue,
+    runtime: Handle,
+}
+
+impl Tickets {
+    /// The queue itself, and where its work is done.
+    pub(crate) const fn parts(&self) -> (&Queue, &Handle) {
+        (&self.queue, &self.runtime)
+    }
+
+    /// What became of a request.
+    pub(crate) async fn tell(&self, method: &Method, id: &str) -> Response<Bytes> {
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            let message = "a ticket can only be read";
+            return problem(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message);
+        }
+        let (queue, id) = (self.queue.clone(), id.to_owned());
+        let found = self.runtime.spawn(async move { queue.ticket(&id).await }).await;
+        if let Ok(Ok(ticket)) = found {
+            return told(ticket);
+        }
+        let message = "the queue cannot be read at the moment; try again";
+        problem(StatusCode::SERVICE_UNAVAILABLE, "QUEUE_UNAVAILABLE", message)
+    }
+}
+
+#[async_trait]
+impl Postpone for Tickets {
+    async fn postpone(
+        &self,
+        postponed: &Postponed,
+        stored: StoredRequest,
+    ) -> Result<Response<Bytes>, PostponeError> {
+        let queue = self.queue.clone();
+        let kept = Postponed {
+            refusal: Response::new(Bytes::new()),
+            rule_id: postponed.rule_id.clone(),
+            lane: postponed.lane.clone(),
+            retry_after: postponed.retry_after,
+        };
+        let pushed = self.runtime.spawn(async move { queue.postpone(&kept, stored).await }).await;
+        pushed.unwrap_or_else(|_| Err(PostponeError::Unavailable("it is ending".to_owned())))
+    }
+}

@@ -1,0 +1,81 @@
+//! Envoy's rate limit protocol: `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`.
+//!
+//! Each descriptor of a request resolves by itself (`descriptor`); all are decided and charged
+//! together (`tollgate_engine::Engine::decide_together`); then Envoy is told (`answer`).
+
+mod answer;
+mod descriptor;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use prost::Message;
+use tollgate_engine::{Engine, MAX_VALUE_BYTES, Part};
+use tollgate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tollgate_store::Store;
+use tollgate_tower::headers::HeaderFamilies;
+use tonic::Status;
+
+use descriptor::Described;
+
+pub use descriptor::{MAX_DESCRIPTORS, MAX_ENTRIES, MAX_KEYS_BYTES};
+
+/// Answers Envoy.
+pub struct EnvoyService<S> {
+    engine: Arc<Engine<S>>,
+    headers: HeaderFamilies,
+}
+
+impl<S> Clone for EnvoyService<S> {
+    fn clone(&self) -> Self {
+        Self { engine: Arc::clone(&self.engine), headers: self.headers }
+    }
+}
+
+impl<S: Store + 'static> EnvoyService<S> {
+    /// Decides by this engine; `headers` are those that Envoy is asked to add.
+    pub const fn new(engine: Arc<Engine<S>>, headers: HeaderFamilies) -> Self {
+        Self { engine, headers }
+    }
+
+    pub(crate) async fn answer(
+        &self,
+        message: &[u8],
+        caller: &str,
+    ) -> Result<RateLimitResponse, Status> {
+        let request = RateLimitRequest::decode(message)
+            .map_err(|error| Status::invalid_argument(format!("not a valid message: {error}")))?;
+        self.should_rate_limit(&request, caller).await
+    }
+
+    /// Whether a request is over a limit. `caller` is who asks.
+    pub async fn should_rate_limit(
+        &self,
+        request: &RateLimitRequest,
+        caller: &str,
+    ) -> Result<RateLimitResponse, Status> {
+        let RateLimitRequest { domain, descriptors, hits_addend } = request;
+        let wrong = |message: String| Err(Status::invalid_argument(message));
+        if domain.is_empty() {
+            return wrong("domain: must not be empty".to_owned());
+        }
+        if domain.len() > MAX_VALUE_BYTES {
+            return wrong(format!("domain: must not be longer than {MAX_VALUE_BYTES} bytes"));
+        }
+        if descriptors.is_empty() || descriptors.len() > MAX_DESCRIPTORS {
+            return wrong(format!("descriptors: must be 1 to {MAX_DESCRIPTORS}"));
+        }
+        let described = descriptors
+            .iter()
+            .enumerate()
+            .map(|(index, one)| Described::new(one, index, *hits_addend))
+            .collect::<Result<Vec<_>, Status>>()?;
+        let rules = self.engine.rules();
+        let parts: Vec<Part<'_>> = described.iter().map(|one| one.part(domain, caller)).collect();
+        // Whether a request goes on without its limits is for Envoy to say: `failure_mode_deny`.
+        let together = self.engine.decide_together(&rules, &parts).await;
+        let together = together.map_err(|error| Status::unavailable(error.to_string()))?;
+        Ok(answer::response(&together, self.headers))
+    }
+}

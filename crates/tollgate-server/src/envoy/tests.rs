@@ -1,0 +1,162 @@
+//! What Envoy is told, by rules that were written for Tollgate.
+
+use std::collections::BTreeMap;
+
+use prost_types::value::Kind;
+use tollgate_core::SECOND;
+use tollgate_engine::ManualClock;
+use tollgate_policy::RuleSet;
+use tollgate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tollgate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use tollgate_store::MemoryStore;
+
+use super::*;
+
+const RULES: &str = "
+default: false
+rules:
+- {rule_id: user, scope: user, identifier_type: user_id, limit: 2, window: 1m, algorithm: fixed_window}
+- {rule_id: ip, scope: ip, identifier_type: ip, limit: 5000000000, window: 90s, algorithm: fixed_window}
+- {rule_id: spent, scope: spent, identifier_type: tenant_id, unit: tokens, limit: 10, window: 1d, algorithm: fixed_window}
+- {rule_id: shade, scope: shade, key_by: [tool], action: log_only, limit: 0, window: 1h, algorithm: fixed_window}
+deny_list: ['user_id:mallory']
+";
+
+fn service(headers: HeaderFamilies) -> EnvoyService<MemoryStore> {
+    service_of(RULES, headers)
+}
+
+fn service_of(rules: &str, headers: HeaderFamilies) -> EnvoyService<MemoryStore> {
+    let rules = RuleSet::from_yaml(rules, "t").unwrap();
+    // Half a minute into a minute.
+    let clock = ManualClock::new(30 * SECOND);
+    let engine = Engine::new(MemoryStore::new(1_000), Arc::new(clock), rules);
+    EnvoyService::new(Arc::new(engine), headers)
+}
+
+fn request(descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
+    let entry = |(key, value): &(&str, &str)| Entry {
+        key: (*key).into(),
+        value: (*value).to_owned().into(),
+    };
+    let descriptor = |entries: &&[(&str, &str)]| RateLimitDescriptor {
+        entries: entries.iter().map(entry).collect(),
+        ..RateLimitDescriptor::default()
+    };
+    RateLimitRequest {
+        domain: "edge".to_owned(),
+        descriptors: descriptors.iter().map(descriptor).collect(),
+        hits_addend: 0,
+    }
+}
+
+fn headers(response: &RateLimitResponse) -> BTreeMap<&str, &str> {
+    let headers = response.response_headers_to_add.iter();
+    headers.map(|header| (header.key.as_str(), header.value.as_str())).collect()
+}
+
+fn metadata(response: &RateLimitResponse, name: &str) -> Option<Kind> {
+    let fields = &response.dynamic_metadata.as_ref()?.fields;
+    fields.get(name)?.kind.clone()
+}
+
+#[tokio::test]
+async fn statuses_headers_and_metadata() {
+    let service = service(HeaderFamilies::default());
+    let both = request(&[&[("remote_address", "10.0.0.1")], &[("user_id", "ann")]]);
+    let answer = service.should_rate_limit(&both, "").await.unwrap();
+    assert_eq!(answer.overall_code(), Code::Ok);
+    let [ip, user] = &answer.statuses[..] else { panic!() };
+    let limit = ip.current_limit.as_ref().unwrap();
+    assert_eq!((limit.requests_per_unit, limit.unit()), (u32::MAX, Unit::Unknown));
+    assert_eq!(ip.limit_remaining, u32::MAX, "capped");
+    let limit = user.current_limit.as_ref().unwrap();
+    assert_eq!((limit.requests_per_unit, limit.unit(), &*limit.name), (2, Unit::Minute, "user"));
+    assert_eq!(user.limit_remaining, 1);
+    assert_eq!(user.duration_until_reset.unwrap().seconds, 30);
+    let told = headers(&answer);
+    let limits = "2, 5000000000;w=90;name=\"ip\", 2;w=60;name=\"user\"";
+    assert_eq!(told.get("x-ratelimit-limit"), Some(&limits));
+    assert_eq!(told.get("x-ratelimit-remaining"), Some(&"1"));
+    assert_eq!(told.get("x-ratelimit-reset"), Some(&"30"), "until then, not at which instant");
+    assert_eq!(told.get("ratelimit"), Some(&"\"user\";r=1;t=30"));
+    assert_eq!(told.get("retry-after"), None);
+    assert_eq!(metadata(&answer, "ruleId"), Some(Kind::StringValue("user".to_owned())));
+    assert_eq!(metadata(&answer, "descriptor"), Some(Kind::NumberValue(1.0)));
+
+    service.should_rate_limit(&both, "").await.unwrap();
+    let over = service.should_rate_limit(&both, "").await.unwrap();
+    assert_eq!(over.overall_code(), Code::OverLimit);
+    assert_eq!((over.statuses[0].code(), over.statuses[1].code()), (Code::Ok, Code::OverLimit));
+    assert_eq!(headers(&over).get("retry-after"), Some(&"30"));
+    assert_eq!(metadata(&over, "reason"), Some(Kind::StringValue("HIT_USER_LIMIT".to_owned())));
+}
+
+#[tokio::test]
+async fn headers_can_be_switched_off() {
+    let off = HeaderFamilies { x_ratelimit: false, ratelimit: false, retry_after: false };
+    let answer = service(off).should_rate_limit(&request(&[&[("user_id", "ann")]]), "").await;
+    assert!(answer.unwrap().response_headers_to_add.is_empty());
+}
+
+#[tokio::test]
+async fn lists_and_what_nothing_is_known_of() {
+    let strict = format!("no_match: deny\n{RULES}");
+    let service = service_of(&strict, HeaderFamilies::default());
+    let unknown = request(&[&[("colour", "red")]]);
+    let answer = service.should_rate_limit(&unknown, "").await.unwrap();
+    assert_eq!(answer.overall_code(), Code::Ok, "whatever no_match says");
+    assert_eq!(answer.statuses[0].current_limit, None);
+    assert!(answer.response_headers_to_add.is_empty());
+    let denied = request(&[&[("colour", "red")], &[("user_id", "mallory")]]);
+    let answer = service.should_rate_limit(&denied, "").await.unwrap();
+    assert_eq!(answer.overall_code(), Code::OverLimit);
+    assert_eq!(answer.statuses[1].code(), Code::OverLimit);
+    assert_eq!(metadata(&answer, "reason"), Some(Kind::StringValue("DENY_LISTED".to_owned())));
+}
+
+#[tokio::test]
+async fn tokens_are_owed_and_shadows_are_told() {
+    let service = service(HeaderFamilies::default());
+    let mut spent = request(&[&[("tenant_id", "acme")]]);
+    spent.hits_addend = 25;
+    service.should_rate_limit(&spent, "").await.unwrap();
+    let mut look = request(&[&[("tenant_id", "acme")]]);
+    look.descriptors[0].hits_addend = Some(0);
+    let answer = service.should_rate_limit(&look, "").await.unwrap();
+    assert_eq!(answer.overall_code(), Code::OverLimit, "what was used above the limit is owed");
+    let answer = service.should_rate_limit(&request(&[&[("tool", "saw")]]), "").await.unwrap();
+    assert_eq!(answer.overall_code(), Code::Ok);
+    assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().name, "shade");
+    assert!(
+        matches!(metadata(&answer, "wouldDeny"), Some(Kind::ListValue(list)) if list.values.len() == 1)
+    );
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_an_error() {
+    let service = service(HeaderFamilies::default());
+    let mut nameless = request(&[&[("user_id", "ann")]]);
+    nameless.domain.clear();
+    let mut long = request(&[&[("user_id", "ann")]]);
+    long.domain = "d".repeat(MAX_VALUE_BYTES + 1);
+    let many: Vec<&[(&str, &str)]> = vec![&[("user_id", "ann")]; MAX_DESCRIPTORS + 1];
+    for (wrong, field) in [
+        (nameless, "domain"),
+        (long, "domain"),
+        (request(&[]), "descriptors"),
+        (request(&many), "descriptors"),
+        (request(&[&[("", "x")]]), "descriptors[0].entries[0].key"),
+    ] {
+        let error = service.should_rate_limit(&wrong, "").await.unwrap_err();
+        assert_eq!(error.code(), tonic::Code::InvalidArgument);
+        assert!(error.message().starts_with(&format!("{field}: ")), "{}", error.message());
+    }
+    let garbage = service.answer(b"\xff\xff", "").await.unwrap_err();
+    assert_eq!(garbage.code(), tonic::Code::InvalidArgument);
+    // Nothing of it was charged.
+    let answer = service.should_rate_limit(&request(&[&[("user_id", "ann")]]), "").await.unwrap();
+    assert_eq!(answer.statuses[0].limit_remaining, 1);
+}

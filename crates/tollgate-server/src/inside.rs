@@ -1,0 +1,182 @@
+//! What is inside the doors: the engine, its clocks and stores, and who watches it.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::sync::Arc;
+
+use tollgate_core::Nanos;
+use tollgate_engine::{Clock, Engine, SharedClock, SystemClock};
+use tollgate_policy::RuleSet;
+use tollgate_store::MemoryStore;
+use tollgate_store::memory::MemoryOptions;
+
+use crate::admin::Seen;
+use crate::audit::AuditTrail;
+use crate::config::{Config, LogFormat};
+use crate::control::ControlFigures;
+use crate::control::figures::Source;
+use crate::serve::ServeError;
+use crate::stores::{self, Stores};
+use crate::telemetry::decisions::{DecisionLog, DecisionLogOptions, Witness};
+use crate::telemetry::history::History;
+use crate::telemetry::{EdgeFigures, Observed, Statsd, Telemetry, TelemetryKeeper};
+
+/// The parts that every door leads to.
+pub(crate) struct Inside {
+    pub(crate) engine: Arc<Engine<Stores>>,
+    pub(crate) clock: Arc<SystemClock>,
+    pub(crate) shared_clock: Arc<SharedClock>,
+    /// What API keys are hashed with.
+    pub(crate) secret: Arc<[u8]>,
+    /// What this node is called.
+    pub(crate) node: String,
+    pub(crate) trail: Option<Arc<AuditTrail>>,
+    pub(crate) figures: Arc<ControlFigures>,
+    pub(crate) doors: Arc<EdgeFigures>,
+    pub(crate) telemetry: Arc<Telemetry>,
+    observed: Arc<Observed>,
+    started: i64,
+}
+
+impl Inside {
+    /// Builds it, with these rules to begin with.
+    pub(crate) fn build(config: &Config, rules: RuleSet) -> Result<Self, ServeError> {
+        let clock = Arc::new(SystemClock::new());
+        let options =
+            MemoryOptions { max_counters: config.max_counters, data_dir: config.data_dir.clone() };
+        let memory = MemoryStore::open(&options, clock.now());
+        let shared_clock = Arc::new(SharedClock::new(Arc::clone(&clock)));
+        let node = stores::node_name();
+        let store = stores::build(config, memory, &node)?;
+        let secret = stores::api_key_secret(config);
+        let (witness, trail) = witness(config, &secret, clock.now())?;
+        let engine = Engine::new(store, Arc::<SharedClock>::clone(&shared_clock), rules)
+            .with_observer(Arc::<Witness>::clone(&witness));
+        engine.set_enforcement(config.enforcement);
+        let engine = Arc::new(engine);
+        let figures = Arc::new(ControlFigures::default());
+        if config.rules.is_some() {
+            figures.in_force(Source::File, 1);
+            figures.success();
+        }
+        let doors = Arc::new(EdgeFigures::default());
+        let telemetry =
+            Telemetry::new(&engine, &shared_clock, &figures, trail.as_ref(), &witness, &doors);
+        let observed = Observed { witness, history: History::default() };
+        Ok(Self {
+            engine,
+            clock,
+            shared_clock,
+            secret,
+            node,
+            trail,
+            figures,
+            doors,
+            telemetry: Arc::new(telemetry),
+            observed: Arc::new(observed),
+            started: crate::admin::now(),
+        })
+    }
+
+    /// Begins to look after what is observed.
+    pub(crate) fn keep_telemetry(&self, config: &Config) -> io::Result<TelemetryKeeper> {
+        let statsd = Statsd::new(&config.telemetry.statsd, &self.telemetry, self.clock.now())?;
+        let clock = Arc::<SharedClock>::clone(&self.shared_clock);
+        TelemetryKeeper::start(Arc::clone(&self.observed), clock, statsd)
+    }
+
+    /// What operators are told of it.
+    pub(crate) fn seen(&self) -> Seen {
+        Seen {
+            observed: Arc::clone(&self.observed),
+            figures: Arc::clone(&self.figures),
+            node: self.node.clone(),
+            started: self.started,
+        }
+    }
+}
+
+/// Who sees every decision: for metrics, for the audit log and for the log of decisions.
+fn witness(
+    config: &Config,
+    secret: &[u8],
+    now: Nanos,
+) -> io::Result<(Arc<Witness>, Option<Arc<AuditTrail>>)> {
+    let audit = config.control.audit;
+    let trail = (audit.is_on && config.decides())
+        .then(|| Arc::new(AuditTrail::new(audit.sample_allowed, audit.max_buffered_bytes, secret)));
+    let log = decision_log(config, secret)?.map(Arc::new);
+    let mut seed = [0; 8];
+    // Without random bytes names could be chosen to share a label, which harms nobody but a metric.
+    let _ = getrandom::fill(&mut seed);
+    let witness = Witness::new(config.telemetry.bounds, u64::from_le_bytes(seed), secret, now);
+    Ok((Arc::new(witness.with_trail(trail.clone()).with_log(log)), trail))
+}
+
+fn decision_log(config: &Config, secret: &[u8]) -> io::Result<Option<DecisionLog>> {
+    use std::io::IsTerminal as _;
+    let log = &config.telemetry.decision_log;
+    let is_text = log.file.is_none()
+        && match config.log.format {
+            LogFormat::Text => true,
+            LogFormat::Auto => io::stderr().is_terminal(),
+            LogFormat::Json => false,
+        };
+    let options = DecisionLogOptions {
+        sample_allowed: log.sample_allowed,
+        sample_refused: log.sample_refused,
+        max_per_second: log.max_per_second,
+        is_text,
+    };
+    let out: Box<dyn Write + Send> = match &log.file {
+        Some(path) => {
+            let mut options = std::fs::OpenOptions::new();
+            // It says who asked for what.
+            let file = options.create(true).append(true).mode(0o600).open(path);
+            Box::new(file.map_err(|error| {
+                let message = format!("log.decisions.file {}: {error}", path.display());
+                io::Error::new(error.kind(), message)
+            })?)
+        }
+        None => Box::new(Stderr::open()?),
+    };
+    DecisionLog::start(options, secret, out)
+}
+
+/// Standard error, past the lock that the other log takes, and never so full that the other log would have
+/// to wait: a reader that has stopped reading must not stop the process.
+struct Stderr {
+    file: File,
+    is_pipe: bool,
+}
+
+/// What may wait unread in a pipe, which holds 64 KiB, before decisions are no longer written to it.
+const MOST_UNREAD: u64 = 24 << 10;
+/// What is written to a pipe at most at once.
+const PIECE: usize = 8 << 10;
+
+impl Stderr {
+    fn open() -> io::Result<Self> {
+        let file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
+        let is_pipe = file.metadata()?.file_type().is_fifo();
+        Ok(Self { file, is_pipe })
+    }
+}
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.is_pipe {
+            return self.file.write(bytes);
+        }
+        if rustix::io::ioctl_fionread(&self.file)? > MOST_UNREAD {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.file.write(bytes.get(..PIECE).unwrap_or(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}

@@ -1,0 +1,280 @@
+//! Who is seen most: per rule the keys that consume most and those that are refused most, and the
+//! busiest tenants and models.
+//!
+//! Only a sample of decisions is noted when there are many, each then standing for several. What is
+//! told is of the last one to two minutes, or of the last one to two hours.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use parking_lot::Mutex;
+use tollgate_core::{Nanos, SECOND};
+use tollgate_engine::{Decision, Request, Scope};
+use tollgate_policy::Known;
+use tollgate_store::api_key_id;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::sketch::{Counted, Sketch};
+
+/// How long a period of the shorter window is.
+const SHORT: Nanos = 60 * SECOND;
+/// And one of the longer.
+const LONG: Nanos = 3_600 * SECOND;
+
+/// How much is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TopBounds {
+    /// Keys of one rule, allowed and refused each.
+    pub keys: usize,
+    /// Rules; those that come when there are so many are left out until the next period.
+    pub rules: usize,
+}
+
+/// Which window is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Window {
+    /// The last one to two minutes.
+    Minutes,
+    /// The last one to two hours.
+    Hours,
+}
+
+/// The keys of one rule.
+#[derive(Debug, Clone)]
+struct RuleKeys {
+    allowed: Sketch,
+    refused: Sketch,
+}
+
+impl RuleKeys {
+    fn new(keys: usize) -> Self {
+        Self { allowed: Sketch::new(keys), refused: Sketch::new(keys) }
+    }
+}
+
+/// What was seen in one period.
+#[derive(Debug, Clone)]
+struct Period {
+    since: Nanos,
+    rules: HashMap<String, RuleKeys>,
+    tenants: Sketch,
+    models: Sketch,
+    /// The largest number of decisions that one noted stood for.
+    sampled: u64,
+}
+
+impl Period {
+    fn new(since: Nanos, bounds: TopBounds) -> Self {
+        let (tenants, models) = (Sketch::new(bounds.keys), Sketch::new(bounds.keys));
+        Self { since, rules: HashMap::new(), tenants, models, sampled: 1 }
+    }
+
+    fn keys_of(&mut self, rule: &str, bounds: TopBounds) -> Option<&mut RuleKeys> {
+        if !self.rules.contains_key(rule) {
+            if self.rules.len() >= bounds.rules {
+                return None;
+            }
+            self.rules.insert(rule.to_owned(), RuleKeys::new(bounds.keys));
+        }
+        self.rules.get_mut(rule)
+    }
+
+    fn merge(&mut self, other: &Self, bounds: TopBounds) {
+        for (rule, theirs) in &other.rules {
+            if let Some(own) = self.keys_of(rule, bounds) {
+                own.allowed.merge(&theirs.allowed);
+                own.refused.merge(&theirs.refused);
+            }
+        }
+        self.tenants.merge(&other.tenants);
+        self.models.merge(&other.models);
+        self.sampled = self.sampled.max(other.sampled);
+    }
+}
+
+/// A period, and the one before it.
+struct Pair {
+    now: Period,
+    before: Option<Period>,
+}
+
+/// The keys of one rule that are seen most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TopOfRule {
+    pub(crate) rule_id: String,
+    pub(crate) allowed: Vec<Counted>,
+    pub(crate) refused: Vec<Counted>,
+    /// What all keys consumed, and how often all were refused.
+    pub(crate) totals: [u64; 2],
+    /// No key that is not told of was counted more often: allowed, refused.
+    pub(crate) floors: [u64; 2],
+    /// How many keys are counted: allowed, refused.
+    pub(crate) keys: [usize; 2],
+}
+
+/// Who is seen most, since when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TopReport {
+    pub(crate) since: Nanos,
+    /// One decision in so many was noted, at most.
+    pub(crate) sampled: u64,
+    pub(crate) rules: Vec<TopOfRule>,
+    pub(crate) tenants: Vec<Counted>,
+    pub(crate) models: Vec<Counted>,
+}
+
+/// Who is seen most.
+pub(crate) struct Tops {
+    bounds: TopBounds,
+    seed: u64,
+    api_key_secret: Box<[u8]>,
+    short: Mutex<Pair>,
+    long: Mutex<Pair>,
+}
+
+impl Tops {
+    pub(crate) fn new(bounds: TopBounds, seed: u64, api_key_secret: &[u8], now: Nanos) -> Self {
+        let pair = || Mutex::new(Pair { now: Period::new(now, bounds), before: None });
+        Self { bounds, seed, api_key_secret: api_key_secret.into(), short: pair(), long: pair() }
+    }
+
+    /// Notes a decision that stands for so many. It is let go if another thread is at it.
+    pub(crate) fn note(&self, request: &Request<'_>, decision: &Decision<'_>, weight: u64) {
+        let Some(mut pair) = self.short.try_lock() else { return };
+        let period = &mut pair.now;
+        period.sampled = period.sampled.max(weight);
+        for (label, sketch) in
+            [(Known::TenantId, &mut period.tenants), (Known::ModelId, &mut period.models)]
+        {
+            if let Some(name) = request.attributes.get(label) {
+                sketch.add(self.hash([name]), weight, || name.to_owned());
+            }
+        }
+        let allowed = decision.is_allowed();
+        for scope in decision.scopes().chain(decision.observed()) {
+            let key = decision.key_values(scope);
+            // Those who only passed where others refused have consumed nothing.
+            if key.is_empty() || (!allowed && !scope.refuses()) {
+                continue;
+            }
+            let Some(keys) = period.keys_of(&scope.rule.id, self.bounds) else { continue };
+            let hash = self.hash(key.iter().copied());
+            let name = || self.name(decision, scope);
+            if scope.refuses() {
+                keys.refused.add(hash, weight, name);
+            } else {
+                keys.allowed.add(hash, weight.saturating_mul(scope.cost), name);
+            }
+        }
+    }
+
+    /// Ends the periods whose time is over.
+    pub(crate) fn turn(&self, now: Nanos) {
+        let ended = {
+            let mut pair = self.short.lock();
+            if now.saturating_sub(pair.now.since) < SHORT {
+                return;
+            }
+            let ended = std::mem::replace(&mut pair.now, Period::new(now, self.bounds));
+            pair.before = Some(ended.clone());
+            ended
+        };
+        let mut pair = self.long.lock();
+        if now.saturating_sub(pair.now.since) >= LONG {
+            let next = Period::new(now, self.bounds);
+            pair.before = Some(std::mem::replace(&mut pair.now, next));
+        }
+        pair.now.merge(&ended, self.bounds);
+    }
+
+    /// Who was seen most: of one rule, or of all.
+    pub(crate) fn read(&self, window: Window, rule: Option<&str>, most: usize) -> TopReport {
+        let now = {
+            let pair = self.short.lock();
+            let mut all = match (&pair.before, window) {
+                (Some(before), Window::Minutes) => before.clone(),
+                _ => Period::new(pair.now.since, self.bounds),
+            };
+            all.merge(&pair.now, self.bounds);
+            all
+        };
+        let all = match window {
+            Window::Minutes => now,
+            Window::Hours => {
+                let pair = self.long.lock();
+                let mut all =
+                    pair.before.clone().unwrap_or_else(|| Period::new(pair.now.since, self.bounds));
+                all.merge(&pair.now, self.bounds);
+                all.merge(&now, self.bounds);
+                all
+            }
+        };
+        let wanted = |id: &String| rule.is_none_or(|rule| rule == id);
+        let mut rules: Vec<TopOfRule> = all
+            .rules
+            .iter()
+            .filter(|(id, _)| wanted(id))
+            .map(|(id, keys)| TopOfRule {
+                rule_id: id.clone(),
+                allowed: keys.allowed.top(most),
+                refused: keys.refused.top(most),
+                totals: [keys.allowed.total(), keys.refused.total()],
+                floors: [keys.allowed.floor(), keys.refused.floor()],
+                keys: [keys.allowed.len(), keys.refused.len()],
+            })
+            .collect();
+        // The rule that refuses most is what people look for.
+        rules.sort_unstable_by(|one, other| {
+            let by = |rule: &TopOfRule| (rule.totals[1], rule.totals[0]);
+            by(other).cmp(&by(one)).then_with(|| one.rule_id.cmp(&other.rule_id))
+        });
+        TopReport {
+            since: all.since,
+            sampled: all.sampled,
+            rules,
+            tenants: all.tenants.top(most),
+            models: all.models.top(most),
+        }
+    }
+
+    /// The busiest tenants and models of the last minutes, with how often those were seen at most that are
+    /// not told.
+    pub(crate) fn busiest(&self, label: Known, most: usize) -> (Vec<Counted>, u64) {
+        let pair = self.short.lock();
+        let of = |period: &Period| match label {
+            Known::ModelId => period.models.clone(),
+            _ => period.tenants.clone(),
+        };
+        let mut all = of(&pair.now);
+        if let Some(before) = &pair.before {
+            all.merge(&of(before));
+        }
+        drop(pair);
+        (all.top(most), all.floor())
+    }
+
+    fn hash<'a>(&self, parts: impl IntoIterator<Item = &'a str>) -> u64 {
+        let mut hash = Xxh3::with_seed(self.seed);
+        for part in parts {
+            hash.update(&(part.len() as u64).to_le_bytes());
+            hash.update(part.as_bytes());
+        }
+        hash.digest()
+    }
+
+    /// A key as people read it; API keys by their id.
+    fn name<'r>(&self, decision: &Decision<'r>, scope: &Scope<'r>) -> String {
+        let mut text = String::new();
+        for (name, value) in decision.key_parts(scope) {
+            let separator = if text.is_empty() { "" } else { ", " };
+            // Writing to memory does not fail.
+            let _ = if name == Known::ApiKey.name() {
+                let id = api_key_id(&self.api_key_secret, value);
+                write!(text, "{separator}api_key_id={id}")
+            } else {
+                write!(text, "{separator}{name}={value}")
+            };
+        }
+        text
+    }
+}

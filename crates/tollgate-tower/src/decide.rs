@@ -1,0 +1,77 @@
+//! What the layer asks, and what it is told.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+
+use crate::held::Held;
+use crate::identity::Identity;
+
+/// A request at the edge, as far as rules look at it.
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
+pub struct Asked {
+    /// Who calls, verified.
+    pub identity: Identity,
+    /// The path, normalised ([`tollgate_policy::normalize_path`]).
+    pub endpoint: Option<String>,
+    /// The HTTP method.
+    pub method: Option<String>,
+    /// The host that is called.
+    pub domain: Option<String>,
+    /// The model, where the edge knows it.
+    pub model_id: Option<String>,
+    /// What it costs, where the edge knows better than the rules.
+    pub cost: Option<u64>,
+}
+
+/// What becomes of a request at the edge.
+#[derive(Debug)]
+pub enum Ruling {
+    /// It goes on.
+    Pass(Pass),
+    /// It is answered with this, and goes nowhere.
+    Refuse(Response<Bytes>),
+    /// It is refused now, and its rule asks for it to be kept and sent later.
+    Queue(Postponed),
+}
+
+/// A request that goes on.
+#[derive(Debug, Default)]
+pub struct Pass {
+    /// How long it waits before it does.
+    pub wait: Duration,
+    /// What the answer to it is to carry.
+    pub headers: HeaderMap,
+    /// What it holds while it is under way, such as a concurrency slot; given back when dropped.
+    pub held: Option<Held>,
+    /// What it was charged, where it waits: given back when dropped before the request went on.
+    pub charged: Option<Held>,
+}
+
+/// A request that is to be sent later.
+#[derive(Debug)]
+pub struct Postponed {
+    /// What it is answered where there is no queue, or no room in it.
+    pub refusal: Response<Bytes>,
+    /// The rule that asks for it.
+    pub rule_id: String,
+    /// Requests of one lane are sent in order: the rule and the key of its counter. Holds no secret.
+    pub lane: String,
+    /// When it would pass, absent other traffic.
+    pub retry_after: Duration,
+}
+
+/// Decides requests at the edge: an engine in this process, or a Tollgate elsewhere.
+pub trait Decide: Send + Sync + 'static {
+    /// Decides, and charges if it passes. `accepted` are the request's headers, which say what kind
+    /// of refusal the client reads.
+    fn decide(&self, asked: &Asked, accepted: &HeaderMap) -> impl Future<Output = Ruling> + Send;
+
+    /// The same, where nothing need be waited for; None where something must be, and nothing has been decided.
+    fn decide_now(&self, asked: &Asked, accepted: &HeaderMap) -> Option<Ruling> {
+        let _ = (asked, accepted);
+        None
+    }
+}

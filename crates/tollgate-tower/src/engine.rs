@@ -1,0 +1,225 @@
+//! Decisions by an engine in this process.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use http::HeaderMap;
+use sha2::{Digest, Sha256};
+use tokio::task::AbortHandle;
+use tollgate_core::Nanos;
+use tollgate_engine::{Decision, Engine, EngineError, MAX_VALUE_BYTES, Receipts, Request, Verdict};
+use tollgate_policy::Known;
+use tollgate_store::Store;
+use tracing::Instrument as _;
+
+use crate::decide::{Asked, Decide, Pass, Postponed, Ruling};
+use crate::headers::{HeaderFamilies, describe};
+use crate::held::Held;
+use crate::refusal::{problem, refusal};
+
+/// A slot is renewed so often in its lifetime.
+const RENEWALS_PER_LIFETIME: Nanos = 3;
+
+/// But not more often than this.
+const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
+
+/// Decides by an engine in this process.
+pub struct InProcess<S> {
+    engine: Arc<Engine<S>>,
+    families: HeaderFamilies,
+}
+
+impl<S> Clone for InProcess<S> {
+    fn clone(&self) -> Self {
+        Self { engine: Arc::clone(&self.engine), families: self.families }
+    }
+}
+
+impl<S: Store + 'static> InProcess<S> {
+    /// Decides by this engine.
+    pub const fn new(engine: Arc<Engine<S>>, families: HeaderFamilies) -> Self {
+        Self { engine, families }
+    }
+
+    /// Whether all counters are in this process.
+    fn is_alone(&self) -> bool {
+        self.engine.store().names().is_empty()
+    }
+
+    async fn rule(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
+        let rules = self.engine.rules();
+        let request = match request(asked) {
+            Ok(request) => request,
+            Err(field) => {
+                let message = format!("{field} must not be longer than {MAX_VALUE_BYTES} bytes");
+                let status = http::StatusCode::BAD_REQUEST;
+                return Ruling::Refuse(problem(status, "INVALID_REQUEST", &message));
+            }
+        };
+        let show = |decision: &Decision<'_>| self.ruling(&request, decision, accepted);
+        match self.engine.decide_once(&rules, &request, show).await {
+            Ok(ruling) => ruling,
+            Err(error) => Ruling::Refuse(unavailable(&error)),
+        }
+    }
+
+    fn ruling(
+        &self,
+        request: &Request<'_>,
+        decision: &Decision<'_>,
+        accepted: &HeaderMap,
+    ) -> Ruling {
+        match decision.verdict {
+            Verdict::Allowed | Verdict::Throttled => {
+                let mut headers = HeaderMap::with_capacity(12);
+                describe(&mut headers, decision, self.families);
+                let (mut held, mut charged) = (None, None);
+                if decision.slot.is_some() || decision.wait > 0 {
+                    let receipts = self.engine.receipts(request, decision);
+                    if decision.wait > 0 {
+                        charged = self.hold(receipts.clone().without_slots());
+                    }
+                    held = self.hold(receipts.slots());
+                }
+                let wait = Duration::from_nanos(decision.wait);
+                Ruling::Pass(Pass { wait, headers, held, charged })
+            }
+            Verdict::Denied => Ruling::Refuse(refusal(decision, accepted, self.families)),
+            Verdict::Queued => {
+                let deciding = decision.deciding();
+                let rule_id = deciding.map(|scope| scope.rule.id.clone()).unwrap_or_default();
+                let key = deciding.map(|scope| decision.key_values(scope)).unwrap_or_default();
+                Ruling::Queue(Postponed {
+                    refusal: refusal(decision, accepted, self.families),
+                    lane: lane(&rule_id, key),
+                    rule_id,
+                    retry_after: Duration::from_nanos(decision.retry_after().unwrap_or(0)),
+                })
+            }
+        }
+    }
+
+    /// What is given back when it is dropped. Slots are renewed until then; without a runtime to do it
+    /// on they expire.
+    fn hold(&self, receipts: Receipts) -> Option<Held> {
+        if receipts.is_empty() {
+            return None;
+        }
+        let engine = Arc::clone(&self.engine);
+        let renewal = receipts.slot_ttl().and_then(|ttl| self.renew(receipts.clone(), ttl));
+        Some(Held::new(move || {
+            if let Some(renewal) = renewal {
+                renewal.abort();
+            }
+            let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+            runtime.spawn(async move {
+                if let Err(error) = engine.give_back(&receipts).await {
+                    tracing::warn!(%error, "a slot could not be given back; it expires by itself");
+                }
+            });
+        }))
+    }
+}
+
+impl<S: Store + 'static> InProcess<S> {
+    /// Renews slots for as long as it is let.
+    fn renew(&self, receipts: Receipts, ttl: Nanos) -> Option<AbortHandle> {
+        let engine = Arc::clone(&self.engine);
+        let period = Duration::from_nanos(ttl / RENEWALS_PER_LIFETIME).max(SHORTEST_PERIOD);
+        let runtime = tokio::runtime::Handle::try_current().ok()?;
+        let task = runtime.spawn(async move {
+            loop {
+                tokio::time::sleep(period).await;
+                // A store that is away is asked again in time; a slot that is gone stays gone.
+                if matches!(engine.renew(&receipts).await, Ok(false)) {
+                    return;
+                }
+            }
+        });
+        Some(task.abort_handle())
+    }
+}
+
+impl<S: Store + 'static> Decide for InProcess<S> {
+    fn decide_now(&self, asked: &Asked, accepted: &HeaderMap) -> Option<Ruling> {
+        if !self.is_alone() {
+            return None;
+        }
+        // The memory answers when it is first asked. On the stack this costs less than as part of whatever waits.
+        match pin!(self.rule(asked, accepted)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(ruling) => Some(ruling),
+            Poll::Pending => None,
+        }
+    }
+
+    async fn decide(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
+        if self.is_alone() {
+            return self.rule(asked, accepted).await;
+        }
+        // A client that hangs up must not stop a decision that other nodes and stores have begun to
+        // count: it goes on by itself, and ends by its deadline.
+        let (own, asked, accepted) = (self.clone(), asked.clone(), accepted.clone());
+        let ruled = async move { own.rule(&asked, &accepted).await };
+        let decided = tokio::spawn(ruled.in_current_span());
+        decided.await.unwrap_or_else(|_| {
+            let status = http::StatusCode::INTERNAL_SERVER_ERROR;
+            Ruling::Refuse(problem(status, "INTERNAL", "something went wrong here"))
+        })
+    }
+}
+
+/// The request as the engine takes it, or which value is too long for it.
+fn request(asked: &Asked) -> Result<Request<'_>, &str> {
+    let mut request = Request { cost: asked.cost, ..Request::default() };
+    let identity = &asked.identity;
+    let known = [
+        (Known::UserId, &identity.user_id),
+        (Known::TenantId, &identity.tenant_id),
+        (Known::ApiKey, &identity.api_key),
+        (Known::Ip, &identity.ip),
+        (Known::Tier, &identity.tier),
+        (Known::ClientType, &identity.client_type),
+        (Known::ModelId, &asked.model_id),
+        (Known::Method, &asked.method),
+        (Known::Domain, &asked.domain),
+    ];
+    for (name, value) in known {
+        let Some(value) = value else { continue };
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(name.name());
+        }
+        request.attributes.set(name, value);
+    }
+    if let Some(endpoint) = &asked.endpoint {
+        request.attributes.set(Known::Endpoint, endpoint);
+    }
+    for (name, value) in &identity.extra {
+        if value.len() > MAX_VALUE_BYTES {
+            return Err(name);
+        }
+        request.attributes.push_extra(name, value);
+    }
+    Ok(request)
+}
+
+/// The counter that a request waits for, by name. The key is hashed: an API key may be part of it.
+fn lane(rule_id: &str, key: &[&str]) -> String {
+    let mut hash = Sha256::new();
+    for value in key {
+        hash.update((value.len() as u64).to_be_bytes());
+        hash.update(value.as_bytes());
+    }
+    let digest = hash.finalize();
+    let short = digest.first_chunk().copied().map_or(0, u128::from_be_bytes);
+    format!("{rule_id}:{short:032x}")
+}
+
+fn unavailable(error: &EngineError) -> http::Response<bytes::Bytes> {
+    let status = http::StatusCode::SERVICE_UNAVAILABLE;
+    let mut response = problem(status, "STORE_UNAVAILABLE", &error.to_string());
+    let retry = http::HeaderValue::from_static("1");
+    response.headers_mut().insert(http::header::RETRY_AFTER, retry);
+    response
+}

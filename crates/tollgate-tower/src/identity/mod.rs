@@ -1,0 +1,220 @@
+//! Who calls, as far as it can be verified.
+//!
+//! An API key is an identity if it is registered, a bearer token if it verifies, an address if the peer has it or
+//! trusted proxies vouch for it. What is wrong is refused; what is absent is not, unless it is required.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use tollgate_tower::identity::{
+//!     Algorithm, ApiKeys, Identifier, IdentityOptions, JwtOptions, KeySource,
+//! };
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let keys = KeySource::JwksUrl("https://issuer.example/jwks.json".to_owned());
+//! let mut jwt = JwtOptions::new(vec![Algorithm::RS256, Algorithm::ES256], keys);
+//! jwt.audiences = vec!["my-api".to_owned()];
+//! jwt.issuers = vec!["https://issuer.example".to_owned()];
+//! let options = IdentityOptions {
+//!     api_keys: ApiKeys::parse(&std::fs::read_to_string("api-keys.txt")?)?,
+//!     jwt: Some(jwt),
+//!     trusted_proxies: vec!["10.0.0.0/8".parse()?],
+//!     ..IdentityOptions::default()
+//! };
+//! let identifier = Arc::new(Identifier::new(options)?);
+//! // Keeps the issuer's keys up to date for as long as the process runs.
+//! let own = Arc::clone(&identifier);
+//! tokio::spawn(async move { own.refresh_loop(std::future::pending()).await });
+//! # Ok(())
+//! # }
+//! ```
+
+mod address;
+mod api_keys;
+mod claims;
+mod credentials;
+mod crypto;
+mod fetch;
+mod jwks;
+mod jwt;
+mod key_ring;
+mod options;
+mod refuse;
+
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use http::{HeaderMap, Response};
+use tollgate_engine::{Clock, MAX_ATTRIBUTES, MAX_VALUE_BYTES, SystemClock};
+
+pub use address::{AddressSource, DEFAULT_IPV6_PREFIX, MAX_HOPS, push_address};
+pub use api_keys::{ApiKeys, ApiKeysError, KeyOwner, MAX_API_KEYS};
+pub use claims::ClaimNames;
+pub use credentials::UnknownApiKey;
+pub use crypto::install_crypto;
+pub use jsonwebtoken::Algorithm;
+pub use jwks::{
+    Jwks, JwksError, MAX_JWKS_BYTES, MAX_JWKS_KEYS, MAX_KEY_ID_BYTES, MIN_SECRET_BYTES,
+};
+pub use jwt::{JwtOptions, MAX_TOKEN_BYTES};
+pub use key_ring::{KeySource, RefreshOptions};
+pub use options::{IdentityError, IdentityOptions};
+
+use address::Addresses;
+use credentials::{ApiKeyCheck, authorization};
+use jwt::Jwt;
+
+/// Who calls. Nothing in it is a client's own unverified claim.
+#[derive(Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Identity {
+    /// The API key, if it is registered or the header is trusted.
+    pub api_key: Option<String>,
+    /// The user.
+    pub user_id: Option<String>,
+    /// The tenant.
+    pub tenant_id: Option<String>,
+    /// The plan.
+    pub tier: Option<String>,
+    /// INTERNAL, PARTNER, EXTERNAL or the like.
+    pub client_type: Option<String>,
+    /// The client's address, or for IPv6 its network.
+    pub ip: Option<String>,
+    /// Further attributes, from claims.
+    pub extra: Vec<(String, String)>,
+}
+
+// By hand, because the key is a secret and this goes into logs.
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity")
+            .field("api_key", &self.api_key.as_ref().map(|_| "…"))
+            .field("user_id", &self.user_id)
+            .field("tenant_id", &self.tenant_id)
+            .field("tier", &self.tier)
+            .field("client_type", &self.client_type)
+            .field("ip", &self.ip)
+            .field("extra", &self.extra)
+            .finish()
+    }
+}
+
+/// Finds out who calls. The default knows the peer's address and nothing else.
+#[derive(Default)]
+pub struct Identifier {
+    addresses: Addresses,
+    api_keys: ApiKeyCheck,
+    tokens: Option<Tokens>,
+}
+
+struct Tokens {
+    jwt: Jwt,
+    clock: Arc<dyn Clock>,
+}
+
+impl fmt::Debug for Identifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identifier")
+            .field("addresses", &self.addresses)
+            .field("api_keys", &self.api_keys)
+            .field("jwt", &self.tokens.as_ref().map(|tokens| &tokens.jwt))
+            .finish()
+    }
+}
+
+impl Identifier {
+    /// Identifies as these options say, by the system's clock.
+    pub fn new(options: IdentityOptions) -> Result<Self, IdentityError> {
+        Self::with_clock(options, Arc::new(SystemClock::new()))
+    }
+
+    /// Identifies as these options say, by this clock.
+    pub fn with_clock(
+        options: IdentityOptions,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, IdentityError> {
+        let addresses =
+            Addresses::new(&options.trusted_proxies, options.address_source, options.ipv6_prefix)?;
+        let tokens = match options.jwt {
+            Some(jwt) => Some(Tokens { jwt: Jwt::new(jwt)?, clock }),
+            None => None,
+        };
+        let api_keys = ApiKeyCheck {
+            header: options.api_key_header,
+            in_authorization: options.api_key_in_authorization,
+            is_trusted: options.trust_api_key_header,
+            unknown: options.unknown_api_key,
+            registered: arc_swap::ArcSwap::from_pointee(options.api_keys),
+        };
+        Ok(Self { addresses, api_keys, tokens })
+    }
+
+    /// Who sends a request with these headers from this address. `Err` is the answer to a caller whose
+    /// credentials are wrong: wrong ones are refused, absent ones are not.
+    pub fn identify(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<IpAddr>,
+    ) -> Result<Identity, Box<Response<Bytes>>> {
+        let reads_authorization = self.tokens.is_some() || self.api_keys.reads_authorization();
+        let authorization = if reads_authorization { authorization(headers)? } else { None };
+        let api_key = self.api_keys.check(headers, authorization)?;
+        let mut identity = match &self.tokens {
+            None => Identity::default(),
+            Some(tokens) => {
+                match authorization.and_then(|authorization| authorization.under("bearer")) {
+                    Some(token) => tokens.jwt.verify(token, tokens.clock.now())?,
+                    None if tokens.jwt.is_required => return Err(refuse::token_required()),
+                    None => Identity::default(),
+                }
+            }
+        };
+        if let Some((key, owner)) = api_key {
+            // What was registered with a key was decided here, and wins over what an issuer says.
+            identity.user_id = owner.user_id.or(identity.user_id);
+            identity.tenant_id = owner.tenant_id.or(identity.tenant_id);
+            identity.tier = owner.tier.or(identity.tier);
+            identity.client_type = owner.client_type.or(identity.client_type);
+            identity.api_key = Some(key);
+        }
+        identity.ip = self.client_ip(headers, peer).map(|ip| self.addresses.name(ip));
+        Ok(identity)
+    }
+
+    /// The client's address: the peer's, or what trusted proxies say.
+    pub fn client_ip(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr> {
+        peer.map(|peer| self.addresses.client(headers, peer))
+    }
+
+    /// Whether this address is a trusted proxy's.
+    pub fn peer_is_trusted(&self, peer: IpAddr) -> bool {
+        self.addresses.trusts(peer)
+    }
+
+    /// Puts other API keys in force, at once.
+    pub fn set_api_keys(&self, keys: ApiKeys) {
+        self.api_keys.registered.store(Arc::new(keys));
+    }
+
+    /// Keeps the keys that verify tokens up to date until `stop`. Ends at once where they cannot change.
+    pub async fn refresh_loop(&self, stop: impl Future<Output = ()> + Send) {
+        let Some(tokens) = &self.tokens else { return };
+        let (mut stop, mut refresh) = (pin!(stop), pin!(tokens.jwt.ring.refresh_loop()));
+        poll_fn(|context| {
+            if stop.as_mut().poll(context).is_ready() {
+                return Poll::Ready(());
+            }
+            refresh.as_mut().poll(context)
+        })
+        .await;
+    }
+
+    /// Whether the keys that verify tokens are there, or none are needed.
+    pub fn is_ready(&self) -> bool {
+        self.tokens.as_ref().is_none_or(|tokens| tokens.jwt.ring.current().is_some())
+    }
+}

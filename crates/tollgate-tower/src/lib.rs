@@ -1,0 +1,26 @@
+//! A tower layer that limits any HTTP service.
+//!
+//! [`identity`] finds out who calls; [`Decide`] decides, in this process ([`InProcess`]) or elsewhere
+//! ([`Remote`]); [`headers`] and [`refusal`] say it in HTTP. The gateway wears the same parts.
+
+mod body;
+pub mod decide;
+mod engine;
+pub mod headers;
+mod held;
+pub mod identity;
+pub mod layer;
+pub mod refusal;
+mod remote;
+pub mod service;
+
+pub use body::LimitedBody;
+pub use decide::{Asked, Decide, Pass, Postponed, Ruling};
+pub use engine::InProcess;
+pub use headers::HeaderFamilies;
+pub use held::Held;
+pub use identity::{Identifier, Identity};
+pub use layer::{Peer, TollgateLayer};
+pub use remote::Remote;
+pub use service::TollgateService;
+pub use tollgate_engine::TRACE_TARGET;

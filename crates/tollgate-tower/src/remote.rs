@@ -1,0 +1,257 @@
+//! Decisions by a Tollgate elsewhere.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderValue, RETRY_AFTER};
+use http::{Response, StatusCode};
+use sha2::{Digest, Sha256};
+use tollgate_client::{Check, Client, ClientError, Decision, OnFailure, Scope};
+use tollgate_core::SECOND;
+use tollgate_engine::{Clock, SystemClock};
+
+use crate::decide::{Asked, Decide, Pass, Postponed, Ruling};
+use crate::headers::{
+    HeaderFamilies, RATE_LIMIT, RATE_LIMIT_POLICY, X_LIMIT, X_POLICY, X_REMAINING, X_RESET,
+    X_WARNING, ascii, quoted,
+};
+use crate::identity::Identity;
+use crate::refusal::{JSON, PROBLEM, accepts_problem, json, problem};
+
+/// Decides by asking a Tollgate elsewhere.
+///
+/// ```no_run
+/// use tollgate_client::{Client, OnFailure};
+/// use tollgate_tower::{HeaderFamilies, Remote, TollgateLayer};
+///
+/// # fn example() -> Result<(), tollgate_client::ClientError> {
+/// let tollgate = Client::grpc("http://127.0.0.1:8081")?;
+/// let layer =
+///     TollgateLayer::new(Remote::new(tollgate, OnFailure::Open, HeaderFamilies::default()));
+/// // let app = axum::Router::new().route("/", get(hello)).layer(layer);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A slot that a concurrency rule gives is not given back from here: it ends with its `slot_ttl`.
+#[derive(Clone)]
+pub struct Remote {
+    client: Client,
+    on_failure: OnFailure,
+    families: HeaderFamilies,
+    clock: Arc<dyn Clock>,
+    /// Whether the last call failed, so that an outage is logged once and not once per request.
+    is_failing: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Remote")
+            .field("client", &self.client)
+            .field("on_failure", &self.on_failure)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Remote {
+    /// Asks this Tollgate; what becomes of requests while it does not answer is `on_failure`.
+    pub fn new(client: Client, on_failure: OnFailure, families: HeaderFamilies) -> Self {
+        let clock = Arc::new(SystemClock::new());
+        let is_failing = Arc::new(AtomicBool::new(false));
+        Self { client, on_failure, families, clock, is_failing }
+    }
+
+    fn ruling(&self, decision: &Decision, asked: &Asked, accepted: &HeaderMap) -> Ruling {
+        let mut headers = HeaderMap::with_capacity(12);
+        self.describe(&mut headers, decision);
+        if decision.allowed {
+            return Ruling::Pass(Pass { wait: decision.wait, headers, ..Pass::default() });
+        }
+        let mut response = refusal(decision, accepted);
+        response.headers_mut().extend(headers);
+        if decision.action.as_deref() != Some("queue") {
+            return Ruling::Refuse(response);
+        }
+        let rule_id = decision.rule_id.clone().unwrap_or_default();
+        Ruling::Queue(Postponed {
+            refusal: response,
+            lane: lane(&rule_id, &asked.identity),
+            rule_id,
+            retry_after: decision.retry_after.unwrap_or_default(),
+        })
+    }
+
+    fn failed(&self, error: &ClientError) -> Ruling {
+        // Nonsense opens no doors, whatever the policy.
+        if let ClientError::Rejected { code, message, .. } = error {
+            return Ruling::Refuse(problem(StatusCode::BAD_REQUEST, code, message));
+        }
+        if !self.is_failing.swap(true, Ordering::Relaxed) {
+            let policy = self.on_failure;
+            tracing::warn!(%error, ?policy, "Tollgate does not answer; requests go by the policy");
+        }
+        match self.on_failure {
+            OnFailure::Open => Ruling::Pass(Pass::default()),
+            OnFailure::Closed => {
+                let status = StatusCode::SERVICE_UNAVAILABLE;
+                let message = "it cannot be decided whether this request may pass";
+                let mut response = problem(status, "LIMITER_UNAVAILABLE", message);
+                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+                Ruling::Refuse(response)
+            }
+        }
+    }
+
+    /// As [`crate::headers::describe`], of a decision that came over the wire.
+    fn describe(&self, headers: &mut HeaderMap, decision: &Decision) {
+        if let Some(scope) = decision.deciding() {
+            if self.families.x_ratelimit {
+                x_ratelimit(headers, scope);
+            }
+            if self.families.ratelimit {
+                let now = UNIX_EPOCH + Duration::from_nanos(self.clock.now());
+                ratelimit(headers, scope, now);
+            }
+        }
+        if self.families.retry_after
+            && let Some(after) = decision.retry_after
+        {
+            headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(after).max(1)));
+        }
+        if self.families.x_ratelimit {
+            for warning in &decision.warnings {
+                if let Ok(value) = HeaderValue::try_from(ascii(warning)) {
+                    headers.append(X_WARNING, value);
+                }
+            }
+        }
+    }
+}
+
+impl Decide for Remote {
+    async fn decide(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
+        match self.client.allow(&check(asked)).await {
+            Ok(decision) => {
+                if !decision.is_cached && self.is_failing.swap(false, Ordering::Relaxed) {
+                    tracing::info!("Tollgate answers again");
+                }
+                self.ruling(&decision, asked, accepted)
+            }
+            Err(error) => self.failed(&error),
+        }
+    }
+}
+
+/// The question, as the decision call takes it.
+fn check(asked: &Asked) -> Check {
+    type Set = fn(Check, String) -> Check;
+    let identity = &asked.identity;
+    // The call takes addresses: a network is told by its first one.
+    let ip = identity.ip.as_deref().map(|ip| ip.split('/').next().unwrap_or(ip).to_owned());
+    let texts: [(&Option<String>, Set); 10] = [
+        (&identity.api_key, Check::api_key),
+        (&identity.user_id, Check::user_id),
+        (&identity.tenant_id, Check::tenant_id),
+        (&identity.tier, Check::tier),
+        (&identity.client_type, Check::client_type),
+        (&ip, Check::ip),
+        (&asked.endpoint, Check::endpoint),
+        (&asked.method, Check::method),
+        (&asked.domain, Check::domain),
+        (&asked.model_id, Check::model_id),
+    ];
+    let mut check = Check::new();
+    for (value, set) in texts {
+        if let Some(value) = value {
+            check = set(check, value.clone());
+        }
+    }
+    if let Some(cost) = asked.cost {
+        check = check.cost(cost);
+    }
+    identity.extra.iter().fold(check, |check, (name, value)| check.attribute(name, value))
+}
+
+/// As [`crate::refusal::refusal`], of a decision that came over the wire.
+fn refusal(decision: &Decision, accepted: &HeaderMap) -> Response<Bytes> {
+    let reason = decision.reason.as_str();
+    let status = match reason {
+        "DENY_LISTED" => StatusCode::FORBIDDEN,
+        "STORE_UNAVAILABLE" => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::TOO_MANY_REQUESTS,
+    };
+    let code = match reason {
+        "DENY_LISTED" | "COST_EXCEEDS_LIMIT" | "NO_MATCH" | "STORE_UNAVAILABLE" => reason,
+        _ => "RATE_LIMIT_EXCEEDED",
+    };
+    let message = decision.to_string();
+    let retry_after = decision.retry_after.map(|after| whole_seconds(after).max(1));
+    if accepts_problem(accepted) {
+        let violated: Vec<&str> = decision.rule_id.as_deref().into_iter().collect();
+        let body = serde_json::json!({
+            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            "title": if reason == "DENY_LISTED" { "Refused" } else { "Quota exceeded" },
+            "status": status.as_u16(),
+            "detail": message,
+            "code": code,
+            "retry_after": retry_after,
+            "violated-policies": violated,
+        });
+        return json(status, PROBLEM, &body);
+    }
+    let body = serde_json::json!({"error": {
+        "code": code,
+        "message": message,
+        "retry_after": retry_after,
+        "rule_id": decision.rule_id,
+        "scope": decision.scope_hit,
+    }});
+    json(status, JSON, &body)
+}
+
+fn x_ratelimit(headers: &mut HeaderMap, scope: &Scope) {
+    headers.insert(X_LIMIT, HeaderValue::from(scope.limit));
+    headers.insert(X_REMAINING, HeaderValue::from(scope.remaining));
+    let reset = scope.reset_at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    headers.insert(X_RESET, HeaderValue::from(whole_seconds(reset.unwrap_or_default())));
+    if let Ok(policy) = HeaderValue::try_from(format!("{};w={}", scope.limit, scope.window_seconds))
+    {
+        headers.insert(X_POLICY, policy);
+    }
+}
+
+fn ratelimit(headers: &mut HeaderMap, scope: &Scope, now: SystemTime) {
+    let until_reset = scope.reset_at.and_then(|at| at.duration_since(now).ok());
+    let until_reset = whole_seconds(until_reset.unwrap_or_default());
+    let mut name = String::with_capacity(scope.rule_id.len() + 2);
+    quoted(&mut name, &scope.rule_id);
+    let (mut state, mut policy) = (name.clone(), name);
+    let _ = write!(state, ";r={};t={until_reset}", scope.remaining);
+    let _ = write!(policy, ";q={};w={}", scope.limit, scope.window_seconds);
+    if let (Ok(state), Ok(policy)) = (HeaderValue::try_from(state), HeaderValue::try_from(policy)) {
+        headers.insert(RATE_LIMIT, state);
+        headers.insert(RATE_LIMIT_POLICY, policy);
+    }
+}
+
+/// Rounded up: at that time it passes, not just before.
+fn whole_seconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(u128::from(SECOND))).unwrap_or(u64::MAX)
+}
+
+/// Which counter refused is not told over the wire, so requests keep their order per caller. Holds no secret.
+fn lane(rule_id: &str, identity: &Identity) -> String {
+    let mut hash = Sha256::new();
+    let parts = [&identity.api_key, &identity.user_id, &identity.tenant_id, &identity.ip];
+    for part in parts {
+        let text = part.as_deref().unwrap_or_default();
+        hash.update((text.len() as u64).to_be_bytes());
+        hash.update(text.as_bytes());
+    }
+    let digest = hash.finalize();
+    let short = digest.first_chunk().copied().map_or(0, u128::from_be_bytes);
+    format!("{rule_id}:{short:032x}")
+}

@@ -1,0 +1,157 @@
+//! The service that a layered service becomes.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::header::{HOST, RETRY_AFTER};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use tollgate_policy::normalize_path;
+use tower_service::Service;
+
+use crate::body::LimitedBody;
+use crate::decide::{Asked, Decide, Pass, Ruling};
+use crate::layer::Shared;
+use crate::refusal::{for_client, problem};
+
+/// A service that asks before it answers.
+pub struct TollgateService<D, S> {
+    shared: Arc<Shared<D>>,
+    inner: S,
+}
+
+impl<D, S> TollgateService<D, S> {
+    pub(crate) const fn new(shared: Arc<Shared<D>>, inner: S) -> Self {
+        Self { shared, inner }
+    }
+}
+
+impl<D, S: Clone> Clone for TollgateService<D, S> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), inner: self.inner.clone() }
+    }
+}
+
+type Answer<B, E> = Pin<Box<dyn Future<Output = Result<Response<LimitedBody<B>>, E>> + Send>>;
+
+impl<D, S, A, B> Service<Request<A>> for TollgateService<D, S>
+where
+    D: Decide,
+    S: Service<Request<A>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    A: Send + 'static,
+    B: Send + 'static,
+{
+    type Response = Response<LimitedBody<B>>;
+    type Error = S::Error;
+    type Future = Answer<B, S::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        // The service that was polled ready is the one to call; its clone stays for the next request.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let shared = Arc::clone(&self.shared);
+        Box::pin(async move {
+            let (head, body) = request.into_parts();
+            let pass = match shared.enter(&head).await {
+                Ok(pass) => pass,
+                Err(refusal) => {
+                    let refusal = for_client(*refusal, &head.headers);
+                    return Ok(refusal.map(LimitedBody::own));
+                }
+            };
+            let Pass { headers, held, .. } = pass;
+            let mut response = inner.call(Request::from_parts(head, body)).await?;
+            put(response.headers_mut(), headers);
+            Ok(response.map(|body| LimitedBody::inner(body, held)))
+        })
+    }
+}
+
+impl<D: Decide> Shared<D> {
+    /// Lets a request through, after its wait, or says why not.
+    async fn enter(&self, head: &Parts) -> Result<Pass, Box<Response<Bytes>>> {
+        let asked = self.asked(head)?;
+        let mut pass = match self.decide.decide(&asked, &head.headers).await {
+            Ruling::Pass(pass) => pass,
+            Ruling::Refuse(refusal) => return Err(Box::new(refusal)),
+            // There is no queue here: what would be sent later is refused now.
+            Ruling::Queue(postponed) => return Err(Box::new(postponed.refusal)),
+        };
+        if !pass.wait.is_zero() {
+            let Ok(_place) = self.waiting.try_acquire() else {
+                return Err(Box::new(too_many_wait()));
+            };
+            // Holds no thread; a client that leaves drops the future, its place with it, and what it
+            // was charged, which is given back.
+            tokio::time::sleep(pass.wait).await;
+            if let Some(charged) = pass.charged.take() {
+                charged.keep();
+            }
+        }
+        Ok(pass)
+    }
+
+    fn asked(&self, head: &Parts) -> Result<Asked, Box<Response<Bytes>>> {
+        let peer = (self.find_peer)(head);
+        let identity = self.identifier.identify(&head.headers, peer)?;
+        let endpoint = normalize_path(head.uri.path()).map_err(|error| {
+            let message = format!("the path cannot be matched: {error}");
+            Box::new(problem(StatusCode::BAD_REQUEST, "INVALID_PATH", &message))
+        })?;
+        let mut asked = Asked {
+            identity,
+            endpoint: Some(endpoint.into_owned()),
+            method: Some(head.method.as_str().to_owned()),
+            domain: host(head),
+            ..Asked::default()
+        };
+        if let Some(refine) = &self.refine {
+            refine(head, &mut asked);
+        }
+        Ok(asked)
+    }
+}
+
+/// The host that is called, without its port, in lower case.
+pub fn host(head: &Parts) -> Option<String> {
+    let host = if let Some(host) = head.uri.host() {
+        host
+    } else {
+        let text = head.headers.get(HOST)?.to_str().ok()?;
+        // A bracketed IPv6 address has colons of its own.
+        match text.rsplit_once(':') {
+            Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+            _ => text,
+        }
+    };
+    (!host.is_empty()).then(|| host.to_ascii_lowercase())
+}
+
+/// Puts what a decision says on an answer, in place of what was said under the same names.
+pub fn put(answer: &mut HeaderMap, decided: HeaderMap) {
+    let mut last = None;
+    for (name, value) in decided {
+        if let Some(name) = name {
+            answer.insert(name.clone(), value);
+            last = Some(name);
+        } else if let Some(name) = &last {
+            answer.append(name.clone(), value);
+        }
+    }
+}
+
+/// The answer to a request that would wait where too many do.
+pub fn too_many_wait() -> Response<Bytes> {
+    let message = "too many requests wait for their turn; try again in a moment";
+    let mut response = problem(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_WAITING", message);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    response
+}

@@ -1,0 +1,9 @@
+#!/bin/sh
+# Starts Redis with the password of a file, which it is told by standard input: others could see arguments.
+set -eu
+
+password=$(cat "${PASSWORD_FILE:-/run/secrets/redis_password}")
+exec redis-server "${CONFIG_FILE:-/etc/redis.conf}" - <<END
+requirepass $password
+masterauth $password
+END

@@ -1,0 +1,3 @@
+module tollgateheaders
+
+go 1.22
