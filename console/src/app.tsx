@@ -95,8 +95,9 @@ function Frame({ identity }: { identity: Identity }) {
   }, [here]);
   const signOut = () => {
     void session.signOut().finally(() => {
-      queries.clear();
       queries.setQueryData(['session'], null);
+      // Whoever signs in next sees nothing of this.
+      queries.removeQueries({ predicate: ({ queryKey }) => queryKey[0] !== 'session' });
       navigate('/');
     });
   };

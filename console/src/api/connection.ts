@@ -90,7 +90,7 @@ class Live {
   };
 
   private open() {
-    if (this.probe) return this.ask(this.probe);
+    if (this.probe) { this.ask(this.probe); return; }
     const source = new EventSource(EVENTS);
     this.source = source;
     this.listen();

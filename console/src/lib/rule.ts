@@ -58,7 +58,7 @@ export function limitsOf(rule: Rule): RuleLimit[] {
   if (Array.isArray(rule.limits) && rule.limits.length > 0) return rule.limits;
   const one: Record<string, unknown> = {};
   for (const field of LIMIT_FIELDS) if (rule[field] !== undefined) one[field] = rule[field];
-  return [one as RuleLimit];
+  return [one];
 }
 
 /** The rule with these limits: one is written into the rule itself, several as a list. */
@@ -152,7 +152,7 @@ export function withCalendar(limit: RuleLimit, calendar: RuleLimit['calendar']):
 
 /** The algorithm in force, where none is written. */
 export function algorithmOf(rule: Rule, limit: RuleLimit): Algorithm {
-  if (limit.algorithm) return limit.algorithm as Algorithm;
+  if (limit.algorithm) return limit.algorithm;
   if (rule.unit === 'concurrency') return 'concurrency';
   return limit.calendar ? 'fixed_window' : 'token_bucket';
 }

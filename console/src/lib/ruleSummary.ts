@@ -83,7 +83,7 @@ function verb(rule: Rule): string {
 
 function amount(rule: Rule, limit: RuleLimit): string {
   const quota = limit.limit;
-  const told = quota === 'unlimited' ? 'any number of' : quota === undefined ? '?' : count(Number(quota));
+  const told = quota === 'unlimited' ? 'any number of' : quota === undefined ? '?' : count(quota);
   const single = quota === 1;
   switch (rule.unit) {
     case 'concurrency':
@@ -182,7 +182,7 @@ function tiers(limit: RuleLimit): string[] {
   if (named.length === 0) return [];
   const each = named.map(([tier, quota]) => {
     if (quota === 'unlimited') return `${tier} has no limit`;
-    return Number(quota) === 0 ? `${tier} is suspended` : `${tier} gets ${count(Number(quota))}`;
+    return quota === 0 ? `${tier} is suspended` : `${tier} gets ${count(quota)}`;
   });
   return [`By plan: ${each.join('; ')}.`];
 }
