@@ -1,27 +1,28 @@
 // The frame: who is signed in, where one can go, and whether the server is there.
 import { useQuery as useAsk, useQueryClient } from '@tanstack/react-query';
-import { lazy, type ReactNode, Suspense, useEffect, useRef, useState } from 'react';
+import { type ReactNode, useEffect, useRef, useState } from 'react';
 import { get, session, whenSignedOut } from './api/client';
 import { connection, useConnection } from './api/connection';
 import { may, SessionContext } from './api/session';
 import type { Identity } from './api/types';
 import { Link, navigate, usePath } from './router';
+import Audit from './pages/audit';
+import Clients from './pages/clients';
+import Lists from './pages/lists';
+import Nodes from './pages/nodes';
+import Overview from './pages/overview';
+import Playground from './pages/playground';
+import RulePage from './pages/rule';
+import Rules from './pages/rules';
+import Tiers from './pages/tiers';
+import Tokens from './pages/tokens';
 import { SignIn } from './pages/signin';
+import { Boundary } from './ui/boundary';
 import { Icon, type IconName, Logo } from './ui/icons';
 import { Button, Empty, Fault, Loading, PageHead } from './ui/parts';
 import { ThemeSwitch } from './ui/theme';
 import { Toasts } from './ui/toast';
 
-const Overview = lazy(() => import('./pages/overview'));
-const Playground = lazy(() => import('./pages/playground'));
-const Rules = lazy(() => import('./pages/rules'));
-const RulePage = lazy(() => import('./pages/rule'));
-const Clients = lazy(() => import('./pages/clients'));
-const Lists = lazy(() => import('./pages/lists'));
-const Tiers = lazy(() => import('./pages/tiers'));
-const Audit = lazy(() => import('./pages/audit'));
-const Nodes = lazy(() => import('./pages/nodes'));
-const Tokens = lazy(() => import('./pages/tokens'));
 
 interface Place {
   path: string;
@@ -142,9 +143,9 @@ function Frame({ identity }: { identity: Identity }) {
       <main id="main" ref={main} tabIndex={-1}>
         <Away />
         <Enforcement />
-        <Suspense fallback={<Loading />}>
+        <Boundary key={here}>
           <Page path={path} allowed={allowed} />
-        </Suspense>
+        </Boundary>
       </main>
       <Toasts />
     </div>

@@ -112,7 +112,7 @@ function Holders({ tiers }: { tiers: Tier[] }) {
   const columns: Column<ClientTier>[] = [
     { name: 'Client', cell: (entry) => <span className="two-lines"><Link href={`/clients?type=${entry.identifier_type}&id=${encodeURIComponent(entry.identifier)}`}>{entry.identifier}</Link><small>{entry.identifier_type.replace('_', ' ')}</small></span> },
     { name: 'Plan', cell: (entry) => <Badge>{entry.tier}</Badge> },
-    ...(operate ? [{ name: 'Actions', hidden: true, align: 'right', width: '8rem', cell: (entry) => <Button kind="quiet" icon="trash" aria-label={`Take the plan of ${entry.identifier} away`} onClick={() => end.mutate(entry)}>Remove</Button> } satisfies Column<ClientTier>] : []),
+    ...(operate ? [{ name: 'Actions', hidden: true, align: 'right', width: '8rem', cell: (entry) => <Button kind="quiet" icon="trash" aria-label={`Remove the plan of ${entry.identifier}`} onClick={() => end.mutate(entry)}>Remove</Button> } satisfies Column<ClientTier>] : []),
   ];
   return (
     <Card className="flush" title="Who has which" about="Clients with a plan of their own. Find a client to change its plan.">
