@@ -49,7 +49,7 @@ test('pictures', async () => {
         await page.getByRole('status', { name: 'Loading' }).first().waitFor({ state: 'detached' });
         if (name === 'playground') {
           await page.getByLabel('Tenant').fill('initech');
-          await page.getByLabel('Tokens').fill('900');
+          await page.getByLabel('Tokens').fill('9000');
           await page.getByRole('button', { name: 'Send 50' }).click();
           await page.getByText(/allowed, .* refused/).waitFor();
           await page.getByText('Send 50').waitFor();

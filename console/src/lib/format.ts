@@ -26,6 +26,7 @@ export function percent(share: number): string {
 
 export function millis(value: number | null | undefined): string {
   if (value === null || value === undefined) return '–';
+  if (value === 0) return '0';
   if (value < 1) return `${String(Math.round(value * 1000))} µs`;
   if (value < 1000) return `${value < 10 ? value.toFixed(1) : String(Math.round(value))} ms`;
   return `${(value / 1000).toFixed(1)} s`;

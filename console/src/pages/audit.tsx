@@ -46,7 +46,7 @@ const MOST_EXPORTED = 10_000;
 const LOOK_MS = 5_000;
 
 const KIND_NAMES: Record<string, string> = {
-  rule: 'rule', allow: 'allow list', deny: 'deny list', tier: 'plan', client_tier: 'client’s plan', grant: 'extra quota', setting: 'setting', token: 'token', usage: 'counters',
+  rule: 'rule', whitelist: 'allow list', blacklist: 'deny list', tier: 'plan', client_tier: 'client’s plan', grant: 'extra quota', setting: 'setting', token: 'token', usage: 'counters',
 };
 
 export default function Audit() {
@@ -133,29 +133,29 @@ function download(name: string, text: string) {
 }
 
 function When({ at }: { at: string }) {
-  return <span className="two-lines"><span className="nowrap">{instant(at)}</span><small><Ago at={at} /></small></span>;
+  return <span className="two-lines"><span>{instant(at)}</span><small><Ago at={at} /></small></span>;
 }
 
 function changeColumns(show: (row: Change) => void): Column<Change>[] {
   const tone = (action: string) => (/delete|revoke/.test(action) ? 'bad' : /create|make/.test(action) ? 'good' : 'info');
   return [
-    { name: 'When', width: '12rem', cell: ({ timestamp }) => <When at={timestamp} /> },
-    { name: 'Who', width: '10rem', cell: ({ actor, address }) => <span className="two-lines"><span>{actor}</span><small>{address}</small></span> },
-    { name: 'Did', width: '8rem', cell: ({ action }) => <Badge tone={tone(action)}>{action}</Badge> },
+    { name: 'When', minor: true, width: '13.5rem', cell: ({ timestamp }) => <When at={timestamp} /> },
+    { name: 'Who', minor: true, width: '9rem', cell: ({ actor, address }) => <span className="two-lines"><span>{actor}</span><small>{address}</small></span> },
+    { name: 'Did', width: '10rem', cell: ({ action, timestamp }) => <span className="two-lines"><Badge tone={tone(action)}>{action}</Badge><small className="phone-only"><Ago at={timestamp} /></small></span> },
     { name: 'What', cell: (row) => <span className="two-lines"><span className="mono clip" title={row.entry_id}>{row.entry_id}</span><small>{KIND_NAMES[row.kind] ?? row.kind}{row.version === null ? '' : `, version ${String(row.version)}`}</small></span> },
-    { name: 'Actions', hidden: true, align: 'right', width: '7rem', cell: (row) => <Button kind="quiet" aria-label={`Details of ${row.action} ${row.entry_id}`} onClick={() => show(row)}>Details</Button> },
+    { name: 'Actions', hidden: true, align: 'right', width: '7rem', cell: (row) => <Button kind="quiet" icon="right" aria-label={`Details of ${row.action} ${row.entry_id}`} onClick={() => show(row)}>Details</Button> },
   ];
 }
 
 function decisionColumns(show: (row: Decided) => void): Column<Decided>[] {
   const tone = (action: string) => (action === 'allowed' ? 'good' : action === 'throttled' || action === 'queued' ? 'warn' : 'bad');
   return [
-    { name: 'When', width: '12rem', cell: ({ timestamp }) => <When at={timestamp} /> },
-    { name: 'Decision', cell: (row) => <span className="two-lines"><Badge tone={tone(row.action)}>{row.action}</Badge><small className="clip">{row.reason}</small></span> },
+    { name: 'When', minor: true, width: '13.5rem', cell: ({ timestamp }) => <When at={timestamp} /> },
+    { name: 'Decision', cell: (row) => <span className="two-lines"><Badge tone={tone(row.action)}>{row.action}</Badge><small className="clip">{row.reason}</small><small className="phone-only"><Ago at={row.timestamp} /></small></span> },
     { name: 'Client', cell: (row) => <span className="two-lines"><span className="mono clip">{row.client_id ?? row.user_id ?? row.ip_address ?? '–'}</span><small>{row.tenant_id}</small></span> },
     { name: 'Rule', minor: true, cell: (row) => <span className="two-lines"><span>{row.rule_id ?? '–'}</span><small>{row.limit_count === null ? '' : `${String(row.request_count ?? 0)} of ${String(row.limit_count)}`}</small></span> },
     { name: 'Request', minor: true, cell: (row) => <span className="clip">{[row.method, row.endpoint, row.model_id].filter(Boolean).join(' ') || '–'}</span> },
-    { name: 'Actions', hidden: true, align: 'right', width: '7rem', cell: (row) => <Button kind="quiet" aria-label={`Details of the decision ${String(row.id)}`} onClick={() => show(row)}>Details</Button> },
+    { name: 'Actions', hidden: true, align: 'right', width: '7rem', cell: (row) => <Button kind="quiet" icon="right" aria-label={`Details of the decision ${String(row.id)}`} onClick={() => show(row)}>Details</Button> },
   ];
 }
 

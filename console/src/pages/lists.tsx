@@ -32,9 +32,9 @@ export default function Lists() {
     [list.data, find],
   );
   const columns: Column<ListEntry>[] = [
-    { name: 'Who', cell: (entry) => <span className="two-lines"><span className="mono">{entry.identifier}</span><small>{entry.identifier_type.replace('_', ' ')}</small></span> },
-    { name: 'Reason', cell: (entry) => entry.reason ?? <span className="muted">none given</span> },
-    { name: 'Ends', width: '10rem', cell: (entry) => <Ends entry={entry} /> },
+    { name: 'Who', cell: (entry) => <span className="two-lines"><span className="mono">{entry.identifier}</span><small>{entry.identifier_type.replace('_', ' ')}<span className="phone-only"> · {entry.reason ?? 'no reason given'}</span></small></span> },
+    { name: 'Reason', minor: true, cell: (entry) => entry.reason ?? <span className="muted">none given</span> },
+    { name: 'Ends', width: '8rem', cell: (entry) => <Ends entry={entry} /> },
     { name: 'Added', minor: true, width: '11rem', cell: (entry) => <span className="muted" title={instant(entry.created_at)}><Ago at={entry.created_at} /> by {entry.created_by}</span> },
     ...(operate ? [{ name: 'Actions', hidden: true, align: 'right', width: '7rem', cell: (entry) => <Button kind="quiet" icon="trash" aria-label={`Remove ${entry.identifier}`} onClick={() => setRemoving(entry)}>Remove</Button> } satisfies Column<ListEntry>] : []),
   ];

@@ -211,10 +211,11 @@ function Tops() {
     <Load query={top} rows={3}>
       {(data) => (
         <div className="grid three">
-          <Card title="Busiest rules" about={`Last ${roughly(data.seconds)}`}>
+          <Card title="Rules that refuse most" about={`Used and refused, last ${roughly(data.seconds)}`}>
             <Bars
               none="No rule was met."
-              rows={[...data.rules].sort((a, b) => b.consumed + b.refused - a.consumed - a.refused).slice(0, 8).map((rule) => ({
+              isShare
+              rows={[...data.rules].sort((a, b) => b.refused - a.refused || b.consumed - a.consumed).slice(0, 8).map((rule) => ({
                 name: rule.rule_id,
                 href: rule.rule_id === 'default' ? null : `/rules/${encodeURIComponent(rule.rule_id)}`,
                 value: rule.consumed,
@@ -252,12 +253,13 @@ function Counts({ rows, type, none = 'Nothing was seen.', bad = false }: { rows:
   );
 }
 
-function Bars({ rows, none }: { rows: { name: string; href: string | null; value: number; bad: number }[]; none: string }) {
-  const most = Math.max(1, ...rows.map((row) => row.value + row.bad));
+/** Bars beside each other; with `isShare` each is a whole of its own, as rules count in units of their own. */
+function Bars({ rows, none, isShare = false }: { rows: { name: string; href: string | null; value: number; bad: number }[]; none: string; isShare?: boolean }) {
+  const longest = Math.max(1, ...rows.map((row) => row.value + row.bad));
   if (rows.length === 0) return <p className="muted pad">{none}</p>;
   return (
     <ul className="bars">
-      {rows.map(({ name, href, value, bad }, index) => (
+      {rows.map((row) => ({ ...row, most: isShare ? Math.max(1, row.value + row.bad) : longest })).map(({ name, href, value, bad, most }, index) => (
         <li key={`${name}-${String(index)}`}>
           <span className="bar-name" title={name}>{href ? <Link href={href}>{name}</Link> : name}</span>
           <span className="bar-value">

@@ -194,7 +194,7 @@ function Scopes({ decision }: { decision: Decision }) {
     <Card title="Limits" about={plural(decision.scopes.length, 'limit was checked', 'limits were checked')}>
       <ul className="limits">
         {decision.scopes.map((scope, index) => {
-          const decides = scope.ruleId === decision.ruleId;
+          const decides = scope.ruleId === decision.ruleId && scope.remaining === decision.remaining && scope.resetAt === decision.resetAt;
           return (
             <li key={index} className={decides ? 'decides' : ''}>
               <div className="limit-head">

@@ -270,7 +270,7 @@ function TierField({ limit, fault, onChange }: { limit: RuleLimit; fault: string
   };
   const [text, type] = useTyped(limit.tier_limits, print, parse);
   return (
-    <Field label="By plan" hint="Such as pro=10000, enterprise=unlimited" fault={fault}>
+    <Field label="By plan" wide hint="Such as pro=10000, enterprise=unlimited" fault={fault}>
       {(props) => <input {...props} value={text} placeholder="pro=10000" spellCheck={false} onChange={(event) => onChange(limitWith(limit, 'tier_limits', type(event.target.value)))} />}
     </Field>
   );

@@ -87,7 +87,7 @@ function useColumns(usage: Map<string, Top['rules'][number]>, hasUsage: boolean,
   return [
     {
       name: 'Rule',
-      width: '34%',
+      width: '28%',
       cell: ({ rule_id: id, rule, tenant_id: tenant }) => (
         <span className="two-lines">
           <Link href={`/rules/${segment(id)}`}>{id}</Link>
@@ -98,16 +98,17 @@ function useColumns(usage: Map<string, Top['rules'][number]>, hasUsage: boolean,
         </span>
       ),
     },
-    { name: 'Means', minor: true, cell: ({ rule }) => <span className="clip" title={headline(rule)}>{headline(rule)}</span> },
+    { name: 'Means', minor: true, cell: ({ rule }) => <span className="two-rows" title={headline(rule)}>{headline(rule)}</span> },
     ...(hasUsage
       ? ([
-          { name: 'Used', align: 'right', width: '6rem', cell: ({ rule_id: id }) => short(usage.get(id)?.consumed ?? 0) },
+          { name: 'Used', minor: true, align: 'right', width: '6rem', cell: ({ rule_id: id }) => short(usage.get(id)?.consumed ?? 0) },
           {
             name: 'Refused',
             align: 'right',
             width: '6rem',
-            cell: ({ rule_id: id }) => {
+            cell: ({ rule_id: id, rule }) => {
               const refused = usage.get(id)?.refused ?? 0;
+              if (refused > 0 && rule.action === 'log_only') return <span className="warn-ink" title="Would have been refused">({short(refused)})</span>;
               return refused > 0 ? <b className="bad-ink">{short(refused)}</b> : <span className="muted">0</span>;
             },
           },

@@ -18,9 +18,9 @@ export default function Tiers() {
     { name: 'Plan', cell: ({ name, is_default: isDefault }) => <><b>{name}</b> {isDefault && <Badge tone="info">default</Badge>}</> },
     { name: 'What it is', cell: ({ description }) => description ?? <span className="muted">–</span> },
     ...(operate
-      ? [{ name: 'Actions', hidden: true, align: 'right', width: '12rem', cell: (tier) => (
+      ? [{ name: 'Actions', hidden: true, pair: true, align: 'right', width: '12rem', cell: (tier) => (
           <span className="actions end">
-            <Button kind="quiet" aria-label={`Edit ${tier.name}`} onClick={() => setEditing(tier)}>Edit</Button>
+            <Button kind="quiet" icon="rules" aria-label={`Edit ${tier.name}`} onClick={() => setEditing(tier)}>Edit</Button>
             <Button kind="quiet" icon="trash" aria-label={`Delete ${tier.name}`} onClick={() => setEnding(tier)}>Delete</Button>
           </span>
         ) } satisfies Column<Tier>]

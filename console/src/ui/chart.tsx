@@ -35,12 +35,12 @@ function options(host: HTMLElement, series: Series[], format: (value: number) =>
   return {
     width: Math.max(120, host.clientWidth),
     height,
-    padding: [8, 8, 0, 0],
+    padding: [8, 6, 0, 0],
     cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
     legend: { show: false },
     scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
     axes: [
-      { ...axis, space: 70, grid: { show: false }, values: (_, splits) => splits.map((at) => hours.format(at * 1000)) },
+      { ...axis, size: 26, gap: 4, space: 70, grid: { show: false }, values: (_, splits) => splits.map((at) => hours.format(at * 1000)) },
       { ...axis, size: 48, space: 34, values: (_, splits) => splits.map(format) },
     ],
     series: [

@@ -10,6 +10,8 @@ export interface Column<T> {
   width?: string;
   /** Left out where there is little room. */
   minor?: boolean;
+  /** Holds two buttons. */
+  pair?: boolean;
   cell: (row: T) => ReactNode;
 }
 
@@ -21,8 +23,8 @@ function Head<T>({ columns }: { columns: Column<T>[] }) {
   return (
     <thead>
       <tr>
-        {columns.map(({ name, hidden, align, width, minor }) => (
-          <th key={name} scope="col" className={classes(align, minor)} style={width ? { width } : undefined}>
+        {columns.map(({ name, hidden, align, width, minor, pair }) => (
+          <th key={name} scope="col" className={classes(align, minor, pair)} style={width ? { width } : undefined}>
             {hidden ? <span className="sr-only">{name}</span> : name}
           </th>
         ))}
@@ -31,8 +33,8 @@ function Head<T>({ columns }: { columns: Column<T>[] }) {
   );
 }
 
-function classes(align?: string, minor?: boolean): string {
-  return [align ?? '', minor ? 'minor' : ''].join(' ').trim();
+function classes(align?: string, minor?: boolean, pair?: boolean): string {
+  return [align ?? '', minor ? 'minor' : '', pair ? 'pair' : ''].join(' ').trim();
 }
 
 export function Table<T>({
