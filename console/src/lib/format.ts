@@ -86,7 +86,10 @@ export function ago(instant: string, now: number): string {
   return seconds > 0 ? `${first(seconds)} ago` : `in ${first(-seconds)}`;
 }
 
+const YEAR = 31_557_600;
+
 function first(seconds: number): string {
+  if (seconds >= 2 * YEAR) return `${String(Math.round(seconds / YEAR))} y`;
   const [value, unit] = roughly(seconds).split(' ');
   return `${value ?? ''} ${unit ?? ''}`;
 }

@@ -106,7 +106,7 @@ describe('words', () => {
     expect([span(60, 'named'), span(60), span(5400), span(0.2), span(604_800, 'named')]).toEqual(['minute', '1 minute', '90 minutes', '200 ms', 'week']);
     expect([roughly(0), roughly(59), roughly(3_600), roughly(90_061)]).toEqual(['0 s', '59 s', '1 h', '1 d 1 h']);
     const now = Date.parse('2026-11-16T04:00:00Z');
-    expect([ago('2026-11-16T03:59:58Z', now), ago('2026-11-16T03:00:00Z', now), ago('2026-11-16T04:05:00Z', now), ago('x', now)]).toEqual(['now', '1 h ago', 'in 5 min', '–']);
+    expect([ago('2026-11-16T03:59:58Z', now), ago('2026-11-16T03:00:00Z', now), ago('2026-11-16T04:05:00Z', now), ago('2099-11-16T04:00:00Z', now), ago('x', now)]).toEqual(['now', '1 h ago', 'in 5 min', 'in 73 y', '–']);
   });
 });
 

@@ -103,7 +103,7 @@ function LongTable<T>({ label, columns, rows, id }: { label: string; columns: Co
   const space = (count: number) =>
     count > 0 && (
       <tr aria-hidden="true" className="space">
-        <td colSpan={columns.length} style={{ height: count * ROW_HEIGHT }} />
+        <td style={{ height: count * ROW_HEIGHT }} />
       </tr>
     );
   return (
