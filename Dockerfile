@@ -1,13 +1,21 @@
 # syntax=docker/dockerfile:1
-# Tollgate as an image: built in the first stage, and in the second nothing but the binary, glibc, the authorities of
+# Tollgate as an image: its console is built first, then the binary that carries it, and in the last stage is nothing but that binary, glibc, the authorities of
 # the system and an unprivileged user.
 #
 #   docker build -t tollgate .
 #   docker run --rm -p 8080:8080 -e TOLLGATE_DATA_AUTH=none tollgate
 
+FROM node:20-bookworm-slim AS console
+WORKDIR /src/console
+COPY console/package.json console/package-lock.json ./
+RUN --mount=type=cache,target=/root/.npm npm ci --no-fund --no-audit
+COPY console .
+RUN npm run build
+
 FROM rust:1.95-slim-bookworm AS build
 WORKDIR /src
 COPY . .
+COPY --from=console /src/console/dist console/dist
 # The caches are the builder's own and stay out of the image, so the binary is copied out of them.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/src/target \

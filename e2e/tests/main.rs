@@ -8,6 +8,7 @@ mod bounds;
 mod changes;
 mod cli;
 mod clusters;
+mod console;
 mod decisions;
 mod defaults;
 mod deploy;

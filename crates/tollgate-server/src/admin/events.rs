@@ -23,6 +23,9 @@ pub(super) const MOST_STREAMS: usize = 256;
 /// So often a silent stream says that it is alive.
 const ALIVE: Duration = Duration::from_secs(15);
 
+/// So often a live stream tells how this node is.
+const PULSE: Duration = Duration::from_secs(1);
+
 /// A listener: a word whenever the rule set changes, the first one at once.
 struct Listener {
     sets: watch::Receiver<Option<Arc<Current>>>,
@@ -31,12 +34,16 @@ struct Listener {
     ending: watch::Receiver<bool>,
     /// When the token ends, the stream does.
     ends: Option<tokio::time::Instant>,
+    /// Whom to ask for pulses, where they are wanted.
+    pulses: Option<Arc<Admin>>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Admin {
-    pub(super) fn events(&self, asked: &Asked) -> Result<Response<Body>, AdminError> {
-        Query::new(&asked.query)?.end()?;
+    pub(super) fn events(self: &Arc<Self>, asked: &Asked) -> Result<Response<Body>, AdminError> {
+        let mut query = Query::new(&asked.query)?;
+        let is_live = query.flag("live")?;
+        query.end()?;
         let Ok(place) = Arc::clone(&self.streams).try_acquire_owned() else {
             return Err(AdminError::Busy);
         };
@@ -48,6 +55,7 @@ impl Admin {
             is_first: true,
             ending: self.ending.subscribe(),
             ends,
+            pulses: is_live.then(|| Arc::clone(self)),
             _place: place,
         };
         let stream = futures_util::stream::unfold(listener, |mut listener| async move {
@@ -73,11 +81,12 @@ impl Listener {
                     None => std::future::pending().await,
                 }
             };
+            let (pulses, beat) = (&self.pulses, if self.pulses.is_some() { PULSE } else { ALIVE });
             tokio::select! {
                 () = over => return None,
                 _ = self.ending.wait_for(|ending| *ending) => return None,
                 changed = self.sets.changed() => changed.ok()?,
-                () = tokio::time::sleep(ALIVE) => return Some(": alive\n\n".to_owned()),
+                () = tokio::time::sleep(beat) => return Some(sign(pulses.as_deref())),
             }
         }
         let set = self.sets.borrow_and_update().clone();
@@ -89,5 +98,13 @@ impl Listener {
             None => json!({ "revision": null, "rules": null }),
         };
         Some(format!("event: rules\ndata: {data}\n\n"))
+    }
+}
+
+/// A sign of life.
+fn sign(pulses: Option<&Admin>) -> String {
+    match pulses.and_then(Admin::pulse) {
+        Some(pulse) => format!("event: pulse\ndata: {pulse}\n\n"),
+        None => ": alive\n\n".to_owned(),
     }
 }

@@ -12,22 +12,27 @@
 //! | `clients.rs` | what a client has used; which rules a request meets |
 //! | `tokens.rs` | tokens |
 //! | `events.rs` | changes, as they happen |
+//! | `session.rs` | signing in from a browser |
+//! | `playground.rs` | requests made up to see what happens |
 //! | `seen.rs` | top keys, history, how this node is |
 //! | `view.rs`, `respond.rs` | answers and errors |
-//! | `openapi.rs`, `schemas.rs` | all of it described |
+//! | `openapi.rs`, `schemas.rs`, `schemas_seen.rs` | all of it described |
 
 mod clients;
 mod damping;
 mod entries;
 mod events;
 pub(crate) mod openapi;
+mod playground;
 mod queue;
 mod read;
 mod records;
 mod respond;
 mod routes;
 mod schemas;
+mod schemas_seen;
 mod seen;
+mod session;
 mod tokens;
 mod view;
 
@@ -80,6 +85,13 @@ pub(crate) struct Admin {
     ending: watch::Sender<bool>,
     queue: std::sync::OnceLock<crate::edge::queue::Tickets>,
     seen: std::sync::OnceLock<Seen>,
+}
+
+/// Through which door a call came.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Door {
+    pub(crate) peer: Option<IpAddr>,
+    pub(crate) is_tls: bool,
 }
 
 /// A call on its way.
@@ -146,13 +158,13 @@ impl Admin {
         self: &Arc<Self>,
         head: &Parts,
         body: B,
-        peer: Option<IpAddr>,
+        door: Door,
     ) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        match self.try_answer(head, body, peer).await {
+        match self.try_answer(head, body, door).await {
             Ok(response) => response,
             Err(error) => error.respond(),
         }
@@ -162,14 +174,18 @@ impl Admin {
         self: &Arc<Self>,
         head: &Parts,
         body: B,
-        peer: Option<IpAddr>,
+        door: Door,
     ) -> Result<Response<Body>, AdminError>
     where
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        if head.uri.path() == session::PATH {
+            return self.session(head, body, door).await;
+        }
+        let peer = door.peer;
         // Nothing here answers without a token, not even what there is and what not.
-        let identity = self.identify(&head.headers, peer).await?;
+        let identity = self.identify_any(head, peer).await?;
         let (route, places) = match routes::find(&head.method, head.uri.path()) {
             Found::Route(route, places) => (route, places),
             Found::OtherMethods(others) => {
@@ -234,18 +250,20 @@ impl Admin {
         headers: &HeaderMap,
         peer: Option<IpAddr>,
     ) -> Result<Identity, AdminError> {
+        self.identify_token(bearer(headers), peer).await
+    }
+
+    async fn identify_token(
+        self: &Arc<Self>,
+        token: Option<String>,
+        peer: Option<IpAddr>,
+    ) -> Result<Identity, AdminError> {
         let caller = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let wait = self.damping.wait(caller, instant());
         let damped = wait.map(|wait| AdminError::Damped { seconds: wait.as_secs() + 1 });
         if damped.is_some() && !self.damping.is_looked_at(instant()) {
             return Err(damped.unwrap_or(AdminError::Busy));
         }
-        let token = headers
-            .get(AUTHORIZATION)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.split_once(' '))
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
-            .map(|(_, token)| token.trim().to_owned());
         let Some(token) = token else { return Err(AdminError::Unauthorized) };
         let control = Arc::clone(&self.control);
         let found =
@@ -299,6 +317,7 @@ impl Admin {
             Call::PutSetting | Call::DeleteSetting => Box::pin(self.set(asked)),
             Call::Audit => Box::pin(self.audit(asked)),
             Call::Explain => Box::pin(self.explain(asked)),
+            Call::Decide | Call::Peek => Box::pin(self.decide(asked)),
             Call::Usage => Box::pin(self.usage(asked)),
             Call::ResetUsage => Box::pin(self.reset_usage(asked)),
             Call::Queue => Box::pin(self.queued(asked)),
@@ -323,6 +342,13 @@ impl Admin {
         };
         self.config.rules.as_ref().filter(|_| changes)
     }
+}
+
+/// The token of the `Authorization` header.
+fn bearer(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
 }
 
 fn request_id(headers: &HeaderMap) -> Option<String> {

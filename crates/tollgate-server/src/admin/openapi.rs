@@ -6,6 +6,7 @@ use tollgate_control::{Kind, Role};
 use super::read::MAX_LIMIT;
 use super::routes::{Access, Call, PREFIX, ROUTES, Route};
 use super::schemas::{body_of, reference, rule_example, schemas, text};
+use super::session;
 
 /// Adds the admin API to a description of the other calls.
 pub(crate) fn describe(document: &mut Value) {
@@ -18,6 +19,7 @@ pub(crate) fn describe(document: &mut Value) {
                 item.insert(route.method.as_str().to_ascii_lowercase(), operation);
             }
         }
+        paths.insert(session::PATH.to_owned(), session_paths());
     }
     let components = document.get_mut("components").and_then(Value::as_object_mut);
     if let Some(components) = components {
@@ -31,6 +33,37 @@ pub(crate) fn describe(document: &mut Value) {
             known.extend(schemas());
         }
     }
+}
+
+/// Signing in and out, from a browser.
+fn session_paths() -> Value {
+    let problem = |text: &str| {
+        json!({ "description": text,
+                "content": { "application/problem+json": { "schema": reference("ProblemBody") } } })
+    };
+    let one = |id: &str, summary: &str, success: (&str, Value)| {
+        json!({ "tags": ["admin"], "operationId": id, "summary": summary, "responses": {
+            success.0: success.1,
+            "401": problem("An admin token is needed"),
+            "403": problem("The page that asks is not the console's"),
+            "429": problem("Too many wrong tokens") } })
+    };
+    let who = || {
+        json!({ "description": "Who is signed in",
+                "content": { "application/json": { "schema": reference("AdminIdentity") } } })
+    };
+    let mut sign_in = one("session_post", "Sign in: sets a cookie with the token", ("200", who()));
+    if let Some(sign_in) = sign_in.as_object_mut() {
+        let schema = json!({ "type": "object", "additionalProperties": false, "required": ["token"],
+            "properties": { "token": { "type": "string", "format": "password" } } });
+        let content = json!({ "application/json": { "schema": schema } });
+        sign_in.insert("requestBody".to_owned(), json!({ "required": true, "content": content }));
+    }
+    json!({
+        "get": one("session_get", "Who is signed in", ("200", who())),
+        "post": sign_in,
+        "delete": one("session_delete", "Sign out", ("204", json!({ "description": "Signed out" }))),
+    })
 }
 
 /// The names of what stands in a path.
@@ -197,7 +230,23 @@ impl Described {
                     reference("AllowBody"),
                     json!({ "userId": "ann", "modelId": "gpt4", "endpoint": "/api/items" }),
                 )),
-                ..Self::plain("Which rules a request would meet, and why", any())
+                ..Self::plain(
+                    "Which rules a request would meet, and why",
+                    reference("AdminExplained"),
+                )
+            },
+            Call::Decide | Call::Peek => Self {
+                body: Some((
+                    reference("AllowBody"),
+                    json!({ "userId": "ann", "modelId": "gpt4", "endpoint": "/api/items" }),
+                )),
+                ..Self::plain(
+                    match call {
+                        Call::Decide => "Decide a made-up request and charge it, as any other",
+                        _ => "Decide a made-up request and charge nothing",
+                    },
+                    reference("AdminTried"),
+                )
             },
             Call::Apply => Self {
                 query: vec![
@@ -239,11 +288,11 @@ impl Described {
                 let names = ["model_id", "model_tier", "client_type", "endpoint", "method", "tier"];
                 let more = ["domain", "user_id", "api_key", "tenant_id", "ip", "rule_id"];
                 let query = names.into_iter().chain(more).map(|name| (name, text())).collect();
-                let summary = match call {
-                    Call::Usage => "The limits of a client now; charges nothing",
-                    _ => "Make a client's counters as new",
+                let (summary, answer) = match call {
+                    Call::Usage => ("The limits of a client now; charges nothing", "AdminUsage"),
+                    _ => ("Make a client's counters as new", "AdminReset"),
                 };
-                Self { query, ..Self::plain(summary, any()) }
+                Self { query, ..Self::plain(summary, reference(answer)) }
             }
             Call::Queue => {
                 let mut query = page();
@@ -260,7 +309,10 @@ impl Described {
                     ("window", json!({ "enum": ["minutes", "hours"], "default": "minutes" })),
                     ("limit", json!({ "type": "integer", "minimum": 1, "maximum": 1000 })),
                 ],
-                ..Self::plain("Who consumes most and who is refused most, on this node", any())
+                ..Self::plain(
+                    "Who consumes most and who is refused most, on this node",
+                    reference("AdminTop"),
+                )
             },
             Call::History => Self {
                 query: vec![
@@ -268,9 +320,12 @@ impl Described {
                     ("by", json!({ "enum": ["tenant_id", "model_id", "scope"] })),
                     ("name", text()),
                 ],
-                ..Self::plain("What happened lately on this node, in steps", any())
+                ..Self::plain(
+                    "What happened lately on this node, in steps",
+                    reference("AdminHistory"),
+                )
             },
-            Call::Node => Self::plain("How this node is", any()),
+            Call::Node => Self::plain("How this node is", reference("AdminNode")),
             Call::SetLogLevel => Self {
                 body: Some((
                     json!({ "type": "object", "required": ["level"], "additionalProperties": false,
@@ -280,7 +335,10 @@ impl Described {
                 )),
                 ..Self::plain("Change the level of this node's log", any())
             },
-            Call::Events => Self::plain("Changes as they happen: server-sent events", text()),
+            Call::Events => Self {
+                query: vec![("live", json!({ "type": "boolean", "default": false }))],
+                ..Self::plain("Changes as they happen: server-sent events", text())
+            },
             Call::WhoAmI => Self::plain("Whose token this is", reference("AdminIdentity")),
         }
     }

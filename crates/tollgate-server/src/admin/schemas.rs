@@ -88,6 +88,7 @@ pub(super) fn body_of(kind: Kind) -> (Value, Value) {
 
 pub(super) fn schemas() -> Map<String, Value> {
     let mut schemas = rule_schemas();
+    schemas.extend(super::schemas_seen::schemas());
     let stamped = |required: &[&str], properties: Value| {
         let mut all = json!({
             "version": { "type": "integer" },
@@ -109,29 +110,56 @@ pub(super) fn schemas() -> Map<String, Value> {
         stamped(
             &["rule_id", "status", "rule"],
             json!({ "rule_id": text(), "status": { "enum": ["active", "inactive"] },
-                    "tenant_id": { "type": ["string", "null"] }, "rule": { "type": "object" } }),
+                    "tenant_id": { "type": ["string", "null"] }, "rule": reference("rules.rule") }),
         ),
     );
     add(
         "AdminVersion",
-        json!({ "type": "object", "required": ["rule_id", "version", "status", "rule"],
+        json!({ "type": "object",
+                "required": ["rule_id", "version", "status", "rule", "created_at", "created_by"],
                 "properties": { "rule_id": text(), "version": { "type": "integer" },
                     "status": { "enum": ["active", "inactive", "deleted"] },
-                    "rule": { "type": ["object", "null"] } } }),
+                    "created_at": { "type": "string", "format": "date-time" },
+                    "created_by": text(),
+                    "rule": { "anyOf": [reference("rules.rule"), { "type": "null" }] } } }),
     );
-    let client = json!({ "id": text(), "identifier_type": text(), "identifier": text() });
-    add("AdminListEntry", stamped(&["id", "identifier_type", "identifier"], client.clone()));
-    add("AdminClientTier", stamped(&["id", "identifier_type", "identifier", "tier"], client));
-    add("AdminTier", stamped(&["name"], json!({ "name": text() })));
+    let maybe = || json!({ "type": ["string", "null"] });
+    let flag = || json!({ "type": "boolean" });
+    add(
+        "AdminListEntry",
+        stamped(
+            &["id", "identifier_type", "identifier", "is_expired"],
+            json!({ "id": text(), "identifier_type": text(), "identifier": text(),
+                    "reason": maybe(), "expires_at": maybe(), "is_expired": flag() }),
+        ),
+    );
+    add(
+        "AdminClientTier",
+        stamped(
+            &["id", "identifier_type", "identifier", "tier"],
+            json!({ "id": text(), "identifier_type": text(), "identifier": text(), "tier": text() }),
+        ),
+    );
+    add(
+        "AdminTier",
+        stamped(
+            &["name"],
+            json!({ "name": text(), "description": maybe(),
+                    "is_default": { "type": ["boolean", "null"] } }),
+        ),
+    );
     add(
         "AdminGrant",
         stamped(
             &["grant_id", "rule_id", "identifier_type", "identifier", "extra", "expires_at"],
-            json!({ "grant_id": text(), "extra": { "type": "integer" } }),
+            json!({ "grant_id": text(), "rule_id": text(), "identifier_type": text(),
+                    "identifier": text(), "extra": { "type": "integer" }, "expires_at": text(),
+                    "reason": maybe(), "is_expired": flag() }),
         ),
     );
     add("AdminSetting", stamped(&["name", "value"], json!({ "name": text(), "value": {} })));
     let token = json!({ "token_id": text(), "name": text(), "role": text(),
+        "tenant_id": maybe(), "expires_at": maybe(), "revoked_at": maybe(),
         "status": { "enum": ["active", "expired", "revoked"] } });
     let fields = ["token_id", "name", "role", "status"];
     add("AdminToken", stamped(&fields, token.clone()));
@@ -142,21 +170,24 @@ pub(super) fn schemas() -> Map<String, Value> {
     add("AdminSecret", secret);
     add(
         "AdminIdentity",
-        json!({ "type": "object", "required": ["token_id", "name", "role"],
-                "properties": { "token_id": text(), "name": text(), "role": text() } }),
+        json!({ "type": "object", "required": ["token_id", "name", "role", "tenant_id"],
+                "properties": { "token_id": text(), "name": text(),
+                    "role": { "enum": Role::ALL.map(Role::name) },
+                    "tenant_id": maybe(), "expires_at": maybe() } }),
     );
     add(
         "AdminRecord",
         json!({ "type": "object", "required": ["id", "timestamp", "action"],
                 "properties": { "id": { "type": "integer" },
                     "timestamp": { "type": "string", "format": "date-time" },
-                    "action": text() } }),
+                    "action": text() }, "additionalProperties": true }),
     );
     add(
         "AdminDryRun",
         json!({ "type": "object", "required": ["dry_run", "action"],
                 "properties": { "dry_run": { "const": true }, "action": text(),
-                    "shadows": { "type": "object" } } }),
+                    "shadows": { "type": "object",
+                        "additionalProperties": { "type": "array", "items": text() } } } }),
     );
     schemas
 }

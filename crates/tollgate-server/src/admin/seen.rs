@@ -136,6 +136,27 @@ impl Admin {
         Ok(Answer::ok(self.node_view()?))
     }
 
+    /// How this node is, in few words, for those who watch.
+    pub(super) fn pulse(&self) -> Option<Value> {
+        let seen = self.seen.get()?;
+        let stores = self.engine.store();
+        let lost: Vec<&String> = stores
+            .names()
+            .iter()
+            .zip(stores.shared())
+            .filter(|(_, store)| store.degraded_since().is_some())
+            .map(|(name, _)| name)
+            .collect();
+        Some(json!({
+            "node": seen.node,
+            "at": Rfc3339(self.engine.clock().now()),
+            "enforcement": self.engine.enforcement().name(),
+            "revision": seen.figures.version.load(Ordering::Relaxed),
+            "stores_lost": lost,
+            "decisions": decisions(seen),
+        }))
+    }
+
     /// Changes the level of this node's log, until it is changed again or the process ends.
     pub(super) fn set_log_level(asked: &Asked) -> Result<Answer, AdminError> {
         Query::new(&asked.query)?.end()?;
@@ -176,12 +197,6 @@ impl Admin {
             .collect();
         let figures = &seen.figures;
         let level = log_level::changed_to().unwrap_or(self.config.log.level);
-        let counts = seen.observed.witness.tally().totals();
-        let decisions: serde_json::Map<String, Value> = RESULTS
-            .iter()
-            .zip(counts)
-            .map(|(name, sum)| ((*name).to_owned(), sum.into()))
-            .collect();
         Ok(json!({
             "node": seen.node,
             "version": env!("CARGO_PKG_VERSION"),
@@ -201,9 +216,16 @@ impl Admin {
                 "evicted": memory.evicted,
             },
             "stores": shared,
-            "decisions": decisions,
+            "decisions": decisions(seen),
         }))
     }
+}
+
+/// Decisions since the start, by result.
+fn decisions(seen: &Seen) -> Value {
+    let counts = seen.observed.witness.tally().totals();
+    let named = RESULTS.iter().zip(counts).map(|(name, sum)| ((*name).to_owned(), sum.into()));
+    Value::Object(named.collect())
 }
 
 fn number(

@@ -4,7 +4,8 @@
 //! and small enough to stand beside them.
 
 mod auth;
-mod decision_json;
+mod console;
+pub(crate) mod decision_json;
 mod decisions;
 mod openapi;
 pub(crate) mod read;
@@ -31,7 +32,7 @@ use tollgate_store::Store;
 use tracing::Instrument as _;
 
 use crate::activity::Endless;
-use crate::admin::Admin;
+use crate::admin::{Admin, Door};
 use crate::config::{Config, DataAuth};
 use crate::edge::queue::Tickets;
 use crate::listen::{Answer, Connection};
@@ -98,7 +99,7 @@ impl<S: Store + 'static> Api<S> {
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        Ok(self.answer_to(request, Caller { peer, certificate: None }).await)
+        Ok(self.answer_to(request, Caller { peer, certificate: None, is_tls: false }).await)
     }
 
     async fn answer_to<B>(self: &Arc<Self>, request: Request<B>, from: Caller) -> Response<Body>
@@ -194,7 +195,10 @@ impl<S: Store + 'static> Api<S> {
                 self.status(head.uri.query().unwrap_or_default(), &caller).await
             }
             _ if path.starts_with("/admin/") => match &self.admin {
-                Some(admin) => Ok(admin.answer(head, body, from.peer).await),
+                Some(admin) => {
+                    let door = Door { peer: from.peer, is_tls: from.is_tls };
+                    Ok(admin.answer(head, body, door).await)
+                }
                 None => Err(ApiError::NotFound),
             },
             "/healthz" => Ok(text(StatusCode::OK, "ok\n")),
@@ -207,6 +211,10 @@ impl<S: Store + 'static> Api<S> {
             "/openapi.json" => {
                 let json = HeaderValue::from_static("application/json");
                 Ok(respond::raw(StatusCode::OK, json, openapi::bytes()))
+            }
+            // The console is where the admin API is: it can do nothing without.
+            _ if self.admin.is_some() => {
+                console::answer(&head.method, path, &head.headers).ok_or(ApiError::NotFound)
             }
             _ => Err(ApiError::NotFound),
         }
@@ -288,6 +296,7 @@ struct Caller {
     peer: Option<IpAddr>,
     /// The digest of the certificate that the client has shown.
     certificate: Option<[u8; 32]>,
+    is_tls: bool,
 }
 
 impl<S: Store + 'static> Answer for Api<S> {
@@ -300,7 +309,8 @@ impl<S: Store + 'static> Answer for Api<S> {
     ) -> Response<Body> {
         let peer = Some(connection.peer.ip());
         let certificate = connection.client_certificate;
-        self.answer_to(request, Caller { peer, certificate }).await
+        let is_tls = connection.is_tls;
+        self.answer_to(request, Caller { peer, certificate, is_tls }).await
     }
 
     fn is_endless(response: &Response<Body>) -> bool {

@@ -1,0 +1,126 @@
+// Every page for everyone: axe in light and dark, and the main actions by keyboard alone.
+import type { Browser, Locator, Page } from 'playwright-core';
+import { afterAll, beforeAll, expect, test } from 'vitest';
+import { launch, Window } from './browser';
+import { seed } from './seed';
+import { Server } from './server';
+
+let server: Server;
+let browser: Browser;
+
+beforeAll(async () => {
+  [server, browser] = await Promise.all([Server.start(), launch()]);
+  await seed(server, 3);
+});
+
+afterAll(async () => {
+  await browser.close();
+  await server.end();
+});
+
+const PAGES = ['/', '/playground', '/rules', '/rules/new', '/rules/chat-per-user', '/rules/chat-per-user?tab=versions', '/clients?type=user_id&id=ann&model=gpt-4o', '/lists', '/tiers', '/audit', '/audit?kind=decisions', '/nodes', '/tokens', '/nodes/none', '/sign-in'];
+
+test.each(['light', 'dark'] as const)('axe finds nothing serious in %s', async (colorScheme) => {
+  const window = await Window.open(browser, server, { colorScheme });
+  const { page } = window;
+  await window.go('/');
+  await page.getByLabel('Admin token').waitFor();
+  await window.accessible('sign in');
+  await window.signIn();
+  for (const path of PAGES) {
+    await window.go(path);
+    await page.getByRole('heading', { level: 1 }).waitFor();
+    await page.getByRole('status', { name: 'Loading' }).first().waitFor({ state: 'detached' });
+    if (path === '/playground') await page.getByRole('button', { name: 'Send 50' }).click();
+    if (path === '/playground') await page.getByText(/allowed, .* refused/).waitFor();
+    await window.accessible(`${path} in ${colorScheme}`);
+  }
+  await window.go('/lists');
+  await page.getByRole('button', { name: 'Block somebody' }).click();
+  await page.getByRole('dialog').waitFor();
+  await window.accessible(`a dialog in ${colorScheme}`);
+  await window.close();
+});
+
+test('it can be read on a telephone', async () => {
+  const window = await Window.open(browser, server, { viewport: { width: 390, height: 844 } });
+  const { page } = window;
+  await window.signIn();
+  for (const path of PAGES) {
+    await window.go(path);
+    await page.getByRole('heading', { level: 1 }).waitFor();
+    await page.getByRole('status', { name: 'Loading' }).first().waitFor({ state: 'detached' });
+    const wider = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+    expect(wider, `${path} is wider than the screen`).toBe(0);
+  }
+  await page.getByRole('button', { name: 'Menu' }).click();
+  await page.getByRole('link', { name: 'Nodes' }).click();
+  await window.heading('Nodes');
+  await window.close();
+});
+
+/** Goes on with Tab until something has the focus. */
+async function tabTo(page: Page, target: Locator) {
+  for (let presses = 0; presses < 120; presses += 1) {
+    await page.keyboard.press('Tab');
+    if (await target.evaluate((element) => element === document.activeElement)) return;
+  }
+  throw new Error('Tab does not lead there');
+}
+
+test('everything that matters can be done by keyboard', async () => {
+  const window = await Window.open(browser, server);
+  const { page } = window;
+  const { keyboard } = page;
+  await window.go('/');
+  // The token's field has the focus already.
+  await page.getByLabel('Admin token').waitFor();
+  await keyboard.type(server.token);
+  await keyboard.press('Enter');
+  await window.heading('Overview');
+  await tabTo(page, page.getByRole('link', { name: 'Rules', exact: true }));
+  await keyboard.press('Enter');
+  await window.heading('Rules');
+  await tabTo(page, page.getByRole('link', { name: 'New rule', exact: true }));
+  await keyboard.press('Enter');
+  await window.heading('New rule');
+  await tabTo(page, page.getByLabel('Id', { exact: true }));
+  await keyboard.type('by-keyboard');
+  await tabTo(page, page.getByLabel('How many'));
+  await keyboard.press('Control+A');
+  await keyboard.type('2');
+  await page.getByText('The server would take it').waitFor();
+  await tabTo(page, page.getByRole('button', { name: 'Review and save' }));
+  await keyboard.press('Enter');
+  await page.getByRole('dialog').waitFor();
+  await tabTo(page, page.getByRole('button', { name: 'Save, in force at once' }));
+  await keyboard.press('Enter');
+  await page.getByText('by-keyboard is saved and in force.').waitFor();
+  await tabTo(page, page.getByRole('link', { name: 'Playground' }));
+  await keyboard.press('Enter');
+  await window.heading('Playground');
+  await tabTo(page, page.getByRole('button', { name: 'Check' }));
+  await keyboard.press('Enter');
+  await page.getByLabel('Decision').waitFor();
+  await tabTo(page, page.getByRole('link', { name: 'Lists' }));
+  await keyboard.press('Enter');
+  await window.heading('Lists');
+  await tabTo(page, page.getByRole('button', { name: 'Block somebody' }));
+  await keyboard.press('Enter');
+  await tabTo(page, page.getByRole('dialog').getByLabel('Name or address'));
+  await keyboard.type('198.51.100.7');
+  await keyboard.press('Enter');
+  await page.getByText('198.51.100.7 is on the deny list.').waitFor();
+  await tabTo(page, page.getByRole('button', { name: 'Block somebody' }));
+  await keyboard.press('Enter');
+  await page.getByRole('dialog').waitFor();
+  await keyboard.press('Escape');
+  await page.getByRole('dialog').waitFor({ state: 'detached' });
+  expect(await page.getByRole('button', { name: 'Block somebody' }).evaluate((element) => element === document.activeElement)).toBe(true);
+  await tabTo(page, page.getByRole('button', { name: /^Theme/ }));
+  await keyboard.press('Enter');
+  await tabTo(page, page.getByRole('button', { name: 'Sign out' }));
+  await keyboard.press('Enter');
+  await page.getByLabel('Admin token').waitFor();
+  await window.close();
+});

@@ -1,0 +1,70 @@
+// Every page, light and dark, on a desk and on a telephone, with traffic.
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'vitest';
+import { launch, Window } from './browser';
+import { seed, traffic } from './seed';
+import { Server } from './server';
+
+const FOLDER = join(import.meta.dirname, '../screenshots');
+const SECONDS = Number(process.env['SECONDS'] ?? 45);
+const ONLY = process.env['ONLY'];
+const PAGES: [name: string, path: string][] = [
+  ['overview', '/?minutes=5&by=tenant_id'],
+  ['playground', '/playground'],
+  ['rules', '/rules'],
+  ['rule-new', '/rules/new'],
+  ['rule', '/rules/tenant-hourly'],
+  ['versions', '/rules/chat-per-user?tab=versions'],
+  ['clients', '/clients?type=tenant_id&id=umbrella&model=gpt-4o'],
+  ['lists', '/lists'],
+  ['tiers', '/tiers'],
+  ['audit', '/audit'],
+  ['decisions', '/audit?kind=decisions'],
+  ['nodes', '/nodes'],
+  ['tokens', '/tokens'],
+];
+const SIZES = [
+  { name: 'desk', width: 1440, height: 900 },
+  { name: 'phone', width: 390, height: 844 },
+];
+
+test('pictures', async () => {
+  mkdirSync(FOLDER, { recursive: true });
+  const [server, browser] = await Promise.all([Server.start(), launch()]);
+  await seed(server, SECONDS);
+  const flow = traffic(server, 600).catch(() => undefined);
+  for (const { name: size, width, height } of SIZES) {
+    for (const colorScheme of ['light', 'dark'] as const) {
+      const window = await Window.open(browser, server, { viewport: { width, height }, colorScheme });
+      const { page } = window;
+      const shoot = (name: string) => page.screenshot({ path: join(FOLDER, `${name}-${size}-${colorScheme}.png`), fullPage: size === 'phone' });
+      await window.go('/');
+      await page.getByLabel('Admin token').waitFor();
+      await shoot('sign-in');
+      await window.signIn();
+      for (const [name, path] of PAGES.filter(([one]) => !ONLY || ONLY.split(',').includes(one))) {
+        await window.go(path);
+        await page.getByRole('heading', { level: 1 }).waitFor();
+        await page.getByRole('status', { name: 'Loading' }).first().waitFor({ state: 'detached' });
+        if (name === 'playground') {
+          await page.getByLabel('Tenant').fill('initech');
+          await page.getByLabel('Tokens').fill('9000');
+          await page.getByRole('button', { name: 'Send 50' }).click();
+          await page.getByText(/allowed, .* refused/).waitFor();
+          await page.getByText('Send 50').waitFor();
+        }
+        await page.waitForTimeout(name === 'overview' ? 2500 : 400);
+        await shoot(name);
+      }
+      if (size === 'phone') {
+        await page.getByRole('button', { name: 'Menu' }).click();
+        await shoot('menu');
+      }
+      await window.close();
+    }
+  }
+  await browser.close();
+  await server.end();
+  await flow;
+});

@@ -1,0 +1,89 @@
+// What the admin API speaks of. The shapes come from openapi.json; `npm run types` makes schema.d.ts of it.
+import type { components } from './schema';
+
+type Schemas = components['schemas'];
+
+export type Rule = Schemas['rules.rule'];
+export type RuleLimit = Schemas['rules.limit'];
+export type AppliesTo = Schemas['rules.applies_to'];
+export type Quota = Schemas['rules.quota'];
+export type Texts = Schemas['rules.texts'];
+export type RuleEntry = Schemas['AdminRule'];
+export type RuleVersion = Schemas['AdminVersion'];
+export type ListEntry = Schemas['AdminListEntry'];
+export type Tier = Schemas['AdminTier'];
+export type ClientTier = Schemas['AdminClientTier'];
+export type Grant = Schemas['AdminGrant'];
+export type Setting = Schemas['AdminSetting'];
+export type Token = Schemas['AdminToken'];
+export type Secret = Schemas['AdminSecret'];
+export type Identity = Schemas['AdminIdentity'];
+export type DryRun = Schemas['AdminDryRun'];
+export type Usage = Schemas['AdminUsage'];
+export type Limit = Schemas['AdminLimit'];
+export type Explained = Schemas['AdminExplained'];
+export type Tried = Schemas['AdminTried'];
+export type Top = Schemas['AdminTop'];
+export type Counted = Schemas['AdminCounted'];
+export type History = Schemas['AdminHistory'];
+export type Node = Schemas['AdminNode'];
+export type Problem = Schemas['ProblemBody'];
+export type Attributes = Schemas['AllowBody'];
+export type Decision = Schemas['DecisionBody'];
+export type Role = Identity['role'];
+
+/** A change in the audit log. */
+export interface Change {
+  id: number;
+  timestamp: string;
+  actor: string;
+  action: string;
+  kind: string;
+  entry_id: string;
+  tenant_id: string | null;
+  version: number | null;
+  revision: number | null;
+  before: unknown;
+  after: unknown;
+  request_id: string | null;
+  address: string | null;
+}
+
+/** A decision in the audit log. */
+export interface Decided {
+  id: number;
+  timestamp: string;
+  action: string;
+  reason: string;
+  client_id: string | null;
+  rule_id: string | null;
+  scope: string | null;
+  request_count: number | null;
+  limit_count: number | null;
+  retry_after_ms: number | null;
+  endpoint: string | null;
+  method: string | null;
+  ip_address: string | null;
+  user_id: string | null;
+  tenant_id: string | null;
+  api_key_id: string | null;
+  model_id: string | null;
+  request_id: string | null;
+  cost: number | null;
+  node: string | null;
+}
+
+/** What a live stream tells once a second. */
+export interface Pulse {
+  node: string;
+  at: string;
+  enforcement: 'on' | 'shadow' | 'off';
+  revision: number;
+  stores_lost: string[];
+  decisions: Node['decisions'];
+}
+
+export interface Page<T> {
+  items: T[];
+  next_cursor: string | null;
+}

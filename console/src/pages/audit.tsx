@@ -1,0 +1,182 @@
+// Who changed what, and what was decided.
+import { useInfiniteQuery } from '@tanstack/react-query';
+import { useState } from 'react';
+import { get } from '../api/client';
+import type { Change, Decided, Page } from '../api/types';
+import { csv } from '../lib/csv';
+import { instant, plural } from '../lib/format';
+import { useQuery } from '../router';
+import { DiffView } from '../ui/diffview';
+import { Ago } from '../ui/ago';
+import { Badge, Button, Card, Dialog, Empty, Field, Load, PageHead, Segmented, sentence } from '../ui/parts';
+import { type Column, Table } from '../ui/table';
+import { toast } from '../ui/toast';
+
+const KINDS = [
+  { value: 'changes', name: 'Changes' },
+  { value: 'decisions', name: 'Decisions' },
+] as const;
+type Kind = (typeof KINDS)[number]['value'];
+
+const FILTERS: Record<Kind, [name: string, label: string, example: string][]> = {
+  changes: [
+    ['entry_kind', 'Kind', 'rule'],
+    ['entry_id', 'Id', 'per-user'],
+    ['actor', 'Who', 'first'],
+    ['request_id', 'Request id', ''],
+  ],
+  decisions: [
+    ['rule_id', 'Rule', 'per-user'],
+    ['user_id', 'User', 'ann'],
+    ['tenant_id', 'Tenant', 'acme'],
+    ['ip_address', 'IP address', '203.0.113.9'],
+    ['request_id', 'Request id', ''],
+  ],
+};
+const COLUMNS: Record<Kind, string[]> = {
+  changes: ['timestamp', 'actor', 'action', 'kind', 'entry_id', 'tenant_id', 'version', 'revision', 'request_id', 'address', 'before', 'after'],
+  decisions: [
+    'timestamp', 'action', 'reason', 'rule_id', 'scope', 'client_id', 'user_id', 'tenant_id', 'api_key_id', 'ip_address', 'model_id', 'method', 'endpoint',
+    'request_count', 'limit_count', 'retry_after_ms', 'cost', 'request_id', 'node',
+  ],
+};
+const PAGE = 100;
+/** Lines of an export at most: a browser has to hold them. */
+const MOST_EXPORTED = 10_000;
+const LOOK_MS = 5_000;
+
+const KIND_NAMES: Record<string, string> = {
+  rule: 'rule', whitelist: 'allow list', blacklist: 'deny list', tier: 'plan', client_tier: 'client’s plan', grant: 'extra quota', setting: 'setting', token: 'token', usage: 'counters',
+};
+
+export default function Audit() {
+  const [query, setQuery] = useQuery();
+  const kind: Kind = query.get('kind') === 'decisions' ? 'decisions' : 'changes';
+  const names = FILTERS[kind].map(([name]) => name);
+  const filters = Object.fromEntries(names.map((name) => [name, query.get(name) ?? '']));
+  const [shown, setShown] = useState<Change | Decided | null>(null);
+  const records = useInfiniteQuery({
+    queryKey: ['audit', kind, filters],
+    queryFn: ({ pageParam, signal }) => get<Page<Change | Decided>>('audit', { kind, ...filters, cursor: pageParam, limit: PAGE }, signal),
+    initialPageParam: null as string | null,
+    getNextPageParam: (page) => page.next_cursor,
+    // Only the newest page moves.
+    refetchInterval: ({ state }) => ((state.data?.pages.length ?? 1) > 1 ? false : LOOK_MS),
+  });
+  const rows = records.data?.pages.flatMap((page) => page.items) ?? [];
+  const [exporting, setExporting] = useState(false);
+  const save = async () => {
+    setExporting(true);
+    try {
+      const lines: Record<string, unknown>[] = [];
+      let cursor: string | null = null;
+      do {
+        const page: Page<Record<string, unknown>> = await get('audit', { kind, ...filters, cursor, limit: 1000 });
+        lines.push(...page.items);
+        cursor = page.next_cursor;
+      } while (cursor !== null && lines.length < MOST_EXPORTED);
+      download(`tollgate-${kind}.csv`, csv(COLUMNS[kind], lines));
+      toast(`${plural(lines.length, 'line')} exported${cursor === null ? '' : '; there are more: narrow the filter'}.`);
+    } catch (error) {
+      toast(sentence(error), 'bad');
+    } finally {
+      setExporting(false);
+    }
+  };
+  return (
+    <>
+      <PageHead title="Audit" about={kind === 'changes' ? 'Every change, with who made it and what was there before.' : 'Decisions: refused ones always, allowed ones by sampling.'}>
+        <Segmented label="Which log" value={kind} options={KINDS} onChange={(value) => setQuery({ kind: value, ...Object.fromEntries(names.map((name) => [name, null])) })} />
+        <Button icon="download" busy={exporting} onClick={() => void save()}>Export CSV</Button>
+      </PageHead>
+      <Card className="flush">
+        <div className="toolbar filters">
+          {FILTERS[kind].map(([name, label, example]) => (
+            <Field key={`${kind}-${name}`} label={label}>
+              {(props) => <input {...props} value={filters[name] ?? ''} placeholder={example} spellCheck={false} onChange={(event) => setQuery({ [name]: event.target.value })} />}
+            </Field>
+          ))}
+        </div>
+        <Load query={records} rows={8}>
+          {() => rows.length === 0 ? (
+            <Empty icon="audit" title="No records">
+              <p>{Object.values(filters).some((value) => value !== '') ? 'Nothing fits these filters.' : 'Nothing happened yet that is kept here.'}</p>
+            </Empty>
+          ) : (
+            <>
+              {kind === 'changes' ? (
+                <Table label="Changes" columns={changeColumns(setShown)} rows={rows as Change[]} id={(row) => String(row.id)} />
+              ) : (
+                <Table label="Decisions" columns={decisionColumns(setShown)} rows={rows as Decided[]} id={(row) => String(row.id)} />
+              )}
+              {records.hasNextPage && (
+                <div className="pager">
+                  <Button busy={records.isFetchingNextPage} onClick={() => void records.fetchNextPage()}>Older ones</Button>
+                </div>
+              )}
+            </>
+          )}
+        </Load>
+      </Card>
+      {shown && <Record record={shown} onClose={() => setShown(null)} />}
+    </>
+  );
+}
+
+function download(name: string, text: string) {
+  const url = URL.createObjectURL(new Blob([text], { type: 'text/csv' }));
+  const link = document.createElement('a');
+  link.href = url;
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(url);
+}
+
+function When({ at }: { at: string }) {
+  return <span className="two-lines"><span>{instant(at)}</span><small><Ago at={at} /></small></span>;
+}
+
+function changeColumns(show: (row: Change) => void): Column<Change>[] {
+  const tone = (action: string) => (/delete|revoke/.test(action) ? 'bad' : /create|make/.test(action) ? 'good' : 'info');
+  return [
+    { name: 'When', minor: true, width: '13.5rem', cell: ({ timestamp }) => <When at={timestamp} /> },
+    { name: 'Who', minor: true, width: '9rem', cell: ({ actor, address }) => <span className="two-lines"><span>{actor}</span><small>{address}</small></span> },
+    { name: 'Did', width: '10rem', cell: ({ action, timestamp }) => <span className="two-lines"><Badge tone={tone(action)}>{action}</Badge><small className="phone-only"><Ago at={timestamp} /></small></span> },
+    { name: 'What', cell: (row) => <span className="two-lines"><span className="mono clip" title={row.entry_id}>{row.entry_id}</span><small>{KIND_NAMES[row.kind] ?? row.kind}{row.version === null ? '' : `, version ${String(row.version)}`}</small></span> },
+    { name: 'Actions', hidden: true, align: 'right', width: '7rem', cell: (row) => <Button kind="quiet" icon="right" aria-label={`Details of ${row.action} ${row.entry_id}`} onClick={() => show(row)}>Details</Button> },
+  ];
+}
+
+function decisionColumns(show: (row: Decided) => void): Column<Decided>[] {
+  const tone = (action: string) => (action === 'allowed' ? 'good' : action === 'throttled' || action === 'queued' ? 'warn' : 'bad');
+  return [
+    { name: 'When', minor: true, width: '13.5rem', cell: ({ timestamp }) => <When at={timestamp} /> },
+    { name: 'Decision', cell: (row) => <span className="two-lines"><Badge tone={tone(row.action)}>{row.action}</Badge><small className="clip">{row.reason}</small><small className="phone-only"><Ago at={row.timestamp} /></small></span> },
+    { name: 'Client', cell: (row) => <span className="two-lines"><span className="mono clip">{row.client_id ?? row.user_id ?? row.ip_address ?? '–'}</span><small>{row.tenant_id}</small></span> },
+    { name: 'Rule', minor: true, cell: (row) => <span className="two-lines"><span>{row.rule_id ?? '–'}</span><small>{row.limit_count === null ? '' : `${String(row.request_count ?? 0)} of ${String(row.limit_count)}`}</small></span> },
+    { name: 'Request', minor: true, cell: (row) => <span className="clip">{[row.method, row.endpoint, row.model_id].filter(Boolean).join(' ') || '–'}</span> },
+    { name: 'Actions', hidden: true, align: 'right', width: '7rem', cell: (row) => <Button kind="quiet" icon="right" aria-label={`Details of the decision ${String(row.id)}`} onClick={() => show(row)}>Details</Button> },
+  ];
+}
+
+const pretty = (value: unknown) => (value === null || value === undefined ? '' : JSON.stringify(value, null, 2));
+
+function Record({ record, onClose }: { record: Change | Decided; onClose: () => void }) {
+  const isChange = 'actor' in record;
+  const plain = Object.entries(record).filter(([name, value]) => name !== 'before' && name !== 'after' && value !== null);
+  return (
+    <Dialog title={isChange ? `${record.action} ${record.entry_id}` : `Decision ${String(record.id)}`} wide onClose={onClose}>
+      <div className="stack">
+        {isChange && <DiffView before={pretty(record.before)} after={pretty(record.after)} label="What changed" />}
+        <dl className="headers">
+          {plain.map(([name, value]) => (
+            <div key={name}>
+              <dt>{name.replaceAll('_', ' ')}</dt>
+              <dd>{String(value)}</dd>
+            </div>
+          ))}
+        </dl>
+      </div>
+    </Dialog>
+  );
+}

@@ -1,0 +1,122 @@
+// How this node is, its stores, and whether anything is enforced at all.
+import { useMutation, useQuery as useAsk, useQueryClient } from '@tanstack/react-query';
+import { useState } from 'react';
+import { call, get } from '../api/client';
+import { useMay } from '../api/session';
+import type { Node } from '../api/types';
+import { bytes, count, plural, roughly, short } from '../lib/format';
+import { Badge, Card, Confirm, Empty, Field, Load, PageHead, sentence } from '../ui/parts';
+import { type Column, Table } from '../ui/table';
+import { toast } from '../ui/toast';
+
+const LEVELS = ['off', 'error', 'warn', 'info', 'debug', 'trace'];
+const SOURCES: Record<string, string> = {
+  database: 'the database', redis: 'Redis', kept: 'the last set on its disk', file: 'a rule file', builtin: 'the built-in default',
+};
+
+export default function Nodes() {
+  const node = useAsk({ queryKey: ['node'], queryFn: ({ signal }) => get<Node>('node', {}, signal), refetchInterval: 3_000 });
+  return (
+    <>
+      <PageHead title="Nodes" about="The node that serves this page, and what it shares with others." />
+      <Load query={node} rows={6}>{(data) => <One node={data} />}</Load>
+    </>
+  );
+}
+
+function One({ node }: { node: Node }) {
+  return (
+    <>
+      <div className="grid two">
+        <Card title={<span className="mono">{node.node}</span>} about={<><Badge tone="good">up</Badge> {roughly(node.uptime_seconds)}</>}>
+          <dl className="facts">
+            <div><dt>Version</dt><dd>{node.version}</dd></div>
+            <div><dt>Role</dt><dd>{node.role}</dd></div>
+            <div><dt>Rule set</dt><dd>revision {node.rules.revision} · {plural(node.rules.count, 'rule')}</dd></div>
+            <div><dt>Rules from</dt><dd>{SOURCES[node.rules.source] ?? node.rules.source} {node.rules.source === 'kept' && <Badge tone="warn">old</Badge>}</dd></div>
+            <div><dt>Failed to load</dt><dd>{count(node.rules.load_failures)}</dd></div>
+            <div><dt>Decisions</dt><dd>{short(node.decisions.allowed)} allowed, {short(node.decisions.denied)} refused, {short(node.decisions.throttled)} delayed, {short(node.decisions.queued)} queued</dd></div>
+            <div><dt>Memory</dt><dd>{plural(node.memory.counters, 'counter')}, {bytes(node.memory.bytes)}{node.memory.evicted > 0 && <> · <span className="warn-ink">{count(node.memory.evicted)} evicted</span></>}</dd></div>
+          </dl>
+        </Card>
+        <Card title="Switches" about="Enforcement is for the whole installation, the log for this node.">
+          <Enforcement now={node.enforcement} />
+          <LogLevel now={node.log_level} />
+        </Card>
+      </div>
+      <Card className="flush" title="Shared stores" about="Where nodes count together">
+        {node.stores.length === 0 ? (
+          <Empty icon="nodes" title="This node counts alone">
+            <p>In memory, kept on disk. Start nodes with <code>--redis</code> and they share their counters.</p>
+          </Empty>
+        ) : (
+          <Table label="Stores" columns={STORES} rows={node.stores} id={(store) => store.name} />
+        )}
+      </Card>
+    </>
+  );
+}
+
+const STORES: Column<Node['stores'][number]>[] = [
+  { name: 'Store', cell: ({ name }) => <b>{name}</b> },
+  { name: 'State', cell: ({ is_lost: isLost }) => (isLost ? <Badge tone="bad">away: fallbacks decide</Badge> : <Badge tone="good">healthy</Badge>) },
+  { name: 'Nodes alive', align: 'right', cell: ({ nodes }) => count(nodes) },
+  { name: 'Servers left alone', align: 'right', cell: ({ open_breakers: open }) => (open > 0 ? <b className="bad-ink">{count(open)}</b> : '0') },
+  { name: 'To be reported', align: 'right', cell: ({ waiting_reports: waiting }) => count(waiting) },
+];
+
+const MODES = [
+  ['on', 'On: limits are enforced'],
+  ['shadow', 'Shadow: decided and reported, nothing refused'],
+  ['off', 'Off: nothing is counted'],
+] as const;
+
+function Enforcement({ now }: { now: Node['enforcement'] }) {
+  const { operate } = useMay();
+  const queries = useQueryClient();
+  const [to, setTo] = useState<string | null>(null);
+  const change = useMutation({
+    mutationFn: (value: string) => call('PUT', 'settings/enforcement', { body: { value } }),
+    onSuccess: () => {
+      toast('Enforcement is changed.');
+      setTo(null);
+      void queries.invalidateQueries({ queryKey: ['node'] });
+    },
+  });
+  return (
+    <>
+      <Field label="Enforcement">
+        {(props) => (
+          <select {...props} disabled={!operate} value={now} onChange={(event) => setTo(event.target.value)}>
+            {MODES.map(([value, name]) => <option key={value} value={value}>{name}</option>)}
+          </select>
+        )}
+      </Field>
+      {to && (
+        <Confirm title={`Switch enforcement to ${to}?`} verb="Switch" danger={to !== 'on'} busy={change.isPending} error={change.error} onConfirm={() => change.mutate(to)} onClose={() => setTo(null)}>
+          <p>{MODES.find(([value]) => value === to)?.[1]}. On every node, at once.</p>
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+function LogLevel({ now }: { now: string }) {
+  const { operate } = useMay();
+  const queries = useQueryClient();
+  const change = useMutation({
+    mutationFn: (level: string) => call('PUT', 'node/log-level', { body: { level } }),
+    onSuccess: () => toast('The level of the log is changed, until the process ends.'),
+    onError: (error) => toast(sentence(error), 'bad'),
+    onSettled: () => queries.invalidateQueries({ queryKey: ['node'] }),
+  });
+  return (
+    <Field label="Level of the log">
+      {(props) => (
+        <select {...props} disabled={!operate || change.isPending} value={now} onChange={(event) => change.mutate(event.target.value)}>
+          {LEVELS.map((level) => <option key={level}>{level}</option>)}
+        </select>
+      )}
+    </Field>
+  );
+}

@@ -1,0 +1,314 @@
+// One rule: what it means, how it is changed, what it was before.
+import { useMutation, useQuery as useAsk, useQueryClient } from '@tanstack/react-query';
+import { useEffect, useMemo, useState } from 'react';
+import { ApiError, call, get, segment } from '../api/client';
+import { useIdentity, useMay } from '../api/session';
+import type { DryRun, Identity, Rule, RuleEntry } from '../api/types';
+import { fresh, parseRule, printRule, withField } from '../lib/rule';
+import { check, type Fault as RuleFault } from '../lib/ruleCheck';
+import { summary } from '../lib/ruleSummary';
+import { guardLeaving, Link, navigate, useQuery } from '../router';
+import { DiffView } from '../ui/diffview';
+import { Icon } from '../ui/icons';
+import { Badge, Button, Card, Confirm, Dialog, Fault, Field, Load, PageHead, Segmented } from '../ui/parts';
+import { toast } from '../ui/toast';
+import { RuleForm } from './ruleform';
+import { Versions } from './versions';
+
+/** How long nobody types before the server is asked. */
+const STILL_MS = 350;
+
+const TABS = [
+  { value: 'edit', name: 'Rule' },
+  { value: 'versions', name: 'Versions' },
+] as const;
+
+export default function RulePage({ id }: { id: string }) {
+  const isNew = id === 'new';
+  const [query, setQuery] = useQuery();
+  const tab = query.get('tab') === 'versions' && !isNew ? 'versions' : 'edit';
+  const entry = useAsk({
+    queryKey: ['rule', id],
+    queryFn: ({ signal }) => get<RuleEntry>(`rules/${segment(id)}`, {}, signal),
+    enabled: !isNew,
+  });
+  const gone = entry.error instanceof ApiError && entry.error.status === 404;
+  return (
+    <>
+      <nav className="crumbs" aria-label="Where you are">
+        <Link href="/rules"><Icon name="left" size={14} /> Rules</Link>
+      </nav>
+      <PageHead title={isNew ? 'New rule' : id} about={entry.data ? <EntryWords entry={entry.data} /> : isNew ? 'Nothing is in force before you save it.' : undefined}>
+        {!isNew && <Segmented label="View" value={tab} options={TABS} onChange={(value) => setQuery({ tab: value === 'edit' ? null : value })} />}
+      </PageHead>
+      {isNew ? (
+        <Editor key="new" entry={null} />
+      ) : tab === 'versions' || gone ? (
+        <Versions id={id} current={gone ? null : (entry.data ?? null)} />
+      ) : (
+        <Load query={entry} rows={8}>{(data) => <Editor key={data.rule_id} entry={data} />}</Load>
+      )}
+    </>
+  );
+}
+
+function EntryWords({ entry }: { entry: RuleEntry }) {
+  return (
+    <>
+      <Badge tone={entry.status === 'active' ? 'good' : 'neutral'}>{entry.status === 'active' ? 'On' : 'Off'}</Badge> version {entry.version}, by {entry.updated_by}
+      {entry.tenant_id && <> · tenant {entry.tenant_id}</>}
+    </>
+  );
+}
+
+function startOf(identity: Identity): Rule {
+  const rule = fresh();
+  return identity.tenant_id && identity.role === 'tenant_admin' ? { ...rule, rule_id: `${identity.tenant_id}.` } : rule;
+}
+
+/** What a rule is when it is sent back: without what the server adds to a tenant's rules. */
+function sendable(rule: Rule, isTenant: boolean): Rule {
+  return isTenant ? withField(rule, 'scope', undefined) : rule;
+}
+
+/** What the server thinks of a rule that is not saved, asked when nobody types. */
+function useDryRun(rule: Rule | null, entry: RuleEntry | null) {
+  const { isTenant } = useMay();
+  const [still, setStill] = useState(rule);
+  useEffect(() => {
+    const timer = setTimeout(() => setStill(rule), STILL_MS);
+    return () => clearTimeout(timer);
+  }, [rule]);
+  const body = still && sendable(still, isTenant);
+  return useAsk({
+    queryKey: ['dry-run', entry?.version ?? 0, body],
+    queryFn: ({ signal }) => {
+      const path = entry ? `rules/${segment(entry.rule_id)}` : 'rules';
+      return call<DryRun>(entry ? 'PUT' : 'POST', path, { query: { dry_run: true }, body, signal });
+    },
+    enabled: body !== null && check(body).length === 0,
+    retry: false,
+    staleTime: 30_000,
+  });
+}
+
+function Editor({ entry }: { entry: RuleEntry | null }) {
+  const identity = useIdentity();
+  const { rules: mayChange, isTenant } = useMay();
+  const queries = useQueryClient();
+  const [base, setBase] = useState(entry);
+  const [text, setText] = useState(() => printRule(entry ? entry.rule : startOf(identity)));
+  const [view, setView] = useState<'form' | 'json'>('form');
+  const [review, setReview] = useState(false);
+  const [ending, setEnding] = useState(false);
+  const [conflict, setConflict] = useState<RuleEntry | null>(null);
+  const parsed = useMemo(() => parseRule(text), [text]);
+  const rule = 'rule' in parsed ? parsed.rule : null;
+  const before = base ? printRule(base.rule) : '';
+  const isChanged = text !== (base ? before : printRule(startOf(identity)));
+  const dry = useDryRun(mayChange ? rule : null, base);
+  const faults = useMemo(() => faultsOf(rule, dry.error), [rule, dry.error]);
+  // Somebody else's change is taken over as long as nothing was typed here.
+  if (entry && base && entry.version > base.version && !isChanged) {
+    setBase(entry);
+    setText(printRule(entry.rule));
+  }
+  useEffect(() => {
+    guardLeaving(isChanged && !review ? () => window.confirm('Leave without saving this rule?') : null);
+    return () => guardLeaving(null);
+  }, [isChanged, review]);
+  const save = useMutation({
+    mutationFn: (from: RuleEntry | null) => {
+      const path = from ? `rules/${segment(from.rule_id)}` : 'rules';
+      return call<RuleEntry>(from ? 'PUT' : 'POST', path, { body: sendable(rule ?? fresh(), isTenant), ifVersion: from?.version ?? 0 });
+    },
+    onSuccess: (saved) => {
+      toast(`${saved.rule_id} is saved and in force.`);
+      queries.setQueryData(['rule', saved.rule_id], saved);
+      void queries.invalidateQueries({ queryKey: ['rules'] });
+      void queries.invalidateQueries({ queryKey: ['versions'] });
+      setReview(false);
+      setConflict(null);
+      setBase(saved);
+      setText(printRule(saved.rule));
+      guardLeaving(null);
+      if (!entry) navigate(`/rules/${segment(saved.rule_id)}`, { replace: true });
+    },
+    onError: (error) => {
+      if (!(error instanceof ApiError) || error.status !== 412 || !base) return;
+      void get<RuleEntry>(`rules/${segment(base.rule_id)}`).then((theirs) => {
+        setReview(false);
+        setConflict(theirs);
+      });
+    },
+  });
+  const stale = !conflict && entry && base && entry.version > base.version ? entry : null;
+  return (
+    <>
+      {(conflict ?? stale) && rule && (
+        <Conflict
+          theirs={(conflict ?? stale) as RuleEntry}
+          mine={text}
+          busy={save.isPending}
+          onTake={(theirs) => { setBase(theirs); setText(printRule(theirs.rule)); setConflict(null); save.reset(); }}
+          onKeep={(theirs) => { setBase(theirs); setConflict(null); save.reset(); setReview(true); }}
+        />
+      )}
+      <div className="grid editor">
+        <Card
+          title={mayChange ? 'Edit' : 'Rule'}
+          actions={<Segmented label="Edit as" value={view} options={[{ value: 'form', name: 'Form' }, { value: 'json', name: 'JSON' }]} onChange={setView} />}
+        >
+          <fieldset disabled={!mayChange} className="bare">
+            {view === 'json' || !rule ? (
+              <JsonView text={text} onChange={setText} problem={'problem' in parsed ? parsed.problem : undefined} />
+            ) : (
+              <RuleForm rule={rule} isNew={!base} faults={faults} onChange={(next) => setText(printRule(next))} />
+            )}
+          </fieldset>
+        </Card>
+        <aside className="stack side-panel">
+          <Card title="In plain words">
+            {rule ? <Words rule={rule} /> : <p className="muted">As soon as the JSON can be read.</p>}
+          </Card>
+          <Checks faults={faults} dry={dry.data} isAsking={dry.isFetching} isOpen={mayChange} />
+          {mayChange && (
+            <div className="actions">
+              <Button kind="primary" disabled={!rule || faults.length > 0 || !isChanged || dry.isFetching} onClick={() => { save.reset(); setReview(true); }}>
+                Review and save
+              </Button>
+              {isChanged && base && <Button kind="quiet" onClick={() => setText(before)}>Undo</Button>}
+              {base && <Button kind="quiet" icon="trash" onClick={() => setEnding(true)}>Delete</Button>}
+            </div>
+          )}
+        </aside>
+      </div>
+      {review && rule && (
+        <Dialog title={base ? `Save ${base.rule_id}?` : `Make ${rule.rule_id}?`} wide onClose={() => setReview(false)}>
+          <div className="stack">
+            <Words rule={rule} />
+            <DiffView before={before} after={text} label="What changes" />
+            <Shadows dry={dry.data} />
+            {save.error && !(save.error instanceof ApiError && save.error.status === 412) && <Fault error={save.error} />}
+            <div className="dialog-actions">
+              <Button onClick={() => setReview(false)}>Back</Button>
+              <Button kind="primary" busy={save.isPending} onClick={() => save.mutate(base)}>
+                Save, in force at once
+              </Button>
+            </div>
+          </div>
+        </Dialog>
+      )}
+      {ending && base && <Ending entry={base} onClose={() => setEnding(false)} />}
+    </>
+  );
+}
+
+/** Local faults, or those of the server, which knows more. */
+function faultsOf(rule: Rule | null, error: unknown): RuleFault[] {
+  if (!rule) return [{ field: '', message: 'The JSON cannot be read.' }];
+  const local = check(rule);
+  if (local.length > 0) return local;
+  if (!(error instanceof ApiError) || error.status === 412) return [];
+  return error.fields.map(({ field, message }) => ({ field: field ?? '', message }));
+}
+
+function Words({ rule }: { rule: Rule }) {
+  const [first, ...rest] = summary(rule);
+  return (
+    <div className="words">
+      <p className="lead">{first}</p>
+      {rest.length > 0 && <ul>{rest.map((one) => <li key={one}>{one}</li>)}</ul>}
+    </div>
+  );
+}
+
+function JsonView({ text, onChange, problem }: { text: string; onChange: (text: string) => void; problem: string | undefined }) {
+  return (
+    <Field label="The rule as JSON" fault={problem} wide>
+      {(props) => <textarea {...props} className="code" rows={26} spellCheck={false} value={text} onChange={(event) => onChange(event.target.value)} />}
+    </Field>
+  );
+}
+
+function Checks({ faults, dry, isAsking, isOpen }: { faults: RuleFault[]; dry: DryRun | undefined; isAsking: boolean; isOpen: boolean }) {
+  if (!isOpen) return null;
+  return (
+    <div aria-live="polite">
+      {faults.length > 0 ? (
+        <div className="checks bad">
+          <p><Icon name="warn" size={16} /> {faults.length === 1 ? 'Something is missing or wrong' : `${String(faults.length)} things are missing or wrong`}</p>
+          <ul>
+            {faults.map(({ field, message }) => (
+              <li key={`${field}${message}`}>{field !== '' && <code>{field}</code>} {message}</li>
+            ))}
+          </ul>
+        </div>
+      ) : (
+        <div className="checks good">
+          <p><Icon name="check" size={16} /> {isAsking ? 'Asking the server…' : dry ? 'The server would take it' : 'Looks right'}</p>
+          {!isAsking && <Shadows dry={dry} />}
+        </div>
+      )}
+    </div>
+  );
+}
+
+const SHADOWS: Record<string, string> = {
+  displaces: 'Wins over',
+  displaced_by: 'Loses to',
+  replaces: 'Replaces',
+  replaced_by: 'Is replaced by',
+};
+
+/** How it stands to other rules. */
+function Shadows({ dry }: { dry: DryRun | undefined }) {
+  const said = Object.entries(dry?.shadows ?? {}).filter(([, rules]) => rules.length > 0);
+  if (said.length === 0) return null;
+  return (
+    <dl className="shadows">
+      {said.map(([kind, rules]) => (
+        <div key={kind}>
+          <dt>{SHADOWS[kind] ?? kind}</dt>
+          <dd>{rules.join(', ')}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+/** Somebody else has saved meanwhile: both are shown, and there is a way on from each. */
+function Conflict({ theirs, mine, busy, onTake, onKeep }: { theirs: RuleEntry; mine: string; busy: boolean; onTake: (theirs: RuleEntry) => void; onKeep: (theirs: RuleEntry) => void }) {
+  return (
+    <section className="banner warn tall" role="alert" aria-label="Conflict">
+      <div className="stack">
+        <p>
+          <Icon name="warn" /> <b>{theirs.updated_by} has changed this rule meanwhile</b> (version {theirs.version}). Nothing of yours is lost, and nothing is saved yet. From theirs to yours:
+        </p>
+        <DiffView before={printRule(theirs.rule)} after={mine} label="From their version to yours" />
+        <div className="actions">
+          <Button onClick={() => onTake(theirs)}>Take theirs</Button>
+          <Button kind="primary" busy={busy} onClick={() => onKeep(theirs)}>Put mine on top</Button>
+        </div>
+      </div>
+    </section>
+  );
+}
+
+function Ending({ entry, onClose }: { entry: RuleEntry; onClose: () => void }) {
+  const queries = useQueryClient();
+  const end = useMutation({
+    mutationFn: () => call('DELETE', `rules/${segment(entry.rule_id)}`, { ifVersion: entry.version }),
+    onSuccess: () => {
+      toast(`${entry.rule_id} is deleted. Its versions stay.`);
+      guardLeaving(null);
+      navigate('/rules');
+      void queries.invalidateQueries({ queryKey: ['rules'] });
+    },
+  });
+  return (
+    <Confirm title={`Delete ${entry.rule_id}?`} verb="Delete" busy={end.isPending} error={end.error} onConfirm={() => end.mutate()} onClose={onClose}>
+      <p>It ends at once, on every node. Its versions stay, and each can be put back.</p>
+    </Confirm>
+  );
+}

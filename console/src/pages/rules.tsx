@@ -1,0 +1,141 @@
+// All rules, with what they do right now.
+import { useMutation, useQuery as useAsk, useQueryClient } from '@tanstack/react-query';
+import { useMemo } from 'react';
+import { all, call, get, segment } from '../api/client';
+import { useMay } from '../api/session';
+import type { RuleEntry, Top } from '../api/types';
+import { plural, roughly, short } from '../lib/format';
+import { withField } from '../lib/rule';
+import { headline } from '../lib/ruleSummary';
+import { Link, useQuery } from '../router';
+import { Icon } from '../ui/icons';
+import { Ago } from '../ui/ago';
+import { Badge, Card, Empty, Load, PageHead, Segmented, sentence } from '../ui/parts';
+import { type Column, Table } from '../ui/table';
+import { toast } from '../ui/toast';
+
+const STATES = [
+  { value: 'all', name: 'All' },
+  { value: 'active', name: 'On' },
+  { value: 'inactive', name: 'Off' },
+] as const;
+type State = (typeof STATES)[number]['value'];
+
+export function matches(entry: RuleEntry, text: string, state: State): boolean {
+  if (state !== 'all' && entry.status !== state) return false;
+  if (text === '') return true;
+  const { rule_id: id, name, scope, description } = entry.rule;
+  return [id, name, scope, description, entry.tenant_id].some((part) => part?.toLowerCase().includes(text.toLowerCase()));
+}
+
+export default function Rules() {
+  const may = useMay();
+  const [query, setQuery] = useQuery();
+  const text = query.get('find') ?? '';
+  const state = STATES.find((one) => one.value === query.get('state'))?.value ?? 'all';
+  const rules = useAsk({ queryKey: ['rules'], queryFn: ({ signal }) => all<RuleEntry>('rules', {}, signal) });
+  const top = useAsk({
+    queryKey: ['top', 'rules'],
+    queryFn: ({ signal }) => get<Top>('top', { limit: 1 }, signal),
+    refetchInterval: 5_000,
+    enabled: may.view,
+  });
+  const found = useMemo(() => (rules.data ?? []).filter((entry) => matches(entry, text, state)), [rules.data, text, state]);
+  const usage = useMemo(() => new Map(top.data?.rules.map((rule) => [rule.rule_id, rule])), [top.data]);
+  const columns = useColumns(usage, may.view, may.rules);
+  return (
+    <>
+      <PageHead title="Rules" about={rules.data ? `${plural(rules.data.length, 'rule')}${found.length === rules.data.length ? '' : `, ${short(found.length)} shown`}` : 'Who may do how much'}>
+        {may.rules && (
+          <Link href="/rules/new" className="button primary">
+            <Icon name="plus" size={16} /> New rule
+          </Link>
+        )}
+      </PageHead>
+      <Card className="flush">
+        <div className="toolbar">
+          <label className="search">
+            <span className="sr-only">Find rules</span>
+            <Icon name="search" size={16} />
+            <input type="search" placeholder="Find by id, name, scope or tenant" value={text} onChange={(event) => setQuery({ find: event.target.value })} />
+          </label>
+          <Segmented label="State" value={state} options={STATES} onChange={(value) => setQuery({ state: value === 'all' ? null : value })} />
+        </div>
+        <Load query={rules} rows={8}>
+          {(data) =>
+            data.length === 0 ? (
+              <Empty icon="rules" title="No rules yet">
+                <p>Until there is one, each user gets the built-in default: 100 requests per hour for each model.</p>
+                {may.rules && <Link href="/rules/new" className="button primary"><Icon name="plus" size={16} /> Make the first rule</Link>}
+              </Empty>
+            ) : found.length === 0 ? (
+              <Empty title="No rule fits">
+                <p>Try fewer letters, or another state.</p>
+              </Empty>
+            ) : (
+              <Table label="Rules" columns={columns} rows={found} id={(entry) => entry.rule_id} fixed />
+            )
+          }
+        </Load>
+      </Card>
+      {top.data && rules.data && rules.data.length > 0 && <p className="muted">Figures of this node, last {roughly(top.data.seconds)}.</p>}
+    </>
+  );
+}
+
+function useColumns(usage: Map<string, Top['rules'][number]>, hasUsage: boolean, mayChange: boolean): Column<RuleEntry>[] {
+  return [
+    {
+      name: 'Rule',
+      width: '28%',
+      cell: ({ rule_id: id, rule, tenant_id: tenant }) => (
+        <span className="two-lines">
+          <Link href={`/rules/${segment(id)}`}>{id}</Link>
+          <small title={rule.name ?? ''}>
+            {tenant ? `${tenant} · ` : ''}
+            {rule.name ?? rule.scope ?? ''}
+          </small>
+        </span>
+      ),
+    },
+    { name: 'Means', minor: true, cell: ({ rule }) => <span className="two-rows" title={headline(rule)}>{headline(rule)}</span> },
+    ...(hasUsage
+      ? ([
+          { name: 'Used', minor: true, align: 'right', width: '6rem', cell: ({ rule_id: id }) => short(usage.get(id)?.consumed ?? 0) },
+          {
+            name: 'Refused',
+            align: 'right',
+            width: '6rem',
+            cell: ({ rule_id: id, rule }) => {
+              const refused = usage.get(id)?.refused ?? 0;
+              if (refused > 0 && rule.action === 'log_only') return <span className="warn-ink" title="Would have been refused">({short(refused)})</span>;
+              return refused > 0 ? <b className="bad-ink">{short(refused)}</b> : <span className="muted">0</span>;
+            },
+          },
+        ] satisfies Column<RuleEntry>[])
+      : []),
+    { name: 'Changed', minor: true, width: '8rem', cell: (entry) => <span className="muted" title={`by ${entry.updated_by}`}><Ago at={entry.updated_at} /></span> },
+    { name: 'State', width: '5.5rem', cell: (entry) => <Switch entry={entry} mayChange={mayChange} /> },
+  ];
+}
+
+/** On or off, at once. */
+function Switch({ entry, mayChange }: { entry: RuleEntry; mayChange: boolean }) {
+  const queries = useQueryClient();
+  const isOn = entry.status === 'active';
+  const flip = useMutation({
+    mutationFn: () => {
+      const body = withField(entry.rule, 'is_active', isOn ? false : undefined);
+      return call<RuleEntry>('PUT', `rules/${segment(entry.rule_id)}`, { body, ifVersion: entry.version });
+    },
+    onSuccess: () => toast(`${entry.rule_id} is ${isOn ? 'off' : 'on'}.`),
+    onError: (error) => toast(sentence(error), 'bad'),
+    onSettled: () => queries.invalidateQueries({ queryKey: ['rules'] }),
+  });
+  if (!mayChange) return <Badge tone={isOn ? 'good' : 'neutral'}>{isOn ? 'On' : 'Off'}</Badge>;
+  return (
+    <button type="button" className="switch" role="switch" aria-checked={isOn} aria-label={`${entry.rule_id} is on`} disabled={flip.isPending} onClick={() => flip.mutate()}>
+      <i />
+    </button>
+  );
+}

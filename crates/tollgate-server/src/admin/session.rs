@@ -1,0 +1,197 @@
+//! Signing in from a browser. The token travels in a cookie that no script can read; what is changed with it
+//! needs a header that no other site can send.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, ORIGIN, SET_COOKIE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use serde_json::Value;
+use std::net::IpAddr;
+use std::sync::Arc;
+use tollgate_control::Identity;
+
+use super::respond::{AdminError, Answer};
+use super::{Admin, Door, bearer, read, view};
+use crate::http::read as http_read;
+
+/// Where the console signs in and out.
+pub(crate) const PATH: &str = "/admin/api/v1/session";
+
+/// The header that shows that a page of ours asks: a form or a link of another site cannot set it.
+const CONSOLE: &str = "x-tollgate-console";
+
+/// The largest body: a token.
+const MAX_BODY: usize = 4 << 10;
+
+impl Admin {
+    /// Who asks, by header or else by cookie. With a cookie, changes must come from a page of ours.
+    pub(super) async fn identify_any(
+        self: &Arc<Self>,
+        head: &Parts,
+        peer: Option<IpAddr>,
+    ) -> Result<Identity, AdminError> {
+        if head.headers.contains_key(AUTHORIZATION) {
+            return self.identify_token(bearer(&head.headers), peer).await;
+        }
+        let token = cookie(head);
+        let is_cookie = token.is_some();
+        let identity = self.identify_token(token, peer).await?;
+        let changes = head.method != Method::GET && head.method != Method::HEAD;
+        if is_cookie && changes {
+            own_page(head)?;
+        }
+        Ok(identity)
+    }
+
+    /// Signs in, tells who is signed in, signs out.
+    pub(super) async fn session<B>(
+        self: &Arc<Self>,
+        head: &Parts,
+        body: B,
+        door: Door,
+    ) -> Result<Response<Body>, AdminError>
+    where
+        B: http_body::Body<Data = Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        match head.method {
+            Method::GET | Method::HEAD => {
+                let identity = self.identify_any(head, door.peer).await?;
+                Ok(Answer::ok(view::identity(&identity)).respond())
+            }
+            Method::POST => {
+                own_page(head)?;
+                let patience = self.config.limits.body_timeout;
+                let bytes = http_read::body(body, MAX_BODY, patience).await?;
+                let token = token_of(&bytes)?;
+                let identity = self.identify_token(Some(token.clone()), door.peer).await?;
+                let mut response = Answer::ok(view::identity(&identity)).respond();
+                let value = utf8_percent_encode(&token, NON_ALPHANUMERIC).to_string();
+                set(response.headers_mut(), head, &value, door.is_tls);
+                Ok(response)
+            }
+            Method::DELETE => {
+                own_page(head)?;
+                let mut response = Response::new(Body::empty());
+                *response.status_mut() = StatusCode::NO_CONTENT;
+                response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                set(response.headers_mut(), head, "", door.is_tls);
+                Ok(response)
+            }
+            _ => Err(AdminError::MethodNotAllowed("GET, POST, DELETE".to_owned())),
+        }
+    }
+}
+
+fn token_of(bytes: &Bytes) -> Result<String, AdminError> {
+    let body = read::body(bytes)?;
+    let fields = body.as_object().filter(|fields| fields.keys().all(|name| name == "token"));
+    let token = fields.and_then(|fields| fields.get("token")).and_then(Value::as_str);
+    let token = token.map(str::trim).filter(|token| !token.is_empty());
+    let wrong = || AdminError::invalid("token", "must be the one field: an admin token");
+    token.map(str::to_owned).ok_or_else(wrong)
+}
+
+/// The cookie's name. Browsers keep one set of cookies for all ports of a host, and two Tollgates may share one.
+fn name(head: &Parts) -> String {
+    match authority(head).rsplit_once(':').map(|(_, port)| port) {
+        Some(port) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("tollgate_session_{port}")
+        }
+        _ => "tollgate_session".to_owned(),
+    }
+}
+
+/// The host that the browser has asked: HTTP/2 has it in the address, HTTP/1.1 in a header.
+fn authority(head: &Parts) -> &str {
+    let host = || head.headers.get(HOST).and_then(|host| host.to_str().ok());
+    head.uri.authority().map(http::uri::Authority::as_str).or_else(host).unwrap_or_default()
+}
+
+fn cookie(head: &Parts) -> Option<String> {
+    let name = name(head);
+    let value = head
+        .headers
+        .get_all(COOKIE)
+        .iter()
+        .filter_map(|line| line.to_str().ok())
+        .flat_map(|line| line.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find(|(given, _)| *given == name)
+        .map(|(_, value)| value)?;
+    let token = percent_decode_str(value).decode_utf8().ok()?.into_owned();
+    Some(token).filter(|token| !token.is_empty())
+}
+
+/// It lasts as long as the browser runs; the token decides whether it means anything.
+fn set(headers: &mut HeaderMap, head: &Parts, value: &str, is_tls: bool) {
+    let secure = if is_tls { "; Secure" } else { "" };
+    let ends = if value.is_empty() { "; Max-Age=0" } else { "" };
+    let cookie =
+        format!("{}={value}; Path=/admin; HttpOnly; SameSite=Strict{secure}{ends}", name(head));
+    if let Ok(mut cookie) = HeaderValue::try_from(cookie) {
+        cookie.set_sensitive(true);
+        headers.insert(SET_COOKIE, cookie);
+    }
+}
+
+/// Whether a page that this server has sent asks for a change.
+fn own_page(head: &Parts) -> Result<(), AdminError> {
+    let refuse = |message: &str| Err(AdminError::Forbidden(message.to_owned()));
+    if head.headers.get(CONSOLE).is_none_or(|value| value != "1") {
+        return refuse(
+            "a change by cookie needs the header X-Tollgate-Console: 1; others send a bearer token",
+        );
+    }
+    let Some(origin) = head.headers.get(ORIGIN) else { return Ok(()) };
+    // Whoever ends TLS in front of us changes the scheme, not the host.
+    let host =
+        origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
+    if host.is_some_and(|host| host.eq_ignore_ascii_case(authority(head))) {
+        return Ok(());
+    }
+    refuse("the page that asks is another site's: its Origin is not this host")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn head(headers: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder().uri("/admin/api/v1/session");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    #[test]
+    fn each_port_has_a_cookie_of_its_own() {
+        assert_eq!(name(&head(&[("host", "127.0.0.1:8080")])), "tollgate_session_8080");
+        assert_eq!(name(&head(&[("host", "[::1]:80")])), "tollgate_session_80");
+        for plain in ["tollgate.example", "[::1]", ""] {
+            assert_eq!(name(&head(&[("host", plain)])), "tollgate_session", "{plain}");
+        }
+        let both = "tollgate_session=a; tollgate_session_1=b%2Fc";
+        assert_eq!(cookie(&head(&[("host", "h:1"), ("cookie", both)])).unwrap(), "b/c");
+        assert_eq!(cookie(&head(&[("host", "h"), ("cookie", both)])).unwrap(), "a");
+        assert_eq!(cookie(&head(&[("host", "h:2"), ("cookie", both)])), None);
+    }
+
+    #[test]
+    fn changes_come_from_a_page_of_ours() {
+        let console = ("x-tollgate-console", "1");
+        let host = ("host", "gate.example:8080");
+        assert!(own_page(&head(&[host, console])).is_ok());
+        for fits in ["http://gate.example:8080", "https://GATE.example:8080"] {
+            assert!(own_page(&head(&[host, console, ("origin", fits)])).is_ok(), "{fits}");
+        }
+        for other in ["http://gate.example", "http://evil.example:8080", "null", ""] {
+            assert!(own_page(&head(&[host, console, ("origin", other)])).is_err(), "{other}");
+        }
+        assert!(own_page(&head(&[host])).is_err());
+    }
+}
