@@ -27,4 +27,5 @@ mod proxies;
 mod queue;
 mod regions;
 mod reload;
+mod reservations;
 mod tls;

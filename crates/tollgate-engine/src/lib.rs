@@ -102,7 +102,7 @@ pub enum EngineError {
     /// There is no room for another.
     #[error(
         "too many reservations are open, and nothing was charged; settle or release those that are \
-         done, or raise reservations.max"
+         done, or raise max_reservations"
     )]
     ReservationsFull,
     /// A node of another version made it.
