@@ -179,6 +179,9 @@ impl<S: Store> Engine<S> {
         settle(decision, lines, &outcomes, (&decided, 0), passes);
         if passes && mode == Mode::Charge {
             decision.slot = slot;
+            if slot.is_some() {
+                self.slot_book.note(lines, decision, request, self.store.names());
+            }
         }
         Ok(())
     }
@@ -361,11 +364,12 @@ impl<S: Store> Engine<S> {
             }
             at += length;
             self.relax(&mut one.decision);
-            if one.decision.slot.is_some()
-                && let Err(error) = self.hold(request, &mut one.decision).await
-            {
-                show(Err(error));
-                continue;
+            if one.decision.slot.is_some() {
+                self.slot_book.note(&one.lines, &one.decision, request, self.store.names());
+                if let Err(error) = self.hold(request, &mut one.decision).await {
+                    show(Err(error));
+                    continue;
+                }
             }
             self.tell(request, &one.decision);
             show(Ok(&one.decision));

@@ -16,6 +16,7 @@ mod receipts;
 mod request;
 mod reservations;
 mod reset;
+mod slots;
 mod together;
 mod verdict;
 
@@ -36,6 +37,7 @@ pub use reservations::{
     DEFAULT_RESERVATION_TTL, ENDING_KNOWN, Ending, MAX_RESERVATION_TTL, Renewed, Reservation,
     ReservationCounts, ReservationFigures, new_reservation_id,
 };
+pub use slots::{HeldSlots, SlotsPage};
 pub use together::{Hits, LimitOverride, OVERRIDE_WINDOWS, Part, Together};
 pub use verdict::{Reason, Verdict};
 
@@ -127,6 +129,7 @@ pub struct Engine<S> {
     remembered: idempotency::Memory,
     observer: Option<Arc<dyn Observer>>,
     reserved: ReservationFigures,
+    slot_book: slots::SlotBook,
     /// Names this process: what it counts alone no other can give back.
     instance: u64,
 }
@@ -142,6 +145,7 @@ impl<S: Store> Engine<S> {
             remembered: idempotency::Memory::default(),
             observer: None,
             reserved: ReservationFigures::default(),
+            slot_book: slots::SlotBook::default(),
             instance: new_reservation_id() as u64,
         }
     }

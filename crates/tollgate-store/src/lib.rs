@@ -27,7 +27,7 @@ mod shared;
 use std::future::Future;
 
 use smallvec::SmallVec;
-use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SlotId};
+use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, Slot, SlotId};
 
 pub use home::{Consistency, Home, OnFailure};
 pub use memory::MemoryStore;
@@ -145,6 +145,9 @@ pub fn passes_as(mode: Mode, charges: &[Charge<'_>], outcomes: &[Outcome]) -> bo
     mode == Mode::Hold || any_of.unwrap_or(true)
 }
 
+/// So many slots of one counter are told at most.
+pub const MOST_SLOTS_TOLD: usize = 1_000;
+
 /// A place where counters live. Several requests at once are decided in order, each atomically.
 pub trait Store: Send + Sync {
     /// Decides requests in order and appends one outcome per charge to `outcomes`. `now` is the
@@ -186,6 +189,14 @@ pub trait Store: Send + Sync {
         slot: SlotId,
         now: Nanos,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// The slots of a concurrency counter that are held, the one that expires first before the others,
+    /// at most [`MOST_SLOTS_TOLD`].
+    fn slots(
+        &self,
+        counter: &Counter<'_>,
+        now: Nanos,
+    ) -> impl Future<Output = Result<Vec<Slot>, StoreError>> + Send;
 
     /// Makes the changes of a settlement, once under its id. What is given back is undone as by
     /// [`Store::give_back`].

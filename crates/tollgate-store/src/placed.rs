@@ -7,7 +7,7 @@
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tollgate_core::{Limit, Nanos, Outcome, Receipt, SlotId};
+use tollgate_core::{Limit, Nanos, Outcome, Receipt, Slot, SlotId};
 
 use crate::{
     Adjustment, Applied, Charge, Claim, Consistency, Counter, Decided, Degraded, Fallback,
@@ -419,6 +419,15 @@ impl<S: Member> Store for Placed<S> {
             &counter.home,
             async |memory| memory.release(counter, slot, now).await,
             async |shared| shared.release(counter, slot, now).await,
+        )
+        .await
+    }
+
+    async fn slots(&self, counter: &Counter<'_>, now: Nanos) -> Result<Vec<Slot>, StoreError> {
+        self.on_home(
+            &counter.home,
+            async |memory| memory.slots(counter, now).await,
+            async |shared| shared.slots(counter, now).await,
         )
         .await
     }

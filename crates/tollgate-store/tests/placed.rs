@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate_core::{Algorithm, Ask, Limit, LimitSpec, Nanos, SECOND, SlotId, Window};
+use tollgate_core::{Algorithm, Ask, Limit, LimitSpec, Nanos, SECOND, Slot, SlotId, Window};
 use tollgate_store::conformance::Harness;
 use tollgate_store::placed::{Member, Placed};
 use tollgate_store::{
@@ -52,6 +52,10 @@ impl Store for Elsewhere {
         now: Nanos,
     ) -> Result<bool, StoreError> {
         self.0.release(counter, slot, now + self.1).await
+    }
+
+    async fn slots(&self, counter: &Counter<'_>, now: Nanos) -> Result<Vec<Slot>, StoreError> {
+        self.0.slots(counter, now + self.1).await
     }
 
     async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {

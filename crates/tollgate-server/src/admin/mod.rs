@@ -12,6 +12,7 @@
 //! | `clients.rs` | what a client has used; which rules a request meets |
 //! | `tokens.rs` | tokens |
 //! | `events.rs` | changes, as they happen |
+//! | `slots.rs` | slots that are held |
 //! | `seen.rs` | top keys, history, how this node is |
 //! | `view.rs`, `respond.rs` | answers and errors |
 //! | `openapi.rs`, `schemas.rs` | all of it described |
@@ -28,6 +29,7 @@ mod respond;
 mod routes;
 mod schemas;
 mod seen;
+mod slots;
 mod tokens;
 mod view;
 
@@ -301,6 +303,7 @@ impl Admin {
             Call::Explain => Box::pin(self.explain(asked)),
             Call::Usage => Box::pin(self.usage(asked)),
             Call::ResetUsage => Box::pin(self.reset_usage(asked)),
+            Call::Slots => Box::pin(self.held_slots(asked)),
             Call::Queue => Box::pin(self.queued(asked)),
             Call::RetryQueued => Box::pin(self.retry_queued(asked)),
             Call::DropQueued => Box::pin(self.drop_queued(asked)),

@@ -170,6 +170,14 @@ impl Meter {
         harness.store().release(&counter, slot, now).await.expect("the store answers")
     }
 
+    /// The names of the slots that are held.
+    pub(super) async fn slots(&self, harness: &impl Harness) -> Vec<SlotId> {
+        let now = harness.now().await;
+        let key = self.key();
+        let held = harness.store().slots(&self.counter(&key), now).await;
+        held.expect("the store answers").iter().map(|slot| slot.id).collect()
+    }
+
     pub(super) async fn renew(&mut self, harness: &impl Harness, slot: SlotId) -> bool {
         self.forget_model();
         let now = harness.now().await;

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tollgate_core::{Limit, Nanos, SECOND, SlotId};
+use tollgate_core::{Limit, Nanos, SECOND, Slot, SlotId};
 
 use crate::{
     Applied, Charge, Claim, Consistency, Counter, Decided, GiveBack, Home, LeaseAsk, LeaseGrant,
@@ -234,6 +234,10 @@ impl<S: SharedStore + 'static> Store for Leased<S> {
         now: Nanos,
     ) -> Result<bool, StoreError> {
         self.shared.inner.release(counter, slot, now).await
+    }
+
+    async fn slots(&self, counter: &Counter<'_>, now: Nanos) -> Result<Vec<Slot>, StoreError> {
+        self.shared.inner.slots(counter, now).await
     }
 
     /// What was spent from a lease was charged on the shared counter before, and its receipt is good

@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tollgate_core::{Ask, Limit, Nanos, SlotId};
+use tollgate_core::{Ask, Limit, Nanos, Slot, SlotId};
 
 use crate::once::Once;
 use crate::{
@@ -327,6 +327,12 @@ impl Store for MemoryStore {
         let fingerprint = self.fingerprint_of(counter);
         let shard = self.shard_of(fingerprint);
         Ok(shard.is_some_and(|shard| shard.lock().release(fingerprint, slot, now)))
+    }
+
+    async fn slots(&self, counter: &Counter<'_>, now: Nanos) -> Result<Vec<Slot>, StoreError> {
+        let fingerprint = self.fingerprint_of(counter);
+        let shard = self.shard_of(fingerprint);
+        Ok(shard.map(|shard| shard.lock().slots(fingerprint, now)).unwrap_or_default())
     }
 
     async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {

@@ -33,7 +33,7 @@ mod turns;
 
 use std::sync::Arc;
 
-use tollgate_core::{Limit, Nanos, SlotId};
+use tollgate_core::{Limit, Nanos, Slot, SlotId};
 
 use crate::{
     Applied, Claim, Counter, Decided, Failure, GiveBack, Home, LeaseAsk, LeaseGrant, Membership,
@@ -151,6 +151,10 @@ impl Store for RedisStore {
         _now: Nanos,
     ) -> Result<bool, StoreError> {
         Ok(self.hub.slots(counter, slot, 0).await?)
+    }
+
+    async fn slots(&self, counter: &Counter<'_>, _now: Nanos) -> Result<Vec<Slot>, StoreError> {
+        Ok(self.hub.held_slots(counter).await?)
     }
 
     async fn settle(

@@ -28,7 +28,7 @@ use std::sync::atomic::AtomicUsize;
 
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
-use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SlotId};
+use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, Slot, SlotId};
 
 use crate::leased::key::{Fingerprints, Named};
 use crate::once::Once;
@@ -284,6 +284,14 @@ impl<S: SharedStore> Store for Resilient<S> {
                 }
                 Ok(true)
             }
+        }
+    }
+
+    /// Without the store, those that this node holds by itself.
+    async fn slots(&self, counter: &Counter<'_>, now: Nanos) -> Result<Vec<Slot>, StoreError> {
+        match self.inner.slots(counter, now).await {
+            Ok(slots) => Ok(slots),
+            Err(_) => self.memory().slots(counter, self.inner.clock(now)).await,
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tollgate_core::{
-    Algorithm, Ask, Limit, LimitSpec, Nanos, Receipt, SECOND, SlotId, Status, Window,
+    Algorithm, Ask, Limit, LimitSpec, Nanos, Receipt, SECOND, Slot, SlotId, Status, Window,
 };
 use tollgate_store::{
     Applied, Charge, Consistency, Counter, Decided, Failure, GiveBack, Home, LeaseAsk, LeaseGrant,
@@ -151,6 +151,11 @@ impl Store for Remote {
     ) -> Result<bool, StoreError> {
         let now = self.call().await?;
         self.0.memory.release(counter, slot, now).await
+    }
+
+    async fn slots(&self, counter: &Counter<'_>, _: Nanos) -> Result<Vec<Slot>, StoreError> {
+        let now = self.call().await?;
+        self.0.memory.slots(counter, now).await
     }
 
     async fn settle(&self, settlement: &Settlement<'_>, _: Nanos) -> Result<Applied, StoreError> {

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Semaphore;
-use tollgate_core::{Limit, Nanos, SlotId};
+use tollgate_core::{Limit, Nanos, Slot, SlotId};
 use tollgate_store::{
     Applied, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant, Membership, Mode, Outcomes,
     RecordAnswer, RecordAsk, Request, Settlement, SharedStore, Store, StoreError,
@@ -108,6 +108,11 @@ impl Store for Fussy {
     ) -> Result<bool, StoreError> {
         self.check(counter)?;
         self.0.remote.release(counter, slot, now).await
+    }
+
+    async fn slots(&self, counter: &Counter<'_>, now: Nanos) -> Result<Vec<Slot>, StoreError> {
+        self.check(counter)?;
+        self.0.remote.slots(counter, now).await
     }
 
     async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
