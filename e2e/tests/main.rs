@@ -28,4 +28,5 @@ mod proxies;
 mod queue;
 mod regions;
 mod reload;
+mod reservations;
 mod tls;

@@ -13,6 +13,7 @@ use crate::error::ClientError;
 use crate::options::ClientOptions;
 use crate::over_grpc::GrpcTransport;
 use crate::over_http::HttpTransport;
+use crate::reservation::{Actual, Renewed, Reserved, Settled};
 
 /// The most requests of one batch.
 pub const MAX_BATCH: usize = 1_000;
@@ -136,6 +137,44 @@ impl Client {
             .into_iter()
             .map(|known| known.map_or_else(|| answers.next().unwrap_or_else(missing), Ok))
             .collect())
+    }
+
+    /// Holds quota for a request whose true cost is known only later: what it costs is an estimate. Held
+    /// for so long, or for the server's own default.
+    pub async fn reserve(
+        &self,
+        check: &Check,
+        ttl: Option<Duration>,
+    ) -> Result<Reserved, ClientError> {
+        match &self.inner.transport {
+            Transport::Http(http) => self.within_deadline(http.reserve(check, ttl)).await,
+            Transport::Grpc(grpc) => self.within_deadline(grpc.reserve(check, ttl)).await,
+        }
+    }
+
+    /// Says what a reservation truly cost. May be repeated: the first answer is given again.
+    pub async fn settle(&self, id: &str, actual: Actual) -> Result<Settled, ClientError> {
+        match &self.inner.transport {
+            Transport::Http(http) => self.within_deadline(http.settle(id, actual)).await,
+            Transport::Grpc(grpc) => self.within_deadline(grpc.settle(id, actual)).await,
+        }
+    }
+
+    /// Gives a reservation back, or the slot of a request that was allowed. May be repeated.
+    pub async fn release(&self, id: &str) -> Result<Settled, ClientError> {
+        match &self.inner.transport {
+            Transport::Http(http) => self.within_deadline(http.release(id)).await,
+            Transport::Grpc(grpc) => self.within_deadline(grpc.release(id)).await,
+        }
+    }
+
+    /// Holds a reservation, or the slot of a request that was allowed, for so long from now on, or for its
+    /// own lifetime again.
+    pub async fn renew(&self, id: &str, ttl: Option<Duration>) -> Result<Renewed, ClientError> {
+        match &self.inner.transport {
+            Transport::Http(http) => self.within_deadline(http.renew(id, ttl)).await,
+            Transport::Grpc(grpc) => self.within_deadline(grpc.renew(id, ttl)).await,
+        }
     }
 
     async fn within_deadline<T>(

@@ -55,7 +55,7 @@ pub struct Decision {
     /// Why, in a sentence; on refusals.
     #[serde(default)]
     pub explanation: Option<String>,
-    /// Names the slot that a concurrency rule holds for this request.
+    /// Names the reservation, or the slot that a concurrency rule holds for this request.
     #[serde(default)]
     pub reservation_id: Option<String>,
     /// The version of the rule set that decided.
@@ -158,7 +158,9 @@ fn maybe_millis<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Dur
     Ok(Option::<u64>::deserialize(deserializer)?.map(Duration::from_millis))
 }
 
-fn instant<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SystemTime>, D::Error> {
+pub(crate) fn instant<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SystemTime>, D::Error> {
     // A time that cannot be read is no reason to lose the decision.
     Ok(Option::<String>::deserialize(deserializer)?.as_deref().and_then(rfc3339))
 }

@@ -30,6 +30,22 @@
 //! # }
 //! ```
 //!
+//! A request whose true cost is known only later is reserved by estimate, and settled:
+//!
+//! ```no_run
+//! use tollgate_client::{Actual, Check, Client};
+//!
+//! # async fn example(tollgate: Client) -> Result<(), tollgate_client::ClientError> {
+//! let check = Check::new().user_id("ann").model_id("gpt4").tokens(1_200);
+//! let reserved = tollgate.reserve(&check, None).await?;
+//! if let Some(id) = &reserved.decision.reservation_id {
+//!     // …
+//!     tollgate.settle(id, Actual { tokens: Some(874), cost: None }).await?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! [`Retry`] takes any call whose answer is a [`retry::Reply`], such as an [`http::Response`].
 
 mod cache;
@@ -41,6 +57,7 @@ mod error;
 mod options;
 mod over_grpc;
 mod over_http;
+mod reservation;
 pub mod retry;
 
 pub use check::Check;
@@ -48,4 +65,5 @@ pub use client::{Client, MAX_BATCH};
 pub use decision::{Decision, OnFailure, Scope, WouldDeny};
 pub use error::ClientError;
 pub use options::{ClientOptions, DEFAULT_MAX_REFUSAL_AGE, DEFAULT_MAX_REFUSALS, DEFAULT_TIMEOUT};
+pub use reservation::{Actual, Renewed, Reserved, Settled};
 pub use retry::{Retry, RetryAfter};

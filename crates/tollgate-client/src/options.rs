@@ -134,3 +134,8 @@ fn tls(is_tls: bool, ca_pem: Option<&[u8]>) -> Result<ClientConfig, ClientError>
     };
     Ok(builder.with_no_client_auth())
 }
+
+/// Whole milliseconds, as calls tell lengths of time.
+pub(crate) fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

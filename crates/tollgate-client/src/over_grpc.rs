@@ -10,7 +10,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tollgate_proto::v1::rate_limiter_service_client::RateLimiterServiceClient;
 use tollgate_proto::v1::{
-    AllowBatchRequest, AllowRequest, AllowResponse, PeekRequest, decided::Result as Outcome,
+    AllowBatchRequest, AllowRequest, AllowResponse, PeekRequest, ReleaseRequest, RenewRequest,
+    ReserveRequest, SettleRequest, decided::Result as Outcome,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
@@ -18,7 +19,9 @@ use tonic::{Code, Request, Status};
 use crate::check::Check;
 use crate::decision::{Decision, Scope, WouldDeny};
 use crate::error::ClientError;
-use crate::options::{ClientOptions, base, connector};
+use crate::options::{ClientOptions, base, connector, millis};
+use crate::over_http::RESERVATION_NOT_FOUND;
+use crate::reservation::{Actual, Renewed, Reserved, Settled};
 
 /// The largest answer that is read; a batch of a thousand is far below.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
@@ -95,6 +98,55 @@ impl GrpcTransport {
         Ok(items.collect())
     }
 
+    pub(crate) async fn reserve(
+        &self,
+        check: &Check,
+        ttl: Option<Duration>,
+    ) -> Result<Reserved, ClientError> {
+        let (request, ttl_ms) = (Some(message(check)), ttl.map(millis));
+        let request = self.request(ReserveRequest { request, ttl_ms });
+        let answer = self.client.clone().reserve(request).await;
+        let answer = answer.map_err(|status| self.failure(&status))?.into_inner();
+        let decision = answer.decision.map(decision).ok_or_else(incomplete)?;
+        Ok(Reserved { decision, expires_at: instant(answer.expires_at) })
+    }
+
+    pub(crate) async fn settle(&self, id: &str, actual: Actual) -> Result<Settled, ClientError> {
+        let (reservation_id, Actual { tokens, cost }) = (id.to_owned(), actual);
+        let request = self.request(SettleRequest { reservation_id, cost, tokens });
+        let answer = self.client.clone().settle(request).await;
+        let answer = answer.map_err(|status| self.failure(&status))?.into_inner();
+        Ok(Settled {
+            refunded_tokens: answer.refunded_tokens,
+            extra_tokens: answer.extra_tokens,
+            refunded_cost: answer.refunded_cost,
+            extra_cost: answer.extra_cost,
+        })
+    }
+
+    pub(crate) async fn release(&self, id: &str) -> Result<Settled, ClientError> {
+        let request = self.request(ReleaseRequest { reservation_id: id.to_owned() });
+        let answer = self.client.clone().release(request).await;
+        let answer = answer.map_err(|status| self.failure(&status))?.into_inner();
+        Ok(Settled {
+            refunded_tokens: answer.refunded_tokens,
+            refunded_cost: answer.refunded_cost,
+            ..Settled::default()
+        })
+    }
+
+    pub(crate) async fn renew(
+        &self,
+        id: &str,
+        ttl: Option<Duration>,
+    ) -> Result<Renewed, ClientError> {
+        let (reservation_id, ttl_ms) = (id.to_owned(), ttl.map(millis));
+        let request = self.request(RenewRequest { reservation_id, ttl_ms });
+        let answer = self.client.clone().renew(request).await;
+        let answer = answer.map_err(|status| self.failure(&status))?.into_inner();
+        Ok(Renewed { renewed: answer.renewed, expires_at: instant(answer.expires_at) })
+    }
+
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         // Told to the server, too, so that it does not work on what nobody waits for.
@@ -118,11 +170,12 @@ impl GrpcTransport {
             Code::InvalidArgument => {
                 ClientError::Rejected { code: "INVALID_REQUEST".to_owned(), message, field: None }
             }
-            Code::AlreadyExists | Code::Aborted => {
-                let code = if status.code() == Code::Aborted {
-                    "REQUEST_ID_IN_USE"
-                } else {
-                    "REQUEST_ID_REUSED"
+            Code::AlreadyExists | Code::Aborted | Code::NotFound | Code::FailedPrecondition => {
+                let code = match status.code() {
+                    Code::Aborted => "REQUEST_ID_IN_USE",
+                    Code::AlreadyExists => "REQUEST_ID_REUSED",
+                    Code::NotFound => RESERVATION_NOT_FOUND,
+                    _ => "RESERVATION_ENDED",
                 };
                 ClientError::Rejected { code: code.to_owned(), message, field: None }
             }

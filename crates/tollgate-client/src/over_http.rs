@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 use std::fmt;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
@@ -12,15 +12,20 @@ use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::check::Check;
-use crate::decision::Decision;
+use crate::decision::{Decision, instant};
 use crate::error::ClientError;
-use crate::options::{ClientOptions, base, connector};
+use crate::options::{ClientOptions, base, connector, millis};
+use crate::reservation::{Actual, Renewed, Reserved, Settled};
 
 /// The largest answer that is read; a batch of a thousand is far below.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
+
+/// A reservation that has expired or never was: an answer to the question, not a wrong address.
+pub(crate) const RESERVATION_NOT_FOUND: &str = "RESERVATION_NOT_FOUND";
 
 /// Calls one Tollgate over HTTP.
 pub(crate) struct HttpTransport {
@@ -38,6 +43,36 @@ impl fmt::Debug for HttpTransport {
 #[derive(Serialize)]
 struct BatchBody<'a> {
     requests: &'a [&'a Check],
+}
+
+#[derive(Serialize)]
+struct ReserveBody<'a> {
+    #[serde(flatten)]
+    check: &'a Check,
+    #[serde(rename = "ttlMs", skip_serializing_if = "Option::is_none")]
+    ttl_ms: Option<u64>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct HeldBody<'a> {
+    reservation_id: &'a str,
+    #[serde(flatten)]
+    actual: Actual,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttl_ms: Option<u64>,
+}
+
+impl<'a> HeldBody<'a> {
+    const fn new(reservation_id: &'a str) -> Self {
+        Self { reservation_id, actual: Actual { tokens: None, cost: None }, ttl_ms: None }
+    }
+}
+
+#[derive(Deserialize)]
+struct ExpiresAt {
+    #[serde(default, rename = "expiresAt", deserialize_with = "instant")]
+    expires_at: Option<SystemTime>,
 }
 
 #[derive(Deserialize)]
@@ -101,15 +136,66 @@ impl HttpTransport {
         Ok(items.collect())
     }
 
+    pub(crate) async fn reserve(
+        &self,
+        check: &Check,
+        ttl: Option<Duration>,
+    ) -> Result<Reserved, ClientError> {
+        let body = ReserveBody { check, ttl_ms: ttl.map(millis) };
+        let (status, headers, body) = self.call("/rate-limit/reserve", &body).await?;
+        let decision = Self::decided(status, &headers, &body)?;
+        let expires = serde_json::from_slice::<ExpiresAt>(&body);
+        let expires_at = expires.map_err(|error| unreadable(&error))?.expires_at;
+        Ok(Reserved { decision, expires_at })
+    }
+
+    pub(crate) async fn settle(&self, id: &str, actual: Actual) -> Result<Settled, ClientError> {
+        self.plain("/rate-limit/settle", &HeldBody { actual, ..HeldBody::new(id) }).await
+    }
+
+    pub(crate) async fn release(&self, id: &str) -> Result<Settled, ClientError> {
+        self.plain("/rate-limit/release", &HeldBody::new(id)).await
+    }
+
+    pub(crate) async fn renew(
+        &self,
+        id: &str,
+        ttl: Option<Duration>,
+    ) -> Result<Renewed, ClientError> {
+        let body = HeldBody { ttl_ms: ttl.map(millis), ..HeldBody::new(id) };
+        self.plain("/rate-limit/renew", &body).await
+    }
+
+    /// A call that is answered with 200 and nothing else.
+    async fn plain<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let (status, headers, body) = self.call(path, body).await?;
+        if status != StatusCode::OK {
+            return Err(failure(status, &headers, &body));
+        }
+        serde_json::from_slice(&body).map_err(|error| unreadable(&error))
+    }
+
     async fn decision(&self, path: &str, check: &Check) -> Result<Decision, ClientError> {
         let (status, headers, body) = self.call(path, check).await?;
+        Self::decided(status, &headers, &body)
+    }
+
+    fn decided(
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &[u8],
+    ) -> Result<Decision, ClientError> {
         match status {
-            StatusCode::OK => serde_json::from_slice(&body).map_err(|error| unreadable(&error)),
+            StatusCode::OK => serde_json::from_slice(body).map_err(|error| unreadable(&error)),
             // A store that is away is an error and, where its rule says so, also a decision.
             StatusCode::SERVICE_UNAVAILABLE => {
-                serde_json::from_slice(&body).map_err(|_| failure(status, &headers, &body))
+                serde_json::from_slice(body).map_err(|_| failure(status, headers, body))
             }
-            _ => Err(failure(status, &headers, &body)),
+            _ => Err(failure(status, headers, body)),
         }
     }
 
@@ -172,7 +258,9 @@ fn failure(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> ClientError 
         }
         // Only a Tollgate names what is wrong with a request; anything else is somebody else's answer.
         _ if error.code == status.as_str() => ClientError::Unreadable(error.message),
-        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => {
+        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
+            if error.code != RESERVATION_NOT_FOUND =>
+        {
             ClientError::Unreadable(error.message)
         }
         _ => rejected(error),

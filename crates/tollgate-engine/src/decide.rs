@@ -179,6 +179,29 @@ impl<S: Store> Engine<S> {
         settle(decision, lines, &outcomes, (&decided, 0), passes);
         if passes && mode == Mode::Charge {
             decision.slot = slot;
+            if slot.is_some() {
+                self.slot_book.note(lines, decision, request, self.store.names());
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides a request for good. What it holds is written down, unless another node has done both.
+    async fn decide_for_good<'r>(
+        &self,
+        rules: &'r ActiveRules,
+        request: &Request<'r>,
+        answered: Option<&Answer>,
+        decision: &mut Decision<'r>,
+    ) -> Result<(), EngineError> {
+        self.decide_into(rules, request, Mode::Charge, answered, decision).await?;
+        match answered {
+            Some(answer) => decision.reservation = answer.reservation,
+            None if request.reserve.is_some() || decision.slot.is_some() => {
+                // Few requests hold anything: what that needs is kept apart.
+                Box::pin(self.hold(request, decision)).await?;
+            }
+            None => {}
         }
         Ok(())
     }
@@ -193,7 +216,7 @@ impl<S: Store> Engine<S> {
     ) -> Result<T, EngineError> {
         let Some(id) = request.request_id else {
             let mut decision = Decision::pending(rules.version);
-            self.decide_into(rules, request, Mode::Charge, None, &mut decision).await?;
+            self.decide_for_good(rules, request, None, &mut decision).await?;
             self.tell(request, &decision);
             return Ok(show(&decision));
         };
@@ -217,8 +240,7 @@ impl<S: Store> Engine<S> {
             None => {}
         }
         let (is_claimed, answer) = self.claim(&place, request).await?;
-        let charged =
-            self.decide_into(rules, request, Mode::Charge, answer.as_ref(), &mut decision).await;
+        let charged = self.decide_for_good(rules, request, answer.as_ref(), &mut decision).await;
         if is_claimed {
             let allowed = charged.is_ok() && decision.is_allowed();
             let made = allowed.then(|| Answer::of(&decision).encode());
@@ -342,6 +364,13 @@ impl<S: Store> Engine<S> {
             }
             at += length;
             self.relax(&mut one.decision);
+            if one.decision.slot.is_some() {
+                self.slot_book.note(&one.lines, &one.decision, request, self.store.names());
+                if let Err(error) = self.hold(request, &mut one.decision).await {
+                    show(Err(error));
+                    continue;
+                }
+            }
             self.tell(request, &one.decision);
             show(Ok(&one.decision));
         }

@@ -46,7 +46,8 @@ impl Inside {
         let clock = Arc::new(SystemClock::new());
         let options =
             MemoryOptions { max_counters: config.max_counters, data_dir: config.data_dir.clone() };
-        let memory = MemoryStore::open(&options, clock.now());
+        let memory =
+            MemoryStore::open(&options, clock.now()).with_max_reservations(config.max_reservations);
         let shared_clock = Arc::new(SharedClock::new(Arc::clone(&clock)));
         let node = stores::node_name();
         let store = stores::build(config, memory, &node)?;

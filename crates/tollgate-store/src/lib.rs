@@ -10,27 +10,32 @@ mod home;
 #[cfg(feature = "redis")]
 pub mod leased;
 pub mod memory;
+mod once;
 mod outcome;
 #[cfg(feature = "redis")]
 pub mod placed;
+mod record;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "redis")]
 pub mod resilient;
 #[cfg(feature = "redis")]
 mod secret;
+mod settle;
 mod shared;
 
 use std::future::Future;
 
 use smallvec::SmallVec;
-use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SlotId};
+use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, Slot, SlotId};
 
 pub use home::{Consistency, Home, OnFailure};
 pub use memory::MemoryStore;
 pub use outcome::{Claim, Decided, Degraded, Failure, Fallback, StoreError};
+pub use record::{MAX_RECORD_BYTES, RecordAnswer, RecordAsk};
 #[cfg(feature = "redis")]
 pub use secret::api_key_id;
+pub use settle::{Adjustment, Applied, Change, Settlement};
 pub use shared::{LeaseAsk, LeaseGrant, Membership, SharedStore};
 
 /// Which counter: one limit of one rule for one combination of key values.
@@ -140,6 +145,9 @@ pub fn passes_as(mode: Mode, charges: &[Charge<'_>], outcomes: &[Outcome]) -> bo
     mode == Mode::Hold || any_of.unwrap_or(true)
 }
 
+/// So many slots of one counter are told at most.
+pub const MOST_SLOTS_TOLD: usize = 1_000;
+
 /// A place where counters live. Several requests at once are decided in order, each atomically.
 pub trait Store: Send + Sync {
     /// Decides requests in order and appends one outcome per charge to `outcomes`. `now` is the
@@ -181,6 +189,36 @@ pub trait Store: Send + Sync {
         slot: SlotId,
         now: Nanos,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// The slots of a concurrency counter that are held, the one that expires first before the others,
+    /// at most [`MOST_SLOTS_TOLD`].
+    fn slots(
+        &self,
+        counter: &Counter<'_>,
+        now: Nanos,
+    ) -> impl Future<Output = Result<Vec<Slot>, StoreError>> + Send;
+
+    /// Makes the changes of a settlement, once under its id. What is given back is undone as by
+    /// [`Store::give_back`].
+    fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> impl Future<Output = Result<Applied, StoreError>> + Send;
+
+    /// Keeps, ends or renews the record of a reservation.
+    fn record(
+        &self,
+        id: u128,
+        ask: &RecordAsk<'_>,
+        now: Nanos,
+    ) -> impl Future<Output = Result<RecordAnswer, StoreError>> + Send;
+
+    /// How a secret part of a counter's key is told where other nodes read it; `None`: what is told
+    /// there does not leave this process.
+    fn conceal(&self, _home: &Home, _secret: &str) -> Option<String> {
+        None
+    }
 
     /// The names of the shared stores that rules can choose from; none: everything is kept here.
     fn names(&self) -> &[String] {

@@ -18,6 +18,7 @@ use crate::headers::{
     HeaderFamilies, RATE_LIMIT, RATE_LIMIT_POLICY, X_LIMIT, X_POLICY, X_REMAINING, X_RESET,
     X_WARNING, ascii, quoted,
 };
+use crate::held::Held;
 use crate::identity::Identity;
 use crate::refusal::{JSON, PROBLEM, accepts_problem, json, problem};
 
@@ -36,7 +37,8 @@ use crate::refusal::{JSON, PROBLEM, accepts_problem, json, problem};
 /// # }
 /// ```
 ///
-/// A slot that a concurrency rule gives is not given back from here: it ends with its `slot_ttl`.
+/// A slot that a concurrency rule gives is given back when the request is done. It is not renewed from
+/// here: a request that outlives its `slot_ttl` holds it no longer.
 #[derive(Clone)]
 pub struct Remote {
     client: Client,
@@ -68,7 +70,8 @@ impl Remote {
         let mut headers = HeaderMap::with_capacity(12);
         self.describe(&mut headers, decision);
         if decision.allowed {
-            return Ruling::Pass(Pass { wait: decision.wait, headers, ..Pass::default() });
+            let held = decision.reservation_id.clone().and_then(|id| self.hold(id));
+            return Ruling::Pass(Pass { wait: decision.wait, headers, held, ..Pass::default() });
         }
         let mut response = refusal(decision, accepted);
         response.headers_mut().extend(headers);
@@ -82,6 +85,19 @@ impl Remote {
             rule_id,
             retry_after: decision.retry_after.unwrap_or_default(),
         })
+    }
+
+    /// Gives a slot back when dropped. Without a runtime it ends with its `slot_ttl`.
+    fn hold(&self, id: String) -> Option<Held> {
+        let (runtime, client) = (tokio::runtime::Handle::try_current().ok()?, self.client.clone());
+        Some(Held::new(move || {
+            runtime.spawn(async move {
+                // Once more, if need be: what is not given back ends with its `slot_ttl`.
+                if client.release(&id).await.is_err_and(|error| error.is_transient()) {
+                    let _ = client.release(&id).await;
+                }
+            });
+        }))
     }
 
     fn failed(&self, error: &ClientError) -> Ruling {

@@ -4,6 +4,7 @@ mod admin;
 mod audit;
 mod bench;
 mod request;
+mod reservations;
 mod rules;
 
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ pub(crate) use admin::{
 pub(crate) use audit::AuditArgs;
 pub(crate) use bench::{BenchArgs, Form};
 pub(crate) use request::{CheckArgs, RequestArgs};
+pub(crate) use reservations::{HeldArgs, RenewArgs, ReserveArgs, SettleArgs, SlotsCommand};
 pub(crate) use rules::{ApplyArgs, ExplainArgs, RulesCommand};
 
 /// A rate limiter: every request pays a toll out of one or more budgets, or is refused.
@@ -60,6 +62,13 @@ pub(crate) enum Command {
     /// What a client has used.
     #[command(subcommand)]
     Usage(UsageCommand),
+    /// Slots of concurrency rules that are held.
+    #[command(subcommand)]
+    Slots(SlotsCommand),
+    Reserve(ReserveArgs),
+    Settle(SettleArgs),
+    Release(HeldArgs),
+    Renew(RenewArgs),
     /// Requests that a gateway keeps for later.
     #[command(subcommand)]
     Queue(QueueCommand),

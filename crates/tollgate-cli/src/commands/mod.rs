@@ -7,6 +7,7 @@ mod config;
 mod grants;
 mod lists;
 mod queue;
+mod reservations;
 mod rules;
 mod serve;
 mod settings;
@@ -33,6 +34,11 @@ pub(crate) fn run(args: Args) -> Ended {
         Command::Tiers(command) => tiers::run(command),
         Command::Grants(command) => grants::run(command),
         Command::Usage(command) => usage::run(command),
+        Command::Slots(command) => reservations::slots(command),
+        Command::Reserve(args) => reservations::reserve(&args),
+        Command::Settle(args) => reservations::settle(&args),
+        Command::Release(args) => reservations::release(&args),
+        Command::Renew(args) => reservations::renew(&args),
         Command::Queue(command) => queue::run(command),
         Command::Health(args) => top::health(&args),
         Command::Top(args) => top::run(&args),

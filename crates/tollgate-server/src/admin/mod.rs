@@ -14,6 +14,7 @@
 //! | `events.rs` | changes, as they happen |
 //! | `session.rs` | signing in from a browser |
 //! | `playground.rs` | requests made up to see what happens |
+//! | `slots.rs` | slots that are held |
 //! | `seen.rs` | top keys, history, how this node is |
 //! | `view.rs`, `respond.rs` | answers and errors |
 //! | `openapi.rs`, `schemas.rs`, `schemas_seen.rs` | all of it described |
@@ -33,6 +34,7 @@ mod schemas;
 mod schemas_seen;
 mod seen;
 mod session;
+mod slots;
 mod tokens;
 mod view;
 
@@ -320,6 +322,7 @@ impl Admin {
             Call::Decide | Call::Peek => Box::pin(self.decide(asked)),
             Call::Usage => Box::pin(self.usage(asked)),
             Call::ResetUsage => Box::pin(self.reset_usage(asked)),
+            Call::Slots => Box::pin(self.held_slots(asked)),
             Call::Queue => Box::pin(self.queued(asked)),
             Call::RetryQueued => Box::pin(self.retry_queued(asked)),
             Call::DropQueued => Box::pin(self.drop_queued(asked)),

@@ -294,6 +294,12 @@ impl Described {
                 };
                 Self { query, ..Self::plain(summary, reference(answer)) }
             }
+            Call::Slots => {
+                let mut query = page();
+                query.push(("rule_id", text()));
+                let summary = "Slots that are held, by the counters that this node has seen";
+                Self { query, ..Self::plain(summary, any()) }
+            }
             Call::Queue => {
                 let mut query = page();
                 query.push(("state", json!({ "enum": ["waiting", "done", "dead"] })));

@@ -71,6 +71,7 @@ pub(super) fn check(mut reader: Reader, stores: &[String]) -> Result<Config, Con
         stores,
         api_key_secret,
         max_counters: size(&mut reader, "max_counters", 1_000, 1_000_000_000),
+        max_reservations: size(&mut reader, "max_reservations", 1, 100_000_000),
         journal_interval: millis(&mut reader, "journal_interval_ms", 10, 60_000),
         data_auth,
         cors_origins: origins(&mut reader),

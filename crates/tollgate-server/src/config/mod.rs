@@ -76,6 +76,8 @@ pub struct Config {
     pub api_key_secret: Secret,
     /// How many counters are kept in memory.
     pub max_counters: usize,
+    /// How many reservations are kept in memory.
+    pub max_reservations: usize,
     /// How often changes of counters are written to disk.
     pub journal_interval: Duration,
     /// Who may ask for decisions.

@@ -7,6 +7,7 @@ mod fields;
 mod frame;
 mod health;
 mod read;
+mod reservations;
 mod service;
 mod stream;
 #[cfg(test)]
@@ -49,10 +50,14 @@ pub(crate) const SERVICE: &str = "tollgate.v1.RateLimiterService";
 pub(crate) const ENVOY_SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 /// The calls that are traced: those that decide once. A stream lasts, and is no one's request.
-const DECISIONS: [&str; 4] = [
+const DECISIONS: [&str; 8] = [
     "/tollgate.v1.RateLimiterService/Allow",
     "/tollgate.v1.RateLimiterService/AllowBatch",
     "/tollgate.v1.RateLimiterService/Peek",
+    "/tollgate.v1.RateLimiterService/Reserve",
+    "/tollgate.v1.RateLimiterService/Settle",
+    "/tollgate.v1.RateLimiterService/Release",
+    "/tollgate.v1.RateLimiterService/Renew",
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
 ];
 
@@ -176,10 +181,10 @@ impl<S: Store + 'static> GrpcRoutes<S> {
             (SERVICE, "AllowStream") => return self.converse(request),
             (SERVICE, "Peek") => return self.decide(Call::Peek, request).await,
             (SERVICE, "Reset") => return self.reset(request).await,
-            (SERVICE, method @ ("Reserve" | "Settle" | "Release" | "Renew")) => {
-                let message = format!("{method} is not served by this version");
-                return Err(Status::unimplemented(message));
-            }
+            (SERVICE, "Reserve") => return self.decide(Call::Reserve, request).await,
+            (SERVICE, "Settle") => return self.decide(Call::Settle, request).await,
+            (SERVICE, "Release") => return self.decide(Call::Release, request).await,
+            (SERVICE, "Renew") => return self.decide(Call::Renew, request).await,
             ("grpc.health.v1.Health", _) => Some(&self.health),
             ("grpc.reflection.v1.ServerReflection", _) => self.reflection.as_ref(),
             ("grpc.reflection.v1alpha.ServerReflection", _) => self.reflection_alpha.as_ref(),

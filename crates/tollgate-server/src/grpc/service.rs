@@ -219,6 +219,10 @@ pub(crate) enum Call {
     Allow,
     AllowBatch,
     Peek,
+    Reserve,
+    Settle,
+    Release,
+    Renew,
 }
 
 impl Call {
@@ -227,6 +231,10 @@ impl Call {
             Self::Allow => Operation::GrpcAllow,
             Self::AllowBatch => Operation::GrpcBatch,
             Self::Peek => Operation::GrpcPeek,
+            Self::Reserve => Operation::GrpcReserve,
+            Self::Settle => Operation::GrpcSettle,
+            Self::Release => Operation::GrpcRelease,
+            Self::Renew => Operation::GrpcRenew,
         }
     }
 
@@ -241,6 +249,10 @@ impl Call {
             Self::Allow => service.allow(message, &caller).await,
             Self::AllowBatch => service.allow_batch(message, &caller).await,
             Self::Peek => service.peek(message, &caller).await,
+            Self::Reserve => service.reserve(message, &caller).await,
+            Self::Settle => service.settle(message).await,
+            Self::Release => service.release(message).await,
+            Self::Renew => service.renew(message).await,
         };
         decided.map_err(status)
     }

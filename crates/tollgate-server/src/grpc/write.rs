@@ -122,7 +122,7 @@ impl Message<'_> {
     }
 
     /// An instant as `google.protobuf.Timestamp`.
-    fn instant(&mut self, field: u32, at: Nanos) -> &mut Self {
+    pub(crate) fn instant(&mut self, field: u32, at: Nanos) -> &mut Self {
         self.message(field, Size::Small, |message| {
             message.number(1, at / SECOND).number(2, at % SECOND);
         })
@@ -169,8 +169,8 @@ pub(crate) fn write_decision(message: &mut Message<'_>, decision: &Decision<'_>)
     if !allowed {
         message.text(16, &decision.explain());
     }
-    if let Some(slot) = decision.slot {
-        message.text(17, &format!("{:032x}", slot.0));
+    if let Some(id) = decision.reservation_id() {
+        message.text(17, &format!("{id:032x}"));
     }
     message.number(18, decision.rules_version);
 }

@@ -51,8 +51,11 @@ pub(crate) fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) {
     if !allowed {
         json.raw(",\"explanation\":").text(&decision.explain());
     }
-    if let Some(slot) = decision.slot {
-        json.raw(",\"reservationId\":").text(&format!("{:032x}", slot.0));
+    if let Some(id) = decision.reservation_id() {
+        json.raw(",\"reservationId\":").text(&format!("{id:032x}"));
+    }
+    if let Some(held) = decision.reservation {
+        json.raw(",\"expiresAt\":").instant(held.expires_at);
     }
     json.raw(",\"rulesVersion\":").number(decision.rules_version);
     if decision.reason == Reason::StoreUnavailable {
@@ -187,11 +190,16 @@ rules:
         let clock = Arc::new(ManualClock::new(1_794_740_000_123_456_789));
         let engine = Engine::new(MemoryStore::new(1_000), clock, rules);
         let mut seen_refused = false;
-        for (user, cost) in
-            [("ann", 1), ("ann", 1), ("ann", 1), ("ann", 9), ("mallory", 1), ("", 1)]
-        {
+        for (user, cost, reserve) in [
+            ("ann", 1, None),
+            ("ann", 1, Some(60_000_000_000)),
+            ("ann", 1, None),
+            ("ann", 9, None),
+            ("mallory", 1, None),
+            ("", 1, Some(1)),
+        ] {
             let rules = engine.rules();
-            let mut request = Request { cost: Some(cost), ..Request::default() };
+            let mut request = Request { cost: Some(cost), reserve, ..Request::default() };
             request.attributes.set(Known::UserId, user);
             let show = |decision: &tollgate_engine::Decision<'_>| {
                 let mut written = Vec::new();

@@ -1,4 +1,4 @@
-//! `POST /rate-limit/{allow, check, peek, allow/batch}`.
+//! `POST /rate-limit/{allow, check, peek, allow/batch}`, and which call is which.
 
 use axum::body::Body;
 use http::{Response, StatusCode};
@@ -23,6 +23,10 @@ pub(crate) enum Call {
     Check,
     Peek,
     Batch,
+    Reserve,
+    Settle,
+    Release,
+    Renew,
 }
 
 impl Call {
@@ -33,6 +37,10 @@ impl Call {
             "check" => Some(Self::Check),
             "peek" => Some(Self::Peek),
             "allow/batch" => Some(Self::Batch),
+            "reserve" => Some(Self::Reserve),
+            "settle" => Some(Self::Settle),
+            "release" => Some(Self::Release),
+            "renew" => Some(Self::Renew),
             _ => None,
         }
     }
@@ -43,6 +51,10 @@ impl Call {
             Self::Check => Operation::Check,
             Self::Peek => Operation::Peek,
             Self::Batch => Operation::Batch,
+            Self::Reserve => Operation::Reserve,
+            Self::Settle => Operation::Settle,
+            Self::Release => Operation::Release,
+            Self::Renew => Operation::Renew,
         }
     }
 }
@@ -60,12 +72,16 @@ impl<S: Store> Api<S> {
             Call::Peek => self.peek(&parse(bytes)?, caller).await,
             Call::Check => self.check(parse(bytes)?, caller).await,
             Call::Batch => self.batch(&parse(bytes)?, caller).await,
+            Call::Reserve => self.reserve(&parse(bytes)?, caller).await,
+            Call::Settle => self.settle(parse(bytes)?).await,
+            Call::Release => self.release(parse(bytes)?).await,
+            Call::Renew => self.renew(parse(bytes)?).await,
         }
     }
 
     async fn allow(&self, body: &AllowBody<'_>, caller: &str) -> Result<Response<Body>, ApiError> {
         let rules = self.engine.rules();
-        let prepared = Prepared::new(body)?;
+        let prepared = Prepared::without_ttl(body)?;
         let request = prepared.request(body, caller);
         let show = |decision: &Decision<'_>| self.answer_decision(decision);
         Ok(self.engine.decide_once(&rules, &request, show).await?)
@@ -73,7 +89,7 @@ impl<S: Store> Api<S> {
 
     async fn peek(&self, body: &AllowBody<'_>, caller: &str) -> Result<Response<Body>, ApiError> {
         let rules = self.engine.rules();
-        let prepared = Prepared::new(body)?;
+        let prepared = Prepared::without_ttl(body)?;
         let request = prepared.request(body, caller);
         let decision = self.engine.decide(&rules, &request, Mode::Peek).await?;
         Ok(self.answer_decision(&decision))
@@ -97,7 +113,7 @@ impl<S: Store> Api<S> {
         Ok(response)
     }
 
-    fn answer_decision(&self, decision: &Decision<'_>) -> Response<Body> {
+    pub(super) fn answer_decision(&self, decision: &Decision<'_>) -> Response<Body> {
         let mut bytes = Vec::with_capacity(BYTES_PER_DECISION * 2);
         write_decision(&mut bytes, decision);
         let mut response = raw(status_of(decision), JSON, bytes);
@@ -112,7 +128,7 @@ impl<S: Store> Api<S> {
             return Err(ApiError::invalid("requests", message));
         }
         let rules = self.engine.rules();
-        let prepared: Vec<_> = batch.requests.iter().map(Prepared::new).collect();
+        let prepared: Vec<_> = batch.requests.iter().map(Prepared::without_ttl).collect();
         let sound = batch.requests.iter().zip(&prepared);
         let requests: Vec<_> = sound
             .filter_map(|(body, prepared)| Some(prepared.as_ref().ok()?.request(body, caller)))

@@ -9,6 +9,7 @@ pub(crate) mod decision_json;
 mod decisions;
 mod openapi;
 pub(crate) mod read;
+pub(crate) mod reservations;
 pub(crate) mod respond;
 mod status;
 pub(crate) mod time;

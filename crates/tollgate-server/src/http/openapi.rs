@@ -11,7 +11,8 @@ use crate::admin::ProblemBody;
 
 use super::wire::{
     AllowBody, BatchAnswer, BatchBody, CheckBody, CheckedBody, DecisionBody, ErrorBody,
-    RefusalBody, ScopeBody, StatusBody, WouldDenyBody,
+    RefusalBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ScopeBody, SettleBody,
+    SettledBody, StatusBody, WouldDenyBody,
 };
 
 #[derive(OpenApi)]
@@ -21,7 +22,10 @@ use super::wire::{
         description = "A rate limiter that explains itself.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
-    paths(allow, peek, check, batch, auth, status, healthz, readyz, metrics, openapi),
+    paths(
+        allow, peek, check, batch, reserve, settle, release, renew, auth, status, healthz, readyz,
+        metrics, openapi
+    ),
     components(schemas(
         AllowBody,
         BatchAnswer,
@@ -32,7 +36,13 @@ use super::wire::{
         ErrorBody,
         ProblemBody,
         RefusalBody,
+        ReleaseBody,
+        ReleasedBody,
+        RenewBody,
+        RenewedBody,
         ScopeBody,
+        SettleBody,
+        SettledBody,
         StatusBody,
         WouldDenyBody
     ))
@@ -96,6 +106,57 @@ fn check() {}
     (status = 408, description = "The body did not arrive in time", body = ErrorBody),
     (status = 413, description = "The body is too large", body = ErrorBody)))]
 fn batch() {}
+
+/// Hold quota for a request whose true cost is known only later: `tokens` and `cost` are estimates.
+#[utoipa::path(post, path = "/rate-limit/reserve", request_body = AllowBody, responses(
+    (status = 200, description = "The decision; if allowed, with reservationId and expiresAt", body = DecisionBody),
+    (status = 400, description = "A field is wrong; nothing was charged", body = ErrorBody),
+    (status = 401, description = "A token is needed", body = ErrorBody),
+    (status = 405, description = "Only POST", body = ErrorBody),
+    (status = 408, description = "The body did not arrive in time", body = ErrorBody),
+    (status = 409, description = "The requestId was used for another request", body = ErrorBody),
+    (status = 413, description = "The body is too large", body = ErrorBody),
+    (status = 503, description = "The store is unavailable, or there is no room for another reservation; nothing was charged", body = ErrorBody)))]
+fn reserve() {}
+
+/// Say what a reservation truly cost. The first answer is given again, however often it is asked for.
+#[utoipa::path(post, path = "/rate-limit/settle", request_body = SettleBody, responses(
+    (status = 200, description = "What was given back, or charged beyond the estimate", body = SettledBody),
+    (status = 400, description = "A field is wrong", body = ErrorBody),
+    (status = 401, description = "A token is needed", body = ErrorBody),
+    (status = 404, description = "It has expired, and stays as estimated, or never was", body = ErrorBody),
+    (status = 405, description = "Only POST", body = ErrorBody),
+    (status = 408, description = "The body did not arrive in time", body = ErrorBody),
+    (status = 409, description = "It was released before", body = ErrorBody),
+    (status = 413, description = "The body is too large", body = ErrorBody),
+    (status = 503, description = "The store is unavailable: ask again", body = ErrorBody)))]
+fn settle() {}
+
+/// Give a reservation back, or the slot of an allowed request. The first answer is given again.
+#[utoipa::path(post, path = "/rate-limit/release", request_body = ReleaseBody, responses(
+    (status = 200, description = "It is given back", body = ReleasedBody),
+    (status = 400, description = "A field is wrong", body = ErrorBody),
+    (status = 401, description = "A token is needed", body = ErrorBody),
+    (status = 404, description = "It has expired, and stays as estimated, or never was", body = ErrorBody),
+    (status = 405, description = "Only POST", body = ErrorBody),
+    (status = 408, description = "The body did not arrive in time", body = ErrorBody),
+    (status = 409, description = "It was settled before", body = ErrorBody),
+    (status = 413, description = "The body is too large", body = ErrorBody),
+    (status = 503, description = "The store is unavailable: ask again", body = ErrorBody)))]
+fn release() {}
+
+/// Hold a reservation, or the slot of an allowed request, for longer.
+#[utoipa::path(post, path = "/rate-limit/renew", request_body = RenewBody, responses(
+    (status = 200, description = "When it expires now", body = RenewedBody),
+    (status = 400, description = "A field is wrong", body = ErrorBody),
+    (status = 401, description = "A token is needed", body = ErrorBody),
+    (status = 404, description = "It has expired, or never was", body = ErrorBody),
+    (status = 405, description = "Only POST", body = ErrorBody),
+    (status = 408, description = "The body did not arrive in time", body = ErrorBody),
+    (status = 409, description = "It was settled or released before", body = ErrorBody),
+    (status = 413, description = "The body is too large", body = ErrorBody),
+    (status = 503, description = "The store is unavailable: ask again", body = ErrorBody)))]
+fn renew() {}
 
 /// For proxies: attributes from `X-Tollgate-…` headers, the answer as a status.
 #[utoipa::path(get, path = "/rate-limit/auth",

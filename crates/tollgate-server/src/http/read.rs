@@ -54,7 +54,7 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiErr
     serde_json::from_slice(bytes).map_err(|error| diagnose(bytes, &error))
 }
 
-const TEXT_FIELDS: [&str; 12] = [
+const TEXT_FIELDS: [&str; 13] = [
     "userId",
     "modelId",
     "apiKey",
@@ -67,7 +67,10 @@ const TEXT_FIELDS: [&str; 12] = [
     "tier",
     "domain",
     "requestId",
+    "reservationId",
 ];
+
+const NUMBER_FIELDS: [&str; 3] = ["cost", "tokens", "ttlMs"];
 
 /// What is wrong with a body that did not parse, found by a second, slower look.
 fn diagnose(bytes: &[u8], error: &serde_json::Error) -> ApiError {
@@ -104,11 +107,11 @@ fn first_fault(fields: &serde_json::Map<String, Value>) -> Option<(String, Strin
             (text, value) if TEXT_FIELDS.contains(&text) => {
                 (!value.is_string()).then(|| "must be a string".to_owned())
             }
-            ("cost" | "tokens", Value::Number(number)) if number.is_u64() => None,
-            ("cost" | "tokens", Value::Number(number)) if number.is_i64() => {
-                Some("must not be negative".to_owned())
-            }
-            ("cost" | "tokens", _) => Some("must be a whole number, 0 or more".to_owned()),
+            (number, value) if NUMBER_FIELDS.contains(&number) => match value {
+                Value::Number(number) if number.is_u64() => None,
+                Value::Number(number) if number.is_i64() => Some("must not be negative".to_owned()),
+                _ => Some("must be a whole number, 0 or more".to_owned()),
+            },
             ("attributes", Value::Object(pairs)) => {
                 let wrong = pairs.iter().find(|(_, value)| !value.is_string());
                 wrong.map(|(name, _)| format!("the value of {name:?} must be a string"))
@@ -132,7 +135,7 @@ fn missing_or_unknown(error: &serde_json::Error) -> ApiError {
         return ApiError::Invalid { message, field: Some(field).filter(|field| !field.is_empty()) };
     }
     let wanted = field.replace(['_', '-'], "").to_lowercase();
-    let known = TEXT_FIELDS.iter().chain(&["cost", "tokens", "attributes"]);
+    let known = TEXT_FIELDS.iter().chain(&NUMBER_FIELDS).chain(&["attributes"]);
     let meant = known.copied().find(|name| name.to_lowercase() == wanted);
     let hint = match meant {
         Some(name) if name == field => "this call does not take it".to_owned(),
@@ -190,6 +193,14 @@ impl<'a> Prepared<'a> {
             endpoint: body.endpoint.as_deref().map(path).transpose()?,
             ip: body.ip.as_deref().map(address).transpose()?,
         })
+    }
+
+    /// The same of a call that is no reservation.
+    pub(crate) fn without_ttl(body: &'a AllowBody<'_>) -> Result<Self, ApiError> {
+        if body.ttl_ms.is_some() {
+            return Err(ApiError::invalid("ttlMs", "only /rate-limit/reserve takes it"));
+        }
+        Self::new(body)
     }
 
     /// The request that the engine decides.

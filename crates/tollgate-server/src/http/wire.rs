@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tollgate_core::Nanos;
-use tollgate_engine::{Decision, Scope};
+use tollgate_engine::{Decision, Scope, Settled};
 use utoipa::ToSchema;
 
 use super::time::Rfc3339;
@@ -67,6 +67,10 @@ pub(crate) struct AllowBody<'a> {
     #[serde(default)]
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub(crate) tokens: Option<u64>,
+    /// For `/rate-limit/reserve` alone: how long the reservation is held; a minute if absent.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 86_400_000_i64)]
+    pub(crate) ttl_ms: Option<u64>,
     /// Makes the call idempotent for 60 s.
     #[serde(borrow, default)]
     #[schema(value_type = Option<String>, max_length = 256)]
@@ -175,9 +179,13 @@ pub(crate) struct DecisionBody<'a, 'r> {
     /// Why, in a sentence; on refusals.
     #[serde(skip_serializing_if = "Option::is_none")]
     explanation: Option<String>,
-    /// Names the slot that a concurrency rule holds for this request.
+    /// Names the reservation, or the slot that a concurrency rule holds for this request.
     #[serde(skip_serializing_if = "Option::is_none")]
     reservation_id: Option<String>,
+    /// When a reservation is settled at its estimate unless something else was said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Rfc3339>,
     /// The version of the rule set that decided; one set decides a whole request.
     rules_version: u64,
     /// Beside status 503, so that the answer reads as an error too.
@@ -284,7 +292,8 @@ impl<'a, 'r> DecisionBody<'a, 'r> {
                 _ => None,
             },
             explanation: refused.then(|| decision.explain()),
-            reservation_id: decision.slot.map(|slot| format!("{:032x}", slot.0)),
+            reservation_id: decision.reservation_id().map(|id| format!("{id:032x}")),
+            expires_at: decision.reservation.map(|held| Rfc3339(held.expires_at)),
             rules_version: decision.rules_version,
             error: (decision.reason == tollgate_engine::Reason::StoreUnavailable).then(|| {
                 let message = decision.explain();
@@ -293,6 +302,94 @@ impl<'a, 'r> DecisionBody<'a, 'r> {
             scopes: Scopes(decision),
         }
     }
+}
+
+/// The true cost of a reservation.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct SettleBody<'a> {
+    /// What `reserve` answered.
+    #[serde(borrow)]
+    #[schema(value_type = String, min_length = 32, max_length = 32)]
+    pub(crate) reservation_id: Cow<'a, str>,
+    /// What it cost on rules of unit tokens; as estimated if absent.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    pub(crate) tokens: Option<u64>,
+    /// What it cost on rules of unit cost; as estimated if absent.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    pub(crate) cost: Option<u64>,
+}
+
+/// A reservation or a slot that is no longer needed.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct ReleaseBody<'a> {
+    /// What `reserve` or `allow` answered.
+    #[serde(borrow)]
+    #[schema(value_type = String, min_length = 32, max_length = 32)]
+    pub(crate) reservation_id: Cow<'a, str>,
+}
+
+/// A reservation or a slot that is still needed.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct RenewBody<'a> {
+    /// What `reserve` or `allow` answered.
+    #[serde(borrow)]
+    #[schema(value_type = String, min_length = 32, max_length = 32)]
+    pub(crate) reservation_id: Cow<'a, str>,
+    /// How long from now on; its own lifetime again if absent.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 86_400_000_i64)]
+    pub(crate) ttl_ms: Option<u64>,
+}
+
+/// What settling did; the same however often it is asked for.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct SettledBody {
+    settled: bool,
+    /// Tokens that were reserved and not used.
+    refunded_tokens: u64,
+    /// Tokens that were used beyond what was reserved; they are charged, above the limit if need be.
+    extra_tokens: u64,
+    refunded_cost: u64,
+    extra_cost: u64,
+}
+
+impl SettledBody {
+    pub(crate) const fn new(settled: &Settled) -> Self {
+        let Settled { refunded_tokens, extra_tokens, refunded_cost, extra_cost } = *settled;
+        Self { settled: true, refunded_tokens, extra_tokens, refunded_cost, extra_cost }
+    }
+}
+
+/// What releasing did; the same however often it is asked for.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ReleasedBody {
+    released: bool,
+    refunded_tokens: u64,
+    refunded_cost: u64,
+}
+
+impl ReleasedBody {
+    pub(crate) const fn new(released: &Settled) -> Self {
+        let Settled { refunded_tokens, refunded_cost, .. } = *released;
+        Self { released: true, refunded_tokens, refunded_cost }
+    }
+}
+
+/// What renewing did.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct RenewedBody {
+    /// False if a slot of it had expired.
+    pub(crate) renewed: bool,
+    #[schema(value_type = String, format = DateTime)]
+    pub(crate) expires_at: Rfc3339,
 }
 
 /// The answer of the small form.

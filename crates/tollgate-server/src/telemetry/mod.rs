@@ -6,7 +6,7 @@
 //! | `latency.rs` | how long calls take |
 //! | `history.rs` | what happened lately |
 //! | `keeper.rs` | the thread that looks after all this |
-//! | `decided.rs`, `stores.rs`, `control.rs`, `edge.rs`, `process.rs` | metrics, read from the parts that do the work |
+//! | `decided.rs`, `reservations.rs`, `stores.rs`, `control.rs`, `edge.rs`, `process.rs` | metrics, read from the parts that do the work |
 //! | `statsd.rs` | the same, sent |
 //! | `traces.rs` | spans, sent by OTLP |
 //!
@@ -20,6 +20,7 @@ pub(crate) mod history;
 mod keeper;
 pub(crate) mod latency;
 mod process;
+mod reservations;
 mod statsd;
 mod stores;
 pub(crate) mod traces;
@@ -75,6 +76,8 @@ impl Telemetry {
         own.register("build", "Which Tollgate this is", Info::new(version));
         own.register_collector(Box::new(decided::DecisionCollector(Arc::clone(witness))));
         let (engine, clock) = (Arc::clone(engine), Arc::clone(clock));
+        let reserved = reservations::ReservationCollector(Arc::clone(&engine));
+        own.register_collector(Box::new(reserved));
         own.register_collector(Box::new(stores::StoreCollector { engine, clock }));
         own.register_collector(Box::new(edge::EdgeCollector(Arc::clone(edge))));
         let (figures, trail) = (Arc::clone(control), trail.cloned());

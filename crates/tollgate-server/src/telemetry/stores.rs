@@ -29,10 +29,10 @@ impl fmt::Debug for StoreCollector {
 /// Leased rules that are told of.
 const MOST_LEASED_RULES: usize = 1_000;
 
-type Label = (&'static str, String);
+pub(super) type Label = (&'static str, String);
 
 /// One value of a metric, under these labels.
-type Sample<V> = (Vec<Label>, V);
+pub(super) type Sample<V> = (Vec<Label>, V);
 
 impl Collector for StoreCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -302,7 +302,7 @@ impl EncodeLabelSet for Labels {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "for dashboards")]
-const fn count(value: u64) -> f64 {
+pub(super) const fn count(value: u64) -> f64 {
     value as f64
 }
 

@@ -69,6 +69,10 @@ pub async fn a_slot_held_twice_is_one<H: Harness>(harness: &Arc<H>) {
     assert_eq!(meter.used(harness).await, 1);
     assert!(hold(harness, &mut meter, 8).await);
     assert!(hold(harness, &mut meter, 9).await, "its own slot, though all are held");
+    let mut held = meter.slots(harness).await;
+    held.sort_unstable();
+    assert_eq!(held, [SlotId(8), SlotId(9)]);
     assert!(meter.release(harness, SlotId(9)).await);
     assert_eq!(meter.used(harness).await, 1);
+    assert_eq!(meter.slots(harness).await, [SlotId(8)]);
 }

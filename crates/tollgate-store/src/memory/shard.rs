@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tollgate_core::{
-    Algorithm, Ask, Examination, Limit, Nanos, Outcome, Receipt, SlotId, Small, State, Status,
+    Algorithm, Ask, Examination, Limit, Nanos, Outcome, Receipt, Slot, SlotId, Small, State, Status,
 };
 
 use super::fingerprint::Fingerprint;
@@ -401,6 +401,16 @@ impl Shard {
         };
         self.is_dirty = true;
         self.rest.large.change(fingerprint, renew).unwrap_or(false)
+    }
+
+    /// The slots that are held, the one that expires first before the others.
+    pub(crate) fn slots(&self, fingerprint: Fingerprint, now: Nanos) -> Vec<Slot> {
+        let Some(State::Slots(slots)) = self.rest.large.get(fingerprint).map(|large| &large.state)
+        else {
+            return Vec::new();
+        };
+        let held = slots.iter().filter(|slot| slot.expires_at > now);
+        held.take(crate::MOST_SLOTS_TOLD).copied().collect()
     }
 
     pub(crate) fn release(&mut self, fingerprint: Fingerprint, slot: SlotId, now: Nanos) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tollgate_core::{MICRO, MOST_MICROS, Nanos, Receipt, SlotId};
+use tollgate_core::{MICRO, MOST_MICROS, Nanos, Receipt, Slot, SlotId};
 
 use super::encode::push_receipt;
 use super::hub::{Call, Hub, Reply};
@@ -11,7 +11,7 @@ use super::key::{Keys, slot_of};
 use super::metrics::Operation;
 use super::msgpack::{Element, Elements};
 use super::script::Script;
-use crate::{Claim, Counter, Failure, GiveBack, Membership, Request};
+use crate::{Claim, Counter, Failure, GiveBack, MOST_SLOTS_TOLD, Membership, Request};
 
 /// How long an id is being answered before another node may try, and how long the answer is known, in
 /// milliseconds.
@@ -19,7 +19,7 @@ const CLAIM_MILLIS: u64 = 5_000;
 const ANSWER_MILLIS: u64 = 60_000;
 
 /// The most counters of one call.
-const MOST_KEYS: usize = 512;
+pub(super) const MOST_KEYS: usize = 512;
 
 /// Receipts of one slot.
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Returns {
 }
 
 impl Hub {
-    async fn run(
+    pub(super) async fn run(
         self: &Arc<Self>,
         operation: Operation,
         script: &Script,
@@ -123,6 +123,31 @@ impl Hub {
             Some(_) => Err(Failure::ForeignKey),
             None => Err(Failure::Protocol),
         }
+    }
+
+    pub(super) async fn held_slots(
+        self: &Arc<Self>,
+        counter: &Counter<'_>,
+    ) -> Result<Vec<Slot>, Failure> {
+        let (mut keys, mut body) = (Keys::default(), Elements::default());
+        self.speller.push_counter(counter, &mut keys);
+        body.number(MOST_SLOTS_TOLD as u64);
+        let reply = self.run(Operation::Slots, &self.scripts.held, &keys, &body).await?;
+        match reply.number(0) {
+            Some(0) => {}
+            Some(_) => return Err(Failure::ForeignKey),
+            None => return Err(Failure::Protocol),
+        }
+        let told = reply.elements.get(1..).unwrap_or_default().chunks_exact(2);
+        let slot = |pair: &[Element]| match pair {
+            [Element::Text(name), Element::Number(expires)] => {
+                let name = std::str::from_utf8(name).ok()?;
+                let id = SlotId(u128::from_str_radix(name, 16).ok()?);
+                Some(Slot { id, expires_at: expires.saturating_mul(MICRO) })
+            }
+            _ => None,
+        };
+        told.map(slot).collect::<Option<_>>().ok_or(Failure::Protocol)
     }
 
     pub(super) async fn announce(

@@ -10,8 +10,11 @@ pub(super) struct Script {
 pub(super) struct Scripts {
     pub(super) decide: Script,
     pub(super) give_back: Script,
+    pub(super) settle: Script,
+    pub(super) records: Script,
     pub(super) lease: Script,
     pub(super) slots: Script,
+    pub(super) held: Script,
     pub(super) nodes: Script,
     pub(super) answers: Script,
     pub(super) reset: Script,
@@ -37,7 +40,10 @@ impl Scripts {
         Self {
             decide: script(&[COUNTERS, LOGS, include_str!("scripts/decide.lua")]),
             give_back: script(&[COUNTERS, LOGS, RECEIPTS, include_str!("scripts/give_back.lua")]),
+            settle: script(&[COUNTERS, LOGS, RECEIPTS, include_str!("scripts/settle.lua")]),
+            records: script(&[include_str!("scripts/records.lua")]),
             lease: script(&[COUNTERS, LOGS, RECEIPTS, include_str!("scripts/lease.lua")]),
+            held: script(&[include_str!("scripts/held.lua")]),
             slots: script(&[include_str!("scripts/slots.lua")]),
             nodes: script(&[include_str!("scripts/nodes.lua")]),
             answers: script(&[include_str!("scripts/answers.lua")]),

@@ -71,7 +71,7 @@ pub(super) fn body(request: &RequestArgs) -> Value {
 }
 
 /// The decision of an answer, or why there is none.
-fn decision(answer: &Answer) -> Result<Value, Failure> {
+pub(super) fn decision(answer: &Answer) -> Result<Value, Failure> {
     let body: Result<Value, _> = serde_json::from_slice(&answer.body);
     if answer.status == 200 {
         return Ok(body.context("the answer is no decision; is that a Tollgate server?")?);

@@ -1,0 +1,370 @@
+//! Reservations: settled to the truth, once, and conserved, whatever the order.
+
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "helpers of a test")]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tollgate_core::SECOND;
+use tollgate_engine::{
+    Actual, ENDING_KNOWN, Ending, Engine, EngineError, ManualClock, Receipts, Request, Settled,
+    new_reservation_id,
+};
+use tollgate_policy::{Known, RuleSet};
+use tollgate_store::{MemoryStore, Mode};
+
+/// The start of a day, so that no window ends while a test runs.
+const START: u64 = 1_794_700_800 * SECOND;
+
+const TTL: u64 = 60 * SECOND;
+
+struct Bed {
+    engine: Engine<MemoryStore>,
+    clock: Arc<ManualClock>,
+}
+
+fn bed(rules: &str) -> Bed {
+    bed_of(rules, MemoryStore::new(10_000))
+}
+
+fn bed_of(rules: &str, store: MemoryStore) -> Bed {
+    let set = RuleSet::from_yaml(&format!("default: false\nrules:\n{rules}"), "t").unwrap();
+    let clock = Arc::new(ManualClock::new(START));
+    let engine = Engine::new(store, Arc::<ManualClock>::clone(&clock), set);
+    Bed { engine, clock }
+}
+
+fn request(tokens: u64, cost: Option<u64>) -> Request<'static> {
+    let mut request = Request { tokens: Some(tokens), cost, ..Request::default() };
+    request.attributes.set(Known::UserId, "ann");
+    request
+}
+
+impl Bed {
+    /// The id of the reservation, if it passes.
+    async fn reserve(&self, tokens: u64, cost: Option<u64>) -> Option<u128> {
+        let rules = self.engine.rules();
+        let request = Request { reserve: Some(TTL), ..request(tokens, cost) };
+        let held = self.engine.decide_once(&rules, &request, |decision| decision.reservation);
+        held.await.unwrap().map(|held| held.id)
+    }
+
+    async fn charge(&self, tokens: u64, cost: Option<u64>) -> Receipts {
+        let (rules, request) = (self.engine.rules(), request(tokens, cost));
+        let decision = self.engine.decide(&rules, &request, Mode::Charge).await.unwrap();
+        assert!(decision.is_allowed(), "{}", decision.explain());
+        self.engine.receipts(&request, &decision)
+    }
+
+    /// How much of every rule is used.
+    async fn used(&self) -> HashMap<String, u64> {
+        let (rules, request) = (self.engine.rules(), request(0, Some(0)));
+        let decision = self.engine.decide(&rules, &request, Mode::Peek).await.unwrap();
+        let used =
+            |scope: &tollgate_engine::Scope<'_>| (scope.rule.id.clone(), scope.outcome.status.used);
+        decision.scopes().map(used).collect()
+    }
+
+    async fn settle(&self, id: u128, tokens: u64) -> Result<Settled, EngineError> {
+        let actual = Actual { tokens: Some(tokens), cost: None };
+        self.engine.settle_reservation(id, actual).await
+    }
+}
+
+/// One rule of every unit, and tokens by several algorithms.
+const RULES: &str = "
+  - {rule_id: fixed, scope: a, identifier_type: user_id, unit: tokens, limit: 10000, window: 1d, algorithm: fixed_window}
+  - {rule_id: log, scope: b, identifier_type: user_id, unit: tokens, limit: 10000, window: 1d, algorithm: sliding_window_log}
+  - {rule_id: counter, scope: c, identifier_type: user_id, unit: tokens, limit: 10000, window: 1d, algorithm: sliding_window_counter}
+  - {rule_id: bucket, scope: d, identifier_type: user_id, unit: tokens, limit: 10000, window: 1d, algorithm: token_bucket}
+  - {rule_id: month, scope: e, identifier_type: user_id, unit: tokens, limit: 10000, calendar: month, timezone: Europe/Berlin, anchor_day: 3, algorithm: fixed_window}
+  - {rule_id: cost, scope: f, identifier_type: user_id, unit: cost, limit: 1000, window: 1d, algorithm: fixed_window}
+  - {rule_id: calls, scope: g, identifier_type: user_id, limit: 1000, window: 1d, algorithm: fixed_window}
+  - {rule_id: slots, scope: h, identifier_type: user_id, unit: concurrency, limit: 5, slot_ttl: 30s}
+";
+
+const TOKENS: [&str; 5] = ["fixed", "log", "counter", "bucket", "month"];
+
+#[tokio::test]
+async fn every_unit_is_settled_by_its_own_truth() {
+    for (tokens, cost, expected) in [
+        (Some(300), Some(2), (700, 0, 5, 0)),
+        (Some(1_500), Some(9), (0, 500, 0, 2)),
+        (None, None, (0, 0, 0, 0)),
+        (Some(1_000), None, (0, 0, 0, 0)),
+        (Some(0), Some(0), (1_000, 0, 7, 0)),
+        (Some(50_000), Some(5_000), (0, 49_000, 0, 4_993)),
+    ] {
+        let bed = bed(RULES);
+        let receipts = bed.charge(1_000, Some(7)).await;
+        let id = new_reservation_id();
+        for _ in 0..3 {
+            let settled = bed.engine.settle(id, &receipts, Actual { tokens, cost }).await.unwrap();
+            let Settled { refunded_tokens, extra_tokens, refunded_cost, extra_cost } = settled;
+            let told = (refunded_tokens, extra_tokens, refunded_cost, extra_cost);
+            assert_eq!(told, expected);
+            let used = bed.used().await;
+            for rule in TOKENS {
+                assert_eq!(used[rule], tokens.unwrap_or(1_000), "{rule}");
+            }
+            assert_eq!(used["cost"], cost.unwrap_or(7));
+            assert_eq!((used["calls"], used["slots"]), (7, 0), "calls stay, slots are given back");
+        }
+        let counts = bed.engine.reservations().counts();
+        assert_eq!((counts.settled, counts.refunded_tokens), (1, expected.0), "counted once");
+    }
+}
+
+#[tokio::test]
+async fn a_release_gives_all_of_it_back_once() {
+    let bed = bed(RULES);
+    let kept = bed.charge(100, Some(1)).await;
+    assert_eq!((kept.tokens(), kept.cost()), (100, 1));
+    let receipts = bed.charge(1_000, Some(7)).await;
+    let id = new_reservation_id();
+    for _ in 0..3 {
+        let released = bed.engine.release(id, &receipts).await.unwrap();
+        assert_eq!((released.refunded_tokens, released.refunded_cost), (1_000, 7));
+        let used = bed.used().await;
+        for rule in TOKENS {
+            assert_eq!(used[rule], 100, "{rule}");
+        }
+        assert_eq!((used["cost"], used["calls"], used["slots"]), (1, 1, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_reservation_ends_one_way_and_is_forgotten_later() {
+    let bed = bed(RULES);
+    let settled = bed.reserve(1_000, None).await.unwrap();
+    let released = bed.reserve(500, None).await.unwrap();
+    let first = bed.settle(settled, 400).await.unwrap();
+    assert_eq!(first.refunded_tokens, 600);
+    assert_eq!(bed.settle(settled, 999).await, Ok(first), "the first answer");
+    let was_settled = Err(EngineError::ReservationEnded(Ending::Settled));
+    assert_eq!(bed.engine.release_reservation(settled).await, was_settled);
+    let gone = bed.engine.release_reservation(released).await.unwrap();
+    assert_eq!(gone.refunded_tokens, 500);
+    assert_eq!(bed.engine.release_reservation(released).await, Ok(gone));
+    let was_released = EngineError::ReservationEnded(Ending::Released);
+    assert_eq!(bed.settle(released, 1).await, Err(was_released.clone()));
+    assert_eq!(bed.engine.renew_reservation(released, None).await.unwrap_err(), was_released);
+    assert_eq!(bed.used().await["fixed"], 400);
+    bed.clock.advance(ENDING_KNOWN);
+    assert_eq!(bed.settle(settled, 1).await, Err(EngineError::ReservationUnknown));
+    assert_eq!(bed.used().await["fixed"], 400, "and nothing is changed");
+}
+
+#[tokio::test]
+async fn it_expires_unless_renewed_and_so_do_its_slots() {
+    let bed = bed(RULES);
+    let expired = bed.reserve(1_000, None).await.unwrap();
+    let renewed = bed.reserve(10, None).await.unwrap();
+    bed.clock.advance(20 * SECOND);
+    let told = bed.engine.renew_reservation(renewed, None).await.unwrap();
+    assert!(told.is_held);
+    assert_eq!(told.expires_at, START + 20 * SECOND + TTL);
+    bed.clock.advance(20 * SECOND);
+    assert_eq!(bed.used().await["slots"], 1, "a slot lives for 30 s");
+    bed.clock.advance(20 * SECOND);
+    assert_eq!(bed.settle(expired, 1).await, Err(EngineError::ReservationUnknown));
+    assert_eq!(bed.used().await["fixed"], 1_010, "as estimated");
+    let late = bed.engine.renew_reservation(renewed, Some(SECOND)).await.unwrap();
+    assert!(!late.is_held, "its slot was renewed 40 s ago");
+    assert_eq!(late.expires_at, START + 20 * SECOND + TTL, "never sooner than before");
+    bed.settle(renewed, 3).await.unwrap();
+    assert_eq!(bed.used().await["fixed"], 1_003);
+    assert_eq!(bed.engine.store().usage().expired_reservations, 1);
+}
+
+#[tokio::test]
+async fn what_is_full_charges_nothing() {
+    let bed = bed_of(RULES, MemoryStore::new(10_000).with_max_reservations(1));
+    let first = bed.reserve(1_000, None).await.unwrap();
+    let rules = bed.engine.rules();
+    let asked = Request { reserve: Some(TTL), ..request(10, None) };
+    let full = bed.engine.decide_once(&rules, &asked, |_| ()).await;
+    assert_eq!(full, Err(EngineError::ReservationsFull));
+    let used = bed.used().await;
+    assert_eq!((used["fixed"], used["calls"], used["slots"]), (1_000, 1, 1));
+    // The slot of a request that is only allowed needs room, too.
+    let allowed = bed.engine.decide_once(&rules, &request(1, None), |_| ()).await;
+    assert_eq!(allowed, Err(EngineError::ReservationsFull));
+    bed.settle(first, 1).await.unwrap();
+    assert!(bed.reserve(10, None).await.is_some(), "what has ended makes room");
+}
+
+#[tokio::test]
+async fn a_refusal_holds_nothing() {
+    let bed = bed(RULES);
+    assert!(bed.reserve(9_000, None).await.is_some());
+    assert_eq!(bed.reserve(2_000, None).await, None);
+    assert_eq!(bed.engine.store().usage().reservations, 1);
+    assert_eq!(bed.engine.reservations().counts().reserved, 1);
+}
+
+/// What may happen in a history.
+#[derive(Debug, Clone)]
+enum Step {
+    Reserve(u64),
+    /// Which of those made, and the truth.
+    Settle(usize, u64),
+    Release(usize),
+    Renew(usize),
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0..3_000_u64).prop_map(Step::Reserve),
+        4 => (0..20_usize, 0..4_000_u64).prop_map(|(which, truth)| Step::Settle(which, truth)),
+        2 => (0..20_usize).prop_map(Step::Release),
+        1 => (0..20_usize).prop_map(Step::Renew),
+        2 => (1..40_u64).prop_map(Step::Pass),
+    ]
+}
+
+/// How a reservation is known to a slow oracle.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Course {
+    Open { until: u64 },
+    Settled { truth: u64, known_until: u64 },
+    Released { known_until: u64 },
+    Expired,
+}
+
+#[derive(Debug)]
+struct Reserved {
+    id: u128,
+    estimate: u64,
+    known: Course,
+}
+
+impl Reserved {
+    fn counts(&self) -> u64 {
+        match self.known {
+            Course::Open { .. } | Course::Expired => self.estimate,
+            Course::Settled { truth, .. } => truth,
+            Course::Released { .. } => 0,
+        }
+    }
+
+    fn pass(&mut self, now: u64) {
+        if matches!(self.known, Course::Open { until } if until <= now) {
+            self.known = Course::Expired;
+        }
+    }
+
+    /// What whoever wants to end it is told: nothing if it can, how it ended, or that it is unknown.
+    fn ended(&self, now: u64) -> Result<Option<Ending>, EngineError> {
+        match self.known {
+            Course::Open { .. } => Ok(None),
+            Course::Settled { known_until, .. } if now < known_until => Ok(Some(Ending::Settled)),
+            Course::Released { known_until } if now < known_until => Ok(Some(Ending::Released)),
+            _ => Err(EngineError::ReservationUnknown),
+        }
+    }
+}
+
+const ORACLE_RULES: &str = "
+  - {rule_id: fixed, scope: a, identifier_type: user_id, unit: tokens, limit: 10000, window: 1d, algorithm: fixed_window}
+  - {rule_id: log, scope: b, identifier_type: user_id, unit: tokens, limit: 10000, window: 1d, algorithm: sliding_window_log}
+  - {rule_id: counter, scope: c, identifier_type: user_id, unit: tokens, limit: 10000, window: 1d, algorithm: sliding_window_counter}
+";
+
+async fn play(steps: Vec<Step>) {
+    let bed = bed(ORACLE_RULES);
+    let mut made: Vec<Reserved> = Vec::new();
+    let mut now = START;
+    for step in steps {
+        made.iter_mut().for_each(|one| one.pass(now));
+        let counted: u64 = made.iter().map(Reserved::counts).sum();
+        let chosen = |which: usize| (!made.is_empty()).then(|| which % made.len());
+        match step {
+            Step::Reserve(estimate) => {
+                let id = bed.reserve(estimate, None).await;
+                let fits = estimate == 0 && counted <= 10_000 || counted + estimate <= 10_000;
+                assert_eq!(id.is_some(), fits, "{estimate} on top of {counted}");
+                if let Some(id) = id {
+                    let known = Course::Open { until: now + TTL };
+                    made.push(Reserved { id, estimate, known });
+                }
+            }
+            Step::Settle(which, truth) => {
+                let Some(which) = chosen(which) else { continue };
+                let one = &mut made[which];
+                let told = bed.settle(one.id, truth).await;
+                match one.ended(now) {
+                    Ok(None) => {
+                        let known_until = now + ENDING_KNOWN;
+                        one.known = Course::Settled { truth, known_until };
+                        assert_eq!(
+                            told.map(|it| it.extra_tokens),
+                            Ok(truth.saturating_sub(one.estimate))
+                        );
+                    }
+                    Ok(Some(Ending::Settled)) => assert!(told.is_ok(), "{told:?}"),
+                    Ok(Some(other)) => assert_eq!(told, Err(EngineError::ReservationEnded(other))),
+                    Err(error) => assert_eq!(told, Err(error)),
+                }
+            }
+            Step::Release(which) => {
+                let Some(which) = chosen(which) else { continue };
+                let one = &mut made[which];
+                let told = bed.engine.release_reservation(one.id).await;
+                match one.ended(now) {
+                    Ok(None) => {
+                        one.known = Course::Released { known_until: now + ENDING_KNOWN };
+                        assert_eq!(told.map(|it| it.refunded_tokens), Ok(one.estimate));
+                    }
+                    Ok(Some(Ending::Released)) => assert!(told.is_ok(), "{told:?}"),
+                    Ok(Some(other)) => assert_eq!(told, Err(EngineError::ReservationEnded(other))),
+                    Err(error) => assert_eq!(told, Err(error)),
+                }
+            }
+            Step::Renew(which) => {
+                let Some(which) = chosen(which) else { continue };
+                let one = &mut made[which];
+                let told = bed.engine.renew_reservation(one.id, None).await;
+                assert_eq!(told.is_ok(), one.ended(now) == Ok(None));
+                if told.is_ok() {
+                    one.known = Course::Open { until: now + TTL };
+                }
+            }
+            Step::Pass(seconds) => {
+                now += seconds * SECOND;
+                bed.clock.advance(seconds * SECOND);
+            }
+        }
+        let counted: u64 = made.iter().map(Reserved::counts).sum();
+        for (rule, used) in bed.used().await {
+            assert_eq!(used, counted, "{rule}");
+        }
+    }
+    conserved(&bed, &made);
+}
+
+/// reserved + extra = settled + refunded + expired or open.
+fn conserved(bed: &Bed, made: &[Reserved]) {
+    let counts = bed.engine.reservations().counts();
+    let of = |wanted: fn(&Course) -> bool| -> u64 {
+        made.iter().filter(|one| wanted(&one.known)).map(Reserved::counts).sum()
+    };
+    let settled = of(|known| matches!(known, Course::Settled { .. }));
+    let left = of(|known| matches!(known, Course::Open { .. } | Course::Expired));
+    assert_eq!(
+        counts.reserved_tokens + counts.extra_tokens,
+        settled + counts.refunded_tokens + left
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    #[test]
+    fn any_history_is_conserved(steps in proptest::collection::vec(step(), 1..60)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(play(steps));
+    }
+}

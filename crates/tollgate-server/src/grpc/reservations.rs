@@ -1,0 +1,92 @@
+//! `Reserve`, `Settle`, `Release` and `Renew`.
+
+use prost_types::Timestamp;
+use tollgate_core::{Nanos, SECOND};
+use tollgate_engine::{DEFAULT_RESERVATION_TTL, Decision};
+use tollgate_proto::v1;
+use tollgate_store::Store;
+
+use super::frame::{close, open};
+use super::read::wrapped;
+use super::service::{BYTES_PER_DECISION, GrpcService, framed_message};
+use super::write::{Message, Size, write_decision};
+use crate::http::read::Prepared;
+use crate::http::reservations::{actual, id, ttl};
+use crate::http::respond::ApiError;
+
+impl<S: Store + 'static> GrpcService<S> {
+    /// `Reserve`: the decision, and until when it is held.
+    pub(super) async fn reserve(&self, message: &[u8], caller: &str) -> Result<Vec<u8>, ApiError> {
+        let mut ttl_ms = None;
+        let body = wrapped(message, |number, value| {
+            if number == 2 {
+                ttl_ms = Some(value.number()?);
+            }
+            Ok(())
+        })?;
+        let ttl = ttl(ttl_ms)?.unwrap_or(DEFAULT_RESERVATION_TTL);
+        let rules = self.engine.rules();
+        let prepared = Prepared::new(&body)?;
+        let mut request = prepared.request(&body, caller);
+        request.reserve = Some(ttl);
+        Ok(self.engine.decide_once(&rules, &request, reserved).await?)
+    }
+
+    /// `Settle`.
+    pub(super) async fn settle(&self, message: &[u8]) -> Result<Vec<u8>, ApiError> {
+        let asked: v1::SettleRequest = read(message)?;
+        let actual = actual(asked.tokens, asked.cost)?;
+        let settled = self.engine.settle_reservation(id(&asked.reservation_id)?, actual).await?;
+        Ok(framed_message(&v1::SettleResponse {
+            settled: true,
+            refunded_cost: settled.refunded_cost,
+            extra_cost: settled.extra_cost,
+            refunded_tokens: settled.refunded_tokens,
+            extra_tokens: settled.extra_tokens,
+        }))
+    }
+
+    /// `Release`.
+    pub(super) async fn release(&self, message: &[u8]) -> Result<Vec<u8>, ApiError> {
+        let asked: v1::ReleaseRequest = read(message)?;
+        let released = self.engine.release_reservation(id(&asked.reservation_id)?).await?;
+        Ok(framed_message(&v1::ReleaseResponse {
+            released: true,
+            refunded_cost: released.refunded_cost,
+            refunded_tokens: released.refunded_tokens,
+        }))
+    }
+
+    /// `Renew`.
+    pub(super) async fn renew(&self, message: &[u8]) -> Result<Vec<u8>, ApiError> {
+        let asked: v1::RenewRequest = read(message)?;
+        let (id, ttl) = (id(&asked.reservation_id)?, ttl(asked.ttl_ms)?);
+        let renewed = self.engine.renew_reservation(id, ttl).await?;
+        let expires_at = Some(timestamp(renewed.expires_at));
+        Ok(framed_message(&v1::RenewResponse { renewed: renewed.is_held, expires_at }))
+    }
+}
+
+/// A small message of generated code.
+fn read<M: prost::Message + Default>(bytes: &[u8]) -> Result<M, ApiError> {
+    M::decode(bytes).map_err(|error| ApiError::Invalid { message: error.to_string(), field: None })
+}
+
+fn reserved(decision: &Decision<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(BYTES_PER_DECISION);
+    let start = open(&mut out);
+    let mut message = Message(&mut out);
+    message.message(1, Size::Medium, |message| write_decision(message, decision));
+    if let Some(held) = decision.reservation {
+        message.instant(2, held.expires_at);
+    }
+    close(&mut out, start);
+    out
+}
+
+fn timestamp(at: Nanos) -> Timestamp {
+    Timestamp {
+        seconds: i64::try_from(at / SECOND).unwrap_or(i64::MAX),
+        nanos: i32::try_from(at % SECOND).unwrap_or(0),
+    }
+}

@@ -1,0 +1,536 @@
+//! Reservations and slots: held by estimate, settled to the truth, once, whoever asks and dies.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollgate_client::{Actual, Check, Client as Tollgate, ClientError};
+use tollgate_e2e::{Client, Fleet, Server, ServerBuilder, eventually};
+use tollgate_testkit::{Cluster, Redis};
+
+/// Three scopes and three units, whose counters are in several slots of a cluster. Windows do not end
+/// while a test runs.
+const RULES: &str = "
+default: false
+rules:
+  - {rule_id: tokens, scope: tokens, identifier_type: tenant_id, unit: tokens, limit: 100000, window: 30d, algorithm: fixed_window}
+  - {rule_id: log, scope: log, identifier_type: composite, key_by: [model_id], unit: tokens, limit: 100000, window: 30d, algorithm: sliding_window_log}
+  - {rule_id: calls, scope: calls, identifier_type: user_id, limit: 1000000, window: 30d, algorithm: fixed_window}
+  - {rule_id: slots, scope: slots, identifier_type: tenant_id, unit: concurrency, limit: 1000000, slot_ttl: 1h}
+";
+
+/// Numbers that look random and are the same in every run.
+struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ mixed >> 31) % below
+    }
+}
+
+fn asked(tokens: u64) -> Value {
+    json!({"tenantId": "acme", "userId": "ann", "modelId": "gpt4", "tokens": tokens, "ttlMs": 600_000})
+}
+
+/// How much of every rule is used, by the rule's name.
+fn used(server: &Server, rule: &str) -> u64 {
+    let body = json!({"tenantId": "acme", "userId": "ann", "modelId": "gpt4"});
+    let answer = server.client().post("/rate-limit/peek", &body).json();
+    let scopes = answer["scopes"].as_array().unwrap_or_else(|| panic!("{answer}"));
+    let scope = scopes.iter().find(|scope| scope["ruleId"] == rule);
+    scope.and_then(|scope| scope["current"].as_u64()).unwrap_or_else(|| panic!("{answer}"))
+}
+
+fn reserve(client: &mut Client, tokens: u64) -> Value {
+    let response = client.post("/rate-limit/reserve", &asked(tokens));
+    assert_eq!(response.status, 200, "{}", response.text());
+    response.json()
+}
+
+fn id_of(answer: &Value) -> String {
+    answer["reservationId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
+}
+
+/// 200 callers reserve at the same time, and then settle at the same time, on another node if there is
+/// one.
+fn never_above_the_limit_and_exact_after(fleet: &Fleet) {
+    let _alone = tollgate_e2e::alone();
+    const CALLERS: u64 = 200;
+    let addrs: Vec<SocketAddr> = fleet.nodes().iter().map(Server::addr).collect();
+    let addr = |caller: u64, turn: u64| addrs[((caller + turn) % addrs.len() as u64) as usize];
+    let estimate = |caller: u64| 300 + Draw(caller).next(900);
+    let truth = |caller: u64| match caller % 5 {
+        0 => estimate(caller),
+        1 => estimate(caller) + Draw(caller + 7_000).next(500),
+        2 => 0,
+        _ => Draw(caller + 9_000).next(estimate(caller)),
+    };
+    let reserved: Vec<(u64, Option<String>)> = thread::scope(|scope| {
+        let tasks: Vec<_> = (0..CALLERS)
+            .map(|caller| {
+                let addr = addr(caller, 0);
+                scope.spawn(move || {
+                    let mut client = Client::connect(addr).expect("a connection");
+                    let answer = reserve(&mut client, estimate(caller));
+                    assert_eq!(answer["degraded"], false, "{answer}");
+                    (caller, (answer["allowed"] == true).then(|| id_of(&answer)))
+                })
+            })
+            .collect();
+        tasks.into_iter().map(|task| task.join().expect("a caller")).collect()
+    });
+    let admitted: Vec<(u64, String)> =
+        reserved.into_iter().filter_map(|(caller, id)| Some((caller, id?))).collect();
+    let sum: u64 = admitted.iter().map(|(caller, _)| estimate(*caller)).sum();
+    assert!(sum <= 100_000, "{sum} of 100000 were admitted");
+    assert!((admitted.len() as u64) < CALLERS, "the limit was reached");
+    let nodes = fleet.nodes();
+    for (rule, expected) in [
+        ("tokens", sum),
+        ("log", sum),
+        ("calls", admitted.len() as u64),
+        ("slots", admitted.len() as u64),
+    ] {
+        assert_eq!(used(&nodes[0], rule), expected, "{rule}: what was admitted, and no more");
+    }
+    thread::scope(|scope| {
+        for (caller, id) in &admitted {
+            let addr = addr(*caller, 1);
+            scope.spawn(move || {
+                let mut client = Client::connect(addr).expect("a connection");
+                let body = json!({"reservationId": id, "tokens": truth(*caller)});
+                let response = client.post("/rate-limit/settle", &body);
+                assert_eq!(response.status, 200, "{}", response.text());
+                let (estimate, truth) = (estimate(*caller), truth(*caller));
+                let expected = json!({
+                    "settled": true,
+                    "refundedTokens": estimate.saturating_sub(truth),
+                    "extraTokens": truth.saturating_sub(estimate),
+                    "refundedCost": 0,
+                    "extraCost": 0,
+                });
+                assert_eq!(response.json(), expected);
+            });
+        }
+    });
+    let sum: u64 = admitted.iter().map(|(caller, _)| truth(*caller)).sum();
+    let calls = admitted.len() as u64;
+    for (rule, expected) in [("tokens", sum), ("log", sum), ("calls", calls), ("slots", 0)] {
+        assert_eq!(used(&nodes[0], rule), expected, "{rule}: the truth, exactly");
+    }
+}
+
+#[test]
+fn in_memory_it_is_never_above_the_limit_and_exact_after() {
+    never_above_the_limit_and_exact_after(&Fleet::start(1, RULES, &[]));
+}
+
+#[test]
+fn in_redis_it_is_never_above_the_limit_and_exact_after() {
+    let redis = Redis::start();
+    never_above_the_limit_and_exact_after(&Fleet::patient(2, RULES, &["--redis", &redis.url()]));
+}
+
+#[test]
+fn in_a_cluster_it_is_never_above_the_limit_and_exact_after() {
+    let cluster = Cluster::start(3, 0);
+    let urls = cluster.urls();
+    let mut args = vec!["--redis-cluster"];
+    for url in &urls {
+        args.extend(["--redis", url]);
+    }
+    never_above_the_limit_and_exact_after(&Fleet::patient(2, RULES, &args));
+}
+
+fn end(client: &mut Client, what: &str, body: &Value) -> (u16, Value) {
+    let response = client.post(&format!("/rate-limit/{what}"), body);
+    (response.status, response.json())
+}
+
+#[test]
+fn it_ends_once_and_one_way_on_any_node() {
+    let redis = Redis::start();
+    let mut fleet = Fleet::patient(2, RULES, &["--redis", &redis.url()]);
+    let (mut first, mut second) = (fleet.nodes()[0].client(), fleet.nodes()[1].client());
+    let settled = id_of(&reserve(&mut first, 1_000));
+    let released = id_of(&reserve(&mut first, 500));
+    let open = id_of(&reserve(&mut first, 70));
+    fleet.nodes_mut()[0].signal("KILL");
+    let truth = json!({"reservationId": settled, "tokens": 400});
+    let (status, answer) = end(&mut second, "settle", &truth);
+    assert_eq!((status, &answer["refundedTokens"]), (200, &json!(600)));
+    // Again, with another truth: the first one counts.
+    let again = end(&mut second, "settle", &json!({"reservationId": settled, "tokens": 9}));
+    assert_eq!(again, (200, answer));
+    let (status, answer) = end(&mut second, "release", &json!({"reservationId": settled}));
+    assert_eq!((status, &answer["error"]["code"]), (409, &json!("RESERVATION_SETTLED")));
+    for _ in 0..2 {
+        let (status, answer) = end(&mut second, "release", &json!({"reservationId": released}));
+        let expected = json!({"released": true, "refundedTokens": 500, "refundedCost": 0});
+        assert_eq!((status, answer), (200, expected));
+    }
+    let (status, answer) = end(&mut second, "settle", &json!({"reservationId": released}));
+    assert_eq!((status, &answer["error"]["code"]), (409, &json!("RESERVATION_RELEASED")));
+    let (status, answer) = end(&mut second, "renew", &json!({"reservationId": released}));
+    assert_eq!((status, &answer["error"]["code"]), (409, &json!("RESERVATION_RELEASED")));
+    let (status, answer) =
+        end(&mut second, "renew", &json!({"reservationId": open, "ttlMs": 900_000}));
+    assert_eq!((status, &answer["renewed"]), (200, &json!(true)));
+    let node = &fleet.nodes()[1];
+    assert_eq!((used(node, "tokens"), used(node, "log")), (470, 470));
+    // Of the released one the call is given back, too.
+    assert_eq!((used(node, "calls"), used(node, "slots")), (2, 1));
+
+    let unknown = "0123456789abcdef0123456789abcdef";
+    for what in ["settle", "release", "renew"] {
+        let (status, answer) = end(&mut second, what, &json!({"reservationId": unknown}));
+        assert_eq!((status, &answer["error"]["code"]), (404, &json!("RESERVATION_NOT_FOUND")));
+        for wrong in ["", "zz", &unknown[1..]] {
+            let (status, answer) = end(&mut second, what, &json!({"reservationId": wrong}));
+            assert_eq!((status, &answer["error"]["field"]), (400, &json!("reservationId")));
+        }
+    }
+    let wrong = json!({"tenantId": "acme", "ttlMs": 0});
+    let (status, answer) = end(&mut second, "reserve", &wrong);
+    assert_eq!((status, &answer["error"]["field"]), (400, &json!("ttlMs")));
+    let (status, answer) = end(&mut second, "allow", &json!({"tenantId": "acme", "ttlMs": 5}));
+    assert_eq!((status, &answer["error"]["field"]), (400, &json!("ttlMs")));
+}
+
+/// What is never settled stays as estimated, in memory and in Redis; what is renewed goes on.
+#[test]
+fn what_expires_stays_as_estimated() {
+    let redis = Redis::start();
+    for args in [vec![], vec!["--redis".to_owned(), redis.url()]] {
+        let builder = ServerBuilder::default().rules(RULES).args(&args);
+        let server = builder.env("TOLLGATE_REDIS_TIMEOUT_MS", "5000").start();
+        let mut client = server.client();
+        let short = |tokens: u64| {
+            let mut body = asked(tokens);
+            body["ttlMs"] = json!(300);
+            body
+        };
+        let expired = id_of(&end(&mut client, "reserve", &short(100)).1);
+        let renewed = id_of(&end(&mut client, "reserve", &short(30)).1);
+        let longer = json!({"reservationId": renewed, "ttlMs": 600_000});
+        // On a busy machine it may have expired by now; then it is made anew.
+        let (mut status, _) = end(&mut client, "renew", &longer);
+        let mut lost = 0;
+        let mut held = renewed;
+        while status == 404 && lost < 20 {
+            lost += 1;
+            held = id_of(&end(&mut client, "reserve", &short(30)).1);
+            let longer = json!({"reservationId": held, "ttlMs": 600_000});
+            (status, _) = end(&mut client, "renew", &longer);
+        }
+        assert_eq!(status, 200);
+        eventually("it expires", || {
+            end(&mut client, "settle", &json!({"reservationId": expired, "tokens": 1})).0 == 404
+        });
+        let (status, _) = end(&mut client, "settle", &json!({"reservationId": held, "tokens": 10}));
+        assert_eq!(status, 200, "what was renewed did not");
+        assert_eq!(used(&server, "tokens"), 100 + 30 * lost + 10, "{args:?}");
+    }
+}
+
+/// A request id makes a reservation once, on all nodes.
+#[test]
+fn a_repeated_reserve_is_the_same_reservation() {
+    let redis = Redis::start();
+    let fleet = Fleet::patient(2, RULES, &["--redis", &redis.url()]);
+    let mut body = asked(250);
+    body["requestId"] = json!("once");
+    let first = fleet.ask(0, "/rate-limit/reserve", &body).json();
+    for node in [0, 1, 1] {
+        let again = fleet.ask(node, "/rate-limit/reserve", &body).json();
+        for field in ["reservationId", "expiresAt", "allowed"] {
+            assert_eq!(again[field], first[field], "{field} on node {node}");
+        }
+    }
+    assert_eq!(used(&fleet.nodes()[0], "tokens"), 250);
+    body.as_object_mut().expect("a body").remove("ttlMs");
+    assert_eq!(fleet.ask(0, "/rate-limit/allow", &body).status, 409, "that is another request");
+    let settled = json!({"reservationId": id_of(&first), "tokens": 1});
+    assert_eq!(fleet.ask(1, "/rate-limit/settle", &settled).status, 200);
+    assert_eq!(used(&fleet.nodes()[0], "tokens"), 1);
+}
+
+/// While Redis stands still nothing can be settled; afterwards it can, once.
+#[test]
+fn a_store_that_is_away_is_asked_again_later() {
+    let _alone = tollgate_e2e::alone();
+    let redis = Redis::start();
+    let builder = ServerBuilder::default().rules(RULES).arg("--redis").arg(&redis.url());
+    let server = builder.env("TOLLGATE_REDIS_TIMEOUT_MS", "300").start();
+    let mut client = server.client();
+    let id = id_of(&reserve(&mut client, 1_000));
+    redis.pause();
+    let truth = json!({"reservationId": id, "tokens": 250});
+    let (status, answer) = end(&mut client, "settle", &truth);
+    assert_eq!((status, &answer["error"]["code"]), (503, &json!("STORE_UNAVAILABLE")));
+    redis.resume();
+    eventually("Redis is back", || end(&mut client, "settle", &truth).0 == 200);
+    assert_eq!(end(&mut client, "settle", &truth).1["refundedTokens"], 750);
+    eventually("it is decided there again", || {
+        let answer = client.post("/rate-limit/peek", &asked_plainly()).json();
+        answer["degraded"] == false
+    });
+    assert_eq!(used(&server, "tokens"), 250);
+}
+
+fn asked_plainly() -> Value {
+    json!({"tenantId": "acme", "userId": "ann", "modelId": "gpt4"})
+}
+
+/// The slot of an allowed request is renewed and given back by the id that allow answers.
+#[test]
+fn slots_of_allowed_requests_are_given_back() {
+    let rules = "
+default: false
+rules:
+  - {rule_id: one, identifier_type: user_id, unit: concurrency, limit: 1, slot_ttl: 1h}
+";
+    let redis = Redis::start();
+    for args in [vec![], vec!["--redis".to_owned(), redis.url()]] {
+        let builder = ServerBuilder::default().rules(rules).args(&args);
+        let server = builder.env("TOLLGATE_REDIS_TIMEOUT_MS", "5000").start();
+        let mut client = server.client();
+        let body = json!({"userId": "ann"});
+        for _ in 0..3 {
+            let id = id_of(&client.allow(&body));
+            assert_eq!(client.allow(&body)["allowed"], false);
+            let (status, answer) = end(&mut client, "renew", &json!({"reservationId": id}));
+            assert_eq!((status, &answer["renewed"]), (200, &json!(true)), "{answer}");
+            for _ in 0..2 {
+                let (status, answer) = end(&mut client, "release", &json!({"reservationId": id}));
+                assert_eq!((status, &answer["released"]), (200, &json!(true)), "twice is harmless");
+            }
+        }
+        let batch = json!({"requests": [body, body]});
+        let answer = client.post("/rate-limit/allow/batch", &batch).json();
+        assert_eq!(answer["decisions"][1]["allowed"], false, "{answer}");
+        let id = id_of(&answer["decisions"][0]);
+        assert_eq!(end(&mut client, "release", &json!({"reservationId": id})).0, 200);
+        assert_eq!(client.allow(&body)["allowed"], true);
+    }
+}
+
+/// What is full is refused and not charged, and goes on when something has ended.
+#[test]
+fn reservations_in_memory_are_bounded() {
+    let server =
+        ServerBuilder::default().rules(RULES).env("TOLLGATE_MAX_RESERVATIONS", "2").start();
+    let mut client = server.client();
+    let first = id_of(&reserve(&mut client, 10));
+    reserve(&mut client, 20);
+    let (status, answer) = end(&mut client, "reserve", &asked(40));
+    assert_eq!((status, &answer["error"]["code"]), (503, &json!("RESERVATIONS_FULL")));
+    assert_eq!((used(&server, "tokens"), used(&server, "calls")), (30, 2), "nothing was charged");
+    assert_eq!(end(&mut client, "settle", &json!({"reservationId": first, "tokens": 11})).0, 200);
+    reserve(&mut client, 40);
+    assert_eq!(used(&server, "tokens"), 71);
+    let metrics = client.get("/metrics").text();
+    for line in [
+        "rate_limiter_reservations_total{state=\"reserved\"} 3",
+        "rate_limiter_reservations_total{state=\"settled\"} 1",
+        "rate_limiter_reserved_tokens_total 70",
+        "rate_limiter_extra_tokens_total 1",
+        "rate_limiter_refunded_tokens_total 0",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+}
+
+/// An API key is not told to Redis, neither in keys nor in records.
+#[test]
+fn api_keys_are_not_told() {
+    let rules = "
+default: false
+rules:
+  - {rule_id: per-key, identifier_type: api_key, unit: tokens, limit: 1000, window: 30d, algorithm: fixed_window}
+";
+    let redis = Redis::start();
+    let fleet = Fleet::patient(2, rules, &["--redis", &redis.url()]);
+    let key = "sk-live-do-not-tell";
+    let body = json!({"apiKey": key, "tokens": 100});
+    let id = id_of(&fleet.ask(0, "/rate-limit/reserve", &body).json());
+    let keys = redis.cli(&["--scan"]);
+    assert!(keys.contains(&format!("{{{id}}}:reservation")), "{keys}");
+    for name in keys.lines() {
+        let value = redis.cli(&["GET", name]);
+        assert!(!name.contains(key) && !value.contains(key), "{name} tells it: {value}");
+    }
+    let settled = json!({"reservationId": id, "tokens": 40});
+    assert_eq!(fleet.ask(1, "/rate-limit/settle", &settled).status, 200);
+    let answer = fleet.ask(1, "/rate-limit/peek", &json!({"apiKey": key})).json();
+    assert_eq!(answer["scopes"][0]["current"], 40, "another node finds the counter");
+}
+
+#[tokio::test]
+async fn over_grpc_it_is_the_same() {
+    let server = Server::with_rules(RULES);
+    for tollgate in [
+        Tollgate::grpc(&format!("http://{}", server.grpc_addr())).expect("a client"),
+        Tollgate::http(&format!("http://{}", server.addr())).expect("a client"),
+    ] {
+        let check = Check::new().tenant_id("acme").user_id("ann").model_id("gpt4").tokens(1_000);
+        let ttl = Some(Duration::from_secs(600));
+        let reserved = tollgate.reserve(&check, ttl).await.expect("an answer");
+        assert!(reserved.decision.allowed && reserved.expires_at.is_some(), "{reserved:?}");
+        let id = reserved.decision.reservation_id.expect("a reservation");
+        let renewed = tollgate.renew(&id, Some(Duration::from_secs(1_200))).await.expect("held");
+        assert!(renewed.renewed && renewed.expires_at > reserved.expires_at);
+        let actual = Actual { tokens: Some(1_250), cost: None };
+        let settled = tollgate.settle(&id, actual).await.expect("it settles");
+        assert_eq!((settled.refunded_tokens, settled.extra_tokens), (0, 250));
+        assert_eq!(tollgate.settle(&id, actual).await.expect("again"), settled);
+        let rejected = |result: Result<_, ClientError>| match result {
+            Err(ClientError::Rejected { code, .. }) => code,
+            other => panic!("{other:?}"),
+        };
+        let code = rejected(tollgate.release(&id).await);
+        assert!(["RESERVATION_SETTLED", "RESERVATION_ENDED"].contains(&code.as_str()), "{code}");
+        let unknown = tollgate.release("00000000000000000000000000000001").await;
+        assert_eq!(rejected(unknown), "RESERVATION_NOT_FOUND");
+        let reserved = tollgate.reserve(&check, None).await.expect("an answer");
+        let id = reserved.decision.reservation_id.expect("a reservation");
+        assert_eq!(tollgate.release(&id).await.expect("released").refunded_tokens, 1_000);
+    }
+    assert_eq!((used(&server, "tokens"), used(&server, "calls")), (2_500, 2));
+    assert_eq!(used(&server, "slots"), 0);
+}
+
+/// What is to become of one reservation in the storm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Settle,
+    SettleTwice,
+    /// Both nodes at the same time.
+    SettleOnBoth,
+    Release,
+    /// It expires, or is open at the end: as estimated either way.
+    Nothing,
+}
+
+/// Asks one node, and when that is gone the other, until there is an answer.
+fn surely(addrs: [SocketAddr; 2], what: &str, body: &Value) -> (u16, Value) {
+    let path = format!("/rate-limit/{what}");
+    for attempt in 0..200 {
+        let Ok(mut client) = Client::connect(addrs[attempt % 2]) else { continue };
+        let body = body.to_string();
+        if let Ok(answer) = client.try_request("POST", &path, &[], body.as_bytes())
+            && answer.status != 503
+        {
+            return (answer.status, answer.json());
+        }
+    }
+    panic!("nobody answers {what} {body}");
+}
+
+/// 10,000 reservations end in every way, some of them several times and on two nodes at once, while one
+/// node is killed: afterwards the counters say exactly what was settled.
+#[test]
+fn ten_thousand_reservations_are_conserved_while_a_node_dies() {
+    let _alone = tollgate_e2e::alone();
+    const RESERVATIONS: usize = 10_000;
+    const CALLERS: usize = 16;
+    // A log in Redis gives back only what has few entries behind it; two counters do always.
+    let rules = RULES
+        .replace("limit: 100000,", "limit: 1000000000,")
+        .replace("sliding_window_log", "sliding_window_counter");
+    let redis = Redis::start();
+    let fleet = Fleet::patient(2, &rules, &["--redis", &redis.url()]);
+    let addrs = [fleet.nodes()[0].addr(), fleet.nodes()[1].addr()];
+    let estimate = |number: usize| 1 + Draw(number as u64).next(1_000);
+    let truth = |number: usize| Draw(number as u64 + 1_000_000).next(1_500);
+    let fate = |number: usize| match Draw(number as u64 + 2_000_000).next(6) {
+        0 | 1 => Fate::Settle,
+        2 => Fate::SettleTwice,
+        3 => Fate::SettleOnBoth,
+        4 => Fate::Release,
+        _ => Fate::Nothing,
+    };
+    let numbers = |caller: usize| (caller..RESERVATIONS).step_by(CALLERS);
+    let made: Vec<Vec<(usize, String)>> = thread::scope(|scope| {
+        let callers: Vec<_> = (0..CALLERS)
+            .map(|caller| {
+                scope.spawn(move || {
+                    let mut client = Client::connect(addrs[caller % 2]).expect("a connection");
+                    let made = |number| (number, id_of(&reserve(&mut client, estimate(number))));
+                    numbers(caller).map(made).collect()
+                })
+            })
+            .collect();
+        callers.into_iter().map(|caller| caller.join().expect("a caller")).collect()
+    });
+    let reserved: u64 = (0..RESERVATIONS).map(estimate).sum();
+    assert_eq!(used(&fleet.nodes()[0], "tokens"), reserved);
+    let done = AtomicUsize::new(0);
+    let refunded_and_extra: Vec<(u64, u64)> = thread::scope(|scope| {
+        let done = &done;
+        let callers: Vec<_> = made
+            .iter()
+            .map(|mine| {
+                scope.spawn(move || {
+                    let (mut refunded, mut extra) = (0, 0);
+                    for (number, id) in mine {
+                        let (number, turn) =
+                            (*number, [addrs[number % 2], addrs[(number + 1) % 2]]);
+                        let settle = json!({"reservationId": id, "tokens": truth(number)});
+                        let answer = match fate(number) {
+                            Fate::Nothing => None,
+                            Fate::Release => {
+                                Some(surely(turn, "release", &json!({"reservationId": id})))
+                            }
+                            Fate::Settle => Some(surely(turn, "settle", &settle)),
+                            Fate::SettleTwice => {
+                                let first = surely(turn, "settle", &settle);
+                                assert_eq!(surely([turn[1], turn[0]], "settle", &settle), first);
+                                Some(first)
+                            }
+                            Fate::SettleOnBoth => Some(thread::scope(|both| {
+                                let settle = &settle;
+                                let other = both
+                                    .spawn(move || surely([turn[1], turn[0]], "settle", settle));
+                                let first = surely(turn, "settle", settle);
+                                assert_eq!(other.join().expect("the other"), first);
+                                first
+                            })),
+                        };
+                        if let Some((status, answer)) = answer {
+                            assert_eq!(status, 200, "{number}: {answer}");
+                            refunded += answer["refundedTokens"].as_u64().unwrap_or(0);
+                            extra += answer["extraTokens"].as_u64().unwrap_or(0);
+                        }
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                    (refunded, extra)
+                })
+            })
+            .collect();
+        eventually("half of it is done", || done.load(Ordering::Relaxed) > RESERVATIONS / 2);
+        fleet.nodes()[1].signal("KILL");
+        callers.into_iter().map(|caller| caller.join().expect("a caller")).collect()
+    });
+    let refunded: u64 = refunded_and_extra.iter().map(|(refunded, _)| refunded).sum();
+    let extra: u64 = refunded_and_extra.iter().map(|(_, extra)| extra).sum();
+    let of = |wanted: &[Fate], figure: &dyn Fn(usize) -> u64| -> u64 {
+        (0..RESERVATIONS).filter(|number| wanted.contains(&fate(*number))).map(figure).sum()
+    };
+    let settled = of(&[Fate::Settle, Fate::SettleTwice, Fate::SettleOnBoth], &truth);
+    let expired = of(&[Fate::Nothing], &estimate);
+    assert_eq!(reserved + extra, settled + refunded + expired, "conservation, as it was told");
+    for rule in ["tokens", "log"] {
+        assert_eq!(used(&fleet.nodes()[0], rule), settled + expired, "{rule}: as it was counted");
+    }
+    let open = of(&[Fate::Nothing], &|_| 1);
+    let released = of(&[Fate::Release], &|_| 1);
+    assert_eq!(used(&fleet.nodes()[0], "slots"), open, "no slot leaked");
+    assert_eq!(used(&fleet.nodes()[0], "calls"), RESERVATIONS as u64 - released);
+}
