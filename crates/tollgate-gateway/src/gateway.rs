@@ -23,6 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tollgate_tower::{Decide, Identifier};
 
+use crate::ai::Ai;
 use crate::connect::Connector;
 use crate::error::GatewayError;
 use crate::framing::FramingWatch;
@@ -111,6 +112,7 @@ pub struct Gateway<D> {
     pub(crate) options: GatewayOptions,
     pub(crate) routes: Routes,
     pub(crate) pools: Vec<Pool>,
+    pub(crate) ai: Ai,
     pub(crate) decide: D,
     pub(crate) identifier: Arc<Identifier>,
     pub(crate) queue: Option<Arc<dyn Postpone>>,
@@ -142,8 +144,10 @@ impl<D: Decide> Gateway<D> {
             );
         }
         let routes = Routes::new(&options, &places)?;
+        let ai = Ai::new(options.ai.clone(), &places)
+            .map_err(|problem| GatewayError::Option { field: "openai", problem })?;
         let waiting = Semaphore::new(options.max_waiting.min(Semaphore::MAX_PERMITS));
-        Ok(Self { options, routes, pools, decide, identifier, queue: None, waiting })
+        Ok(Self { options, routes, pools, ai, decide, identifier, queue: None, waiting })
     }
 
     /// Keeps requests that are to be sent later in this queue. Without one they are refused.
