@@ -140,7 +140,8 @@ impl Caller {
             ("method", "POST"),
             ("client_type", "EXTERNAL"),
         ];
-        let entry = |(key, value): (&str, &str)| Entry { key: key.into(), value: value.to_owned().into() };
+        let entry =
+            |(key, value): (&str, &str)| Entry { key: key.into(), value: value.to_owned().into() };
         let entries = entries.into_iter().map(entry).collect();
         RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
     }

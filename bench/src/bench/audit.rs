@@ -1,11 +1,13 @@
 //! What audit and clients' tiers add to a decision: in instructions, which do not depend on what else
 //! the machine does.
 
+use std::hint::black_box;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tollgate_bench::process::end_with_this;
-use tollgate_bench::record::{grouped, record};
+use tollgate_bench::record::{compare, grouped, record};
 use tollgate_bench::rules;
 use tollgate_engine::Engine;
 use tollgate_policy::{CLIENT_BUCKETS, ClientTiers, ListKind, RuleSet, client_bucket};
@@ -15,7 +17,7 @@ use tollgate_server::telemetry::decisions::{
 };
 use tollgate_store::MemoryStore;
 
-use super::decide::engine_of;
+use super::decide::{decide_all, engine, engine_of};
 
 /// Clients that have a tier.
 const CLIENTS: usize = 1_000_000;
@@ -32,6 +34,16 @@ pub fn audited(engine: Engine<MemoryStore>) -> Engine<MemoryStore> {
 /// The engine with everything that watches it in production: metrics, top keys, the audit trail, and a
 /// log of one in a thousand decisions.
 pub fn observed(engine: Engine<MemoryStore>) -> Engine<MemoryStore> {
+    let trail = Arc::new(AuditTrail::new(SAMPLED, TRAIL_BYTES, b"secret"));
+    witnessed(engine, Some(trail))
+}
+
+/// The same without the audit trail.
+pub fn watched(engine: Engine<MemoryStore>) -> Engine<MemoryStore> {
+    witnessed(engine, None)
+}
+
+fn witnessed(engine: Engine<MemoryStore>, trail: Option<Arc<AuditTrail>>) -> Engine<MemoryStore> {
     let labels = LabelBounds { scopes: 200, models: 50, tenants: 100, label_sets: 2_000 };
     let bounds = WitnessBounds { labels, top: TopBounds { keys: 1_000, rules: 100 } };
     let options = DecisionLogOptions {
@@ -41,9 +53,8 @@ pub fn observed(engine: Engine<MemoryStore>) -> Engine<MemoryStore> {
         is_text: false,
     };
     let log = DecisionLog::start(options, b"secret", Box::new(std::io::sink())).unwrap();
-    let trail = Arc::new(AuditTrail::new(SAMPLED, TRAIL_BYTES, b"secret"));
     let witness = Witness::new(bounds, 7, b"secret", engine.clock().now());
-    let witness = witness.with_trail(Some(trail)).with_log(log.map(Arc::new));
+    let witness = witness.with_trail(trail).with_log(log.map(Arc::new));
     // As it is under load: a few thousand decisions a second are looked at closely.
     witness.tune(1_000_000);
     engine.with_observer(Arc::new(witness))
@@ -81,8 +92,20 @@ pub fn run(quick: bool) {
     for (work, plain, what, goal) in [
         ("an allowed decision with audit", decision, "audited", 5.0),
         ("a refusal with audit", refusal, "refused-audited", 5.0),
-        ("an allowed decision with metrics, top keys, audit and a sampled log", decision, "observed", 5.0),
-        ("a refusal with metrics, top keys, audit and a sampled log", refusal, "refused-observed", 5.0),
+        ("an allowed decision with metrics, top keys and a sampled log", decision, "watched", 5.0),
+        ("a refusal with metrics, top keys and a sampled log", refusal, "refused-watched", 5.0),
+        (
+            "an allowed decision with metrics, top keys, audit and a sampled log",
+            decision,
+            "observed",
+            5.0,
+        ),
+        (
+            "a refusal with metrics, top keys, audit and a sampled log",
+            refusal,
+            "refused-observed",
+            5.0,
+        ),
         ("a decision with the tiers of a million clients", decision, "tiers", 10.0),
     ] {
         let (Some(plain), Some(more)) = (plain, instructions(what, times)) else {
@@ -94,6 +117,36 @@ pub fn run(quick: bool) {
         let figure = format!("{percent:+.1} % ({plain} → {more} instructions)");
         record("audit", work, &figure, &format!("<= +{goal:.0} %"), Some(percent <= goal));
     }
+    throughput(quick);
+}
+
+/// Decisions a second of one thread, watched and not, in turns.
+fn throughput(quick: bool) {
+    let callers = rules::callers(10_000, 20_000);
+    let engines = [engine(1_000), watched(engine(1_000))];
+    let mut rates = [Vec::new(), Vec::new()];
+    for engine in &engines {
+        decide_all(engine, &callers);
+    }
+    for _ in 0..if quick { 5 } else { 31 } {
+        for (engine, rates) in engines.iter().zip(&mut rates) {
+            let begun = Instant::now();
+            black_box(decide_all(engine, &callers));
+            rates.push(callers.len() as f64 / begun.elapsed().as_secs_f64());
+        }
+    }
+    let [plain, watched] = rates.map(|mut rates| {
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    });
+    let figure = format!(
+        "{:.2} ({} of {} decisions a second)",
+        watched / plain,
+        grouped(watched),
+        grouped(plain)
+    );
+    let work = "throughput of one thread, watched (metrics, top keys, sampled log) against not";
+    compare("audit", work, &figure);
 }
 
 /// Instructions of one piece of work of the profile; `None` without valgrind.

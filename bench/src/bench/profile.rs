@@ -32,6 +32,10 @@ pub enum What {
     Refused,
     /// The same, with an audit trail
     RefusedAudited,
+    /// A decision with metrics, top keys and a sampled log.
+    Watched,
+    /// The same of a refusal.
+    RefusedWatched,
     /// The same with everything that watches.
     Observed,
     RefusedObserved,
@@ -57,6 +61,8 @@ pub fn run(what: What, times: usize) {
         What::Tiers => decide(audit::with_tiers(), times),
         What::Refused => decide(audit::refusing(), times),
         What::RefusedAudited => decide(audit::audited(audit::refusing()), times),
+        What::Watched => decide(audit::watched(engine(1_000)), times),
+        What::RefusedWatched => decide(audit::watched(audit::refusing()), times),
         What::Observed => decide(audit::observed(engine(1_000)), times),
         What::RefusedObserved => decide(audit::observed(audit::refusing()), times),
         What::Handler => {

@@ -11,6 +11,7 @@ mod body;
 mod connect;
 mod connections;
 mod error;
+pub mod fair;
 mod forward;
 mod forwarded;
 mod framing;

@@ -77,12 +77,35 @@ fn ask(server: &Server, args: &TopArgs, hours: bool) -> Result<serde_json::Value
 fn watch(server: &Server, args: &TopArgs) -> Ended {
     // What cannot be shown at all is said before the terminal is taken over.
     let first = Seen::read(&ask(server, args, args.hours)?);
+    restore_when_ended().map_err(failed)?;
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let mut shown = Shown::new(first, args.hours);
     let watched = follow(&mut terminal, &mut shown, server, args);
     ratatui::restore();
     watched.map_err(failed)?;
     Ok(Outcome::Done)
+}
+
+/// Whoever ends this from outside gets the terminal back as it was.
+fn restore_when_ended() -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let (mut ends, mut hangs_up) = {
+        let _inside = runtime.enter();
+        (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?)
+    };
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = ends.recv() => {}
+                _ = hangs_up.recv() => {}
+            }
+        });
+        ratatui::restore();
+        // As a shell reports it.
+        std::process::exit(128 + 15);
+    });
+    Ok(())
 }
 
 fn failed(error: io::Error) -> Failure {

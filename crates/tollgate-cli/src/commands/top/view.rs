@@ -165,7 +165,7 @@ fn key_tables(frame: &mut Frame<'_>, area: Rect, shown: &Shown) {
     let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(area);
     let Some(rule) = shown.seen.rules.get(shown.place()) else {
         let block = Block::bordered().border_style(Style::new().dark_gray());
-        let text = Paragraph::new("no keys yet: nothing was decided lately").block(block);
+        let text = Paragraph::new("no keys yet: no rule was met lately").block(block);
         frame.render_widget(text, area);
         return;
     };

@@ -3,7 +3,7 @@
 //! A book is never changed: whoever learns a name makes the next book. That is rare, since a book that is
 //! full learns nothing more; and looking something up takes no lock.
 
-use std::hash::BuildHasher as _;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::sync::Arc;
 
 use foldhash::SharedSeed;
@@ -88,10 +88,16 @@ impl Names {
 /// The numbers of a combination of values: scope, model, tenant.
 pub(super) type Ids = [u16; 3];
 
+/// What a decision says of its labels: scope, model, tenant.
+pub(super) type Said<'a> = [Option<&'a str>; 3];
+
 /// Which combination is counted where.
 #[derive(Debug, Clone)]
 struct Sets {
     places: ByHash<u32>,
+    /// The same by what decisions say, for combinations whose every value has a label of its own: one look
+    /// instead of four.
+    direct: ByHash<u32>,
     /// The combination at each place; `None` while the place rests or is free.
     ids: Vec<Option<Ids>>,
     /// Places whose combination is gone. A thread may still be counting there by an older book.
@@ -124,6 +130,7 @@ impl Book {
         let of = |most| Arc::new(Names::new(most));
         let sets = Sets {
             places: ByHash::default(),
+            direct: ByHash::default(),
             ids: Vec::new(),
             resting: Vec::new(),
             free: Vec::new(),
@@ -146,6 +153,18 @@ impl Book {
     /// How many combinations are counted apart.
     pub(super) fn sets(&self) -> usize {
         self.sets.places.len()
+    }
+
+    /// Where a combination is counted that is known by what it says.
+    #[inline]
+    pub(super) fn direct(&self, said: Said<'_>) -> Option<u32> {
+        self.sets.direct.get(&self.hash_all(said)).copied()
+    }
+
+    /// Whether a combination may be found by what it says. Names that share a label are not: there is no end
+    /// to them.
+    pub(super) fn is_direct(said: Said<'_>, ids: Ids) -> bool {
+        said.iter().zip(ids).all(|(name, id)| name.is_none() || id > OTHER)
     }
 
     /// The number of a value.
@@ -213,6 +232,15 @@ impl Book {
         }
     }
 
+    /// Learns what is said for a combination that is counted at this place.
+    pub(super) fn learn_direct(&mut self, said: Said<'_>, ids: Ids, place: u32) {
+        let is_own = self.sets.ids.get(place as usize) == Some(&Some(ids));
+        if is_own && Self::is_direct(said, ids) {
+            let hash = self.hash_all(said);
+            Arc::make_mut(&mut self.sets).direct.insert(hash, place);
+        }
+    }
+
     /// Gives places of their own to names that are seen far more often than names that have one. Of both
     /// `seen` says how often, at most, and `floor` how often those may have been seen of whom it says
     /// nothing. Returns whether anything changed.
@@ -270,6 +298,22 @@ impl Book {
     fn hash(&self, name: &str) -> u64 {
         self.hasher.hash_one(name)
     }
+
+    #[inline]
+    fn hash_all(&self, said: Said<'_>) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        for name in said {
+            // Bytes that no name has tell where one ends, and that there is none.
+            match name {
+                Some(name) => {
+                    hasher.write(name.as_bytes());
+                    hasher.write_u8(0xff);
+                }
+                None => hasher.write_u8(0xfe),
+            }
+        }
+        hasher.finish()
+    }
 }
 
 impl Sets {
@@ -298,6 +342,8 @@ impl Sets {
                 self.resting.push(place as u32);
             }
         }
+        let ids = &self.ids;
+        self.direct.retain(|_, place| matches!(ids.get(*place as usize), Some(Some(_))));
     }
 }
 

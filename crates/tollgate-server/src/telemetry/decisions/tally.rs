@@ -3,6 +3,7 @@
 //! Each thread counts in cells of its own, without a lock; a scrape adds them up.
 
 use std::array;
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -11,11 +12,19 @@ use parking_lot::Mutex;
 use tollgate_engine::{Decision, Request, Verdict};
 use tollgate_policy::Known;
 
-use super::labels::{Book, Found, Ids, Label, LabelBounds, NONE};
+use super::labels::{Book, Found, Ids, Label, LabelBounds, NONE, Said};
 use crate::shards::{self, SHARDS};
 
 /// What became of requests; the order of a cell's counts.
 pub(crate) const RESULTS: [&str; 4] = ["allowed", "denied", "throttled", "queued"];
+
+/// Numbers the editions of all books there are.
+static EDITIONS: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// The book that this thread has last used, and its edition.
+    static AT_HAND: RefCell<Option<(u64, Arc<Book>)>> = const { RefCell::new(None) };
+}
 
 /// What is counted of one combination of labels by one thread.
 #[derive(Debug, Default)]
@@ -42,6 +51,8 @@ pub(crate) struct Series {
 /// Counts decisions.
 pub(crate) struct Tally {
     book: ArcSwap<Book>,
+    /// The number of the book's edition.
+    edition: AtomicU64,
     /// Held while the next book is made.
     changing: Mutex<()>,
     shards: [OnceLock<Box<[Cell]>>; SHARDS],
@@ -55,6 +66,7 @@ impl Tally {
     pub(crate) fn new(bounds: LabelBounds, seed: u64) -> Self {
         Self {
             book: ArcSwap::from_pointee(Book::new(bounds, seed)),
+            edition: AtomicU64::new(EDITIONS.fetch_add(1, Ordering::Relaxed)),
             changing: Mutex::new(()),
             shards: array::from_fn(|_| OnceLock::new()),
             refused: AtomicU64::new(0),
@@ -100,36 +112,66 @@ impl Tally {
     fn cell(&self, scope: Option<&str>, request: &Request<'_>) -> (Option<&Cell>, bool) {
         let model = request.attributes.get(Known::ModelId);
         let tenant = request.attributes.get(Known::TenantId);
-        let mut is_rest = false;
-        let place = {
-            let book = self.book.load();
-            let mut id = |label, name| match book.id(label, name) {
-                Found::Known(id) => Some(id),
-                Found::Rest(id) => {
-                    is_rest = true;
-                    Some(id)
-                }
-                Found::New => None,
-            };
-            match (id(Label::Scope, scope), id(Label::Model, model), id(Label::Tenant, tenant)) {
-                (Some(scope), Some(model), Some(tenant)) => book.place([scope, model, tenant]),
-                _ => Found::New,
-            }
-        };
-        let place = match place {
-            Found::Known(place) => Some(place),
-            Found::Rest(place) => {
-                is_rest = true;
-                Some(place)
-            }
-            Found::New => self.learn([scope, model, tenant]),
+        let said = [scope, model, tenant];
+        let direct = self.with_book(|book| book.direct(said));
+        let (place, is_rest) = match direct {
+            Some(place) => (Some(place), false),
+            None => self.place(said),
         };
         (place.and_then(|place| self.cells().get(place as usize)), is_rest)
     }
 
-    /// Where a combination is counted that the book does not have yet.
+    /// Looks into the book of now. A thread keeps it at hand, which costs less than to ask for it.
+    #[inline]
+    fn with_book<T>(&self, look: impl FnOnce(&Book) -> T) -> T {
+        AT_HAND.with_borrow_mut(|at_hand| {
+            let edition = self.edition.load(Ordering::Acquire);
+            match at_hand {
+                Some((known, book)) if *known == edition => look(book),
+                _ => {
+                    // Read after the number of its edition: it is that one, or a later one.
+                    let book = self.book.load_full();
+                    look(&at_hand.insert((edition, book)).1)
+                }
+            }
+        })
+    }
+
+    /// [`Tally::cell`] for a combination that is not known by what it says.
     #[cold]
-    fn learn(&self, [scope, model, tenant]: [Option<&str>; 3]) -> Option<u32> {
+    fn place(&self, said: Said<'_>) -> (Option<u32>, bool) {
+        let [scope, model, tenant] = said;
+        let mut is_rest = false;
+        let book = self.book.load();
+        let mut id = |label, name| match book.id(label, name) {
+            Found::Known(id) => Some(id),
+            Found::Rest(id) => {
+                is_rest = true;
+                Some(id)
+            }
+            Found::New => None,
+        };
+        let ids = (id(Label::Scope, scope), id(Label::Model, model), id(Label::Tenant, tenant));
+        let place = match ids {
+            (Some(scope), Some(model), Some(tenant)) => {
+                let ids = [scope, model, tenant];
+                match book.place(ids) {
+                    Found::Known(_) if Book::is_direct(said, ids) => Found::New,
+                    found => found,
+                }
+            }
+            _ => Found::New,
+        };
+        match place {
+            Found::Known(place) => (Some(place), is_rest),
+            Found::Rest(place) => (Some(place), true),
+            Found::New => (self.learn(said), is_rest),
+        }
+    }
+
+    /// Where a combination is counted that the book does not have yet.
+    fn learn(&self, said: Said<'_>) -> Option<u32> {
+        let [scope, model, tenant] = said;
         let _changing = self.changing.lock();
         let mut book = Book::clone(&self.book.load());
         let mut id = |label, name: Option<&str>| match name {
@@ -139,8 +181,17 @@ impl Tally {
         let ids: Ids =
             [id(Label::Scope, scope), id(Label::Model, model), id(Label::Tenant, tenant)];
         let place = book.learn_set(ids);
-        self.book.store(Arc::new(book));
+        if let Some(place) = place {
+            book.learn_direct(said, ids, place);
+        }
+        self.publish(book);
         place
+    }
+
+    /// The next edition of the book. Called by whoever changes it, one at a time.
+    fn publish(&self, book: Book) {
+        self.book.store(Arc::new(book));
+        self.edition.store(EDITIONS.fetch_add(1, Ordering::Relaxed), Ordering::Release);
     }
 
     #[inline]
@@ -228,7 +279,7 @@ impl Tally {
                 cell.before.store(0, Ordering::Relaxed);
             }
         }
-        self.book.store(Arc::new(book));
+        self.publish(book);
     }
 
     /// Gives labels of their own to values that are seen far more often than others that have one. `seen` says
@@ -237,7 +288,7 @@ impl Tally {
         let _changing = self.changing.lock();
         let mut book = Book::clone(&self.book.load());
         if book.replace(label, seen, floor) {
-            self.book.store(Arc::new(book));
+            self.publish(book);
         }
     }
 }
