@@ -234,6 +234,46 @@ pub struct PoolOptions {
     pub connect_timeout: Option<Duration>,
     /// What it is called with as `Authorization`, in place of the client's own.
     pub authorization: Option<http::HeaderValue>,
+    /// How many requests of models it serves at once, and who waits. None: as many as come.
+    pub places: Option<PlacesOptions>,
+}
+
+/// The places of a pool that serves models.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacesOptions {
+    /// Requests that are served at once.
+    pub capacity: usize,
+    /// Requests that wait for a place.
+    pub max_waiting: usize,
+    /// For how long at most.
+    pub max_wait: Duration,
+    /// Parts for kinds of clients; who is of none of them is of the last. Without any there is one for all.
+    pub shares: Vec<ShareOptions>,
+    /// From this part of all places on, in percent, nobody has more than its share.
+    pub strict_from_percent: u32,
+}
+
+impl Default for PlacesOptions {
+    fn default() -> Self {
+        Self {
+            capacity: 64,
+            max_waiting: 1_000,
+            max_wait: Duration::from_secs(30),
+            shares: Vec::new(),
+            strict_from_percent: 80,
+        }
+    }
+}
+
+/// The places of one kind of clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShareOptions {
+    /// Who: the value of `client_type`.
+    pub client_type: String,
+    /// Its part of all places, in percent.
+    pub percent: u32,
+    /// Whether it may have what others leave idle.
+    pub may_borrow: bool,
 }
 
 impl Default for PoolOptions {
@@ -248,6 +288,7 @@ impl Default for PoolOptions {
             idle_timeout: Duration::from_secs(50),
             connect_timeout: None,
             authorization: None,
+            places: None,
         }
     }
 }

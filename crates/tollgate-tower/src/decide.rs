@@ -48,6 +48,17 @@ pub enum Dialect {
 pub struct Refused {
     /// The rule.
     pub rule_id: String,
+    /// Where nothing but slots was missing, and their rules let requests wait for one: for which, and how long.
+    pub line: Option<Line>,
+}
+
+/// What a request waits for that finds no slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// The rule and the key of its counter. Holds no secret.
+    pub lane: String,
+    /// For how long at most.
+    pub max_wait: Duration,
 }
 
 /// What becomes of a request at the edge.
@@ -74,6 +85,8 @@ pub struct Pass {
     pub charged: Option<Held>,
     /// What it was charged on an estimate ([`Asked::tokens`]), to be settled when the truth is known.
     pub bill: Option<Bill>,
+    /// What others may wait for that this one got ([`Line::lane`]).
+    pub lanes: Vec<String>,
 }
 
 /// A request that is to be sent later.

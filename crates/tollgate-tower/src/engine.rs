@@ -10,14 +10,14 @@ use sha2::{Digest, Sha256};
 use tokio::task::AbortHandle;
 use tollgate_core::Nanos;
 use tollgate_engine::{
-    Actual, Decision, Engine, EngineError, MAX_VALUE_BYTES, Receipts, Request, Verdict,
+    Actual, Decision, Engine, EngineError, MAX_VALUE_BYTES, Receipts, Request, Scope, Verdict,
 };
-use tollgate_policy::Known;
+use tollgate_policy::{Action, Known, Unit};
 use tollgate_store::Store;
 use tracing::Instrument as _;
 
 use crate::bill::{Account, Bill};
-use crate::decide::{Asked, Decide, Dialect, Pass, Postponed, Ruling};
+use crate::decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Ruling};
 use crate::headers::{HeaderFamilies, describe};
 use crate::held::Held;
 use crate::openai;
@@ -80,8 +80,11 @@ impl<S: Store + 'static> InProcess<S> {
             Verdict::Allowed | Verdict::Throttled => {
                 let mut headers = HeaderMap::with_capacity(12);
                 describe(&mut headers, decision, self.families);
+                let mut lanes = Vec::new();
                 if asked.dialect == Dialect::OpenAi {
                     openai::describe(&mut headers, decision);
+                    let waited_for = decision.scopes().filter(|scope| is_waited_for(scope));
+                    lanes = waited_for.map(|scope| lane_of(decision, scope)).collect();
                 }
                 let (mut held, mut charged, mut bill) = (None, None, None);
                 if decision.slot.is_some() || decision.wait > 0 || asked.tokens.is_some() {
@@ -94,17 +97,15 @@ impl<S: Store + 'static> InProcess<S> {
                     held = self.hold(receipts.slots());
                 }
                 let wait = Duration::from_nanos(decision.wait);
-                Ruling::Pass(Pass { wait, headers, held, charged, bill })
+                Ruling::Pass(Pass { wait, headers, held, charged, bill, lanes })
             }
             Verdict::Denied => Ruling::Refuse(self.refusal(asked, decision, accepted)),
             Verdict::Queued => {
                 let deciding = decision.deciding();
-                let rule_id = deciding.map(|scope| scope.rule.id.clone()).unwrap_or_default();
-                let key = deciding.map(|scope| decision.key_values(scope)).unwrap_or_default();
                 Ruling::Queue(Postponed {
                     refusal: self.refusal(asked, decision, accepted),
-                    lane: lane(&rule_id, key),
-                    rule_id,
+                    lane: deciding.map(|scope| lane_of(decision, scope)).unwrap_or_default(),
+                    rule_id: deciding.map(|scope| scope.rule.id.clone()).unwrap_or_default(),
                     retry_after: Duration::from_nanos(decision.retry_after().unwrap_or(0)),
                 })
             }
@@ -119,7 +120,7 @@ impl<S: Store + 'static> InProcess<S> {
     ) -> http::Response<bytes::Bytes> {
         match asked.dialect {
             Dialect::Plain => refusal(decision, accepted, self.families),
-            Dialect::OpenAi => openai::refusal(decision, self.families),
+            Dialect::OpenAi => openai::refusal(decision, line(decision), self.families),
         }
     }
 
@@ -278,6 +279,24 @@ fn request(asked: &Asked) -> Result<Request<'_>, &str> {
         request.attributes.push_extra(name, value);
     }
     Ok(request)
+}
+
+/// Whether a request may wait for this limit although nobody knows how long.
+fn is_waited_for(scope: &Scope<'_>) -> bool {
+    scope.rule.unit == Unit::Concurrency && scope.rule.action == Action::Throttle
+}
+
+/// What a refused request may wait for: the slots of one rule, if nothing else was missing.
+fn line(decision: &Decision<'_>) -> Option<Line> {
+    let deciding = decision.deciding()?;
+    let mut refusing = decision.scopes().filter(|scope| scope.refuses());
+    let max_wait = Duration::from_nanos(deciding.rule.max_delay?);
+    (deciding.quota > 0 && refusing.all(is_waited_for))
+        .then(|| Line { lane: lane_of(decision, deciding), max_wait })
+}
+
+fn lane_of(decision: &Decision<'_>, scope: &Scope<'_>) -> String {
+    lane(&scope.rule.id, decision.key_values(scope))
 }
 
 /// The counter that a request waits for, by name. The key is hashed: an API key may be part of it.

@@ -11,7 +11,7 @@ use tollgate_core::Nanos;
 use tollgate_engine::{Decision, Reason, Scope};
 use tollgate_policy::Unit;
 
-use crate::decide::Refused;
+use crate::decide::{Line, Refused};
 use crate::headers::{HeaderFamilies, describe as describe_families};
 use crate::refusal::{JSON, json as response};
 
@@ -81,7 +81,11 @@ pub fn duration(length: Duration) -> String {
 }
 
 /// A refusal: 429, 403 for the deny list, 503 where the store is away.
-pub fn refusal(decision: &Decision<'_>, on: HeaderFamilies) -> Response<Bytes> {
+pub fn refusal(
+    decision: &Decision<'_>,
+    line: Option<Line>,
+    on: HeaderFamilies,
+) -> Response<Bytes> {
     let (status, code) = match decision.reason {
         Reason::DenyListed => (StatusCode::FORBIDDEN, "deny_listed"),
         Reason::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
@@ -109,7 +113,7 @@ pub fn refusal(decision: &Decision<'_>, on: HeaderFamilies) -> Response<Bytes> {
     }
     if let Some(scope) = decision.deciding() {
         let rule_id = scope.rule.id.clone();
-        response.extensions_mut().insert(Refused { rule_id });
+        response.extensions_mut().insert(Refused { rule_id, line });
     }
     response
 }

@@ -5,7 +5,7 @@
 //! 2 model      which it is, who serves it, under what name                         models
 //! 3 estimate   prompt and longest answer, in tokens                                ask, text, expect
 //! 4 decision   requests, tokens and slots in one step, on the estimate             tollgate-tower
-//! 5 turn       a place among those that the pool serves at once                    serve
+//! 5 turn       a place among those that the pool serves at once                    turn, lanes, crate::fair
 //! 6 forward    the client's bytes, changed only where they must be                 serve, crate::forward
 //! 7 meter      what comes back is counted as it passes; what was used is settled   meter, sse, usage, scan
 //! ```
@@ -13,6 +13,7 @@
 mod ask;
 mod expect;
 mod json;
+mod lanes;
 mod meter;
 mod models;
 pub mod options;
@@ -20,6 +21,7 @@ mod scan;
 mod serve;
 mod sse;
 mod text;
+pub(crate) mod turn;
 mod usage;
 
 use std::collections::BTreeMap;
@@ -30,6 +32,7 @@ pub use text::{Tariff, Tokenizer};
 pub(crate) use meter::Meter;
 
 use expect::Expectations;
+use lanes::Lanes;
 use models::Models;
 use options::AiOptions;
 
@@ -39,11 +42,13 @@ pub(crate) struct Ai {
     pub(crate) options: AiOptions,
     models: Models,
     expectations: Arc<Expectations>,
+    lanes: Arc<Lanes>,
 }
 
 impl Ai {
     pub(crate) fn new(options: AiOptions, pools: &BTreeMap<&str, usize>) -> Result<Self, String> {
         let models = Models::new(&options, pools)?;
-        Ok(Self { options, models, expectations: Arc::default() })
+        let lanes = Arc::new(Lanes::new(options.max_waiting));
+        Ok(Self { options, models, expectations: Arc::default(), lanes })
     }
 }

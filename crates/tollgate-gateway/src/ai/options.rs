@@ -1,5 +1,9 @@
 //! How models are served: plain values, checked by [`crate::Gateway::new`].
 
+use std::collections::BTreeMap;
+
+use tollgate_tower::Identity;
+
 use super::models::Models;
 use super::text::{Tariff, Tokenizer};
 
@@ -31,6 +35,10 @@ pub struct AiOptions {
     pub lists_models: bool,
     /// What becomes of a stream that brings more than was reserved for it.
     pub overrun: Overrun,
+    /// Who gets how much of what is scarce.
+    pub weights: Weights,
+    /// The most requests that wait for slots of one rule.
+    pub max_waiting: usize,
 }
 
 impl Default for AiOptions {
@@ -44,6 +52,8 @@ impl Default for AiOptions {
             forwards_unknown: false,
             lists_models: false,
             overrun: Overrun::default(),
+            weights: Weights::default(),
+            max_waiting: 1_000,
         }
     }
 }
@@ -73,6 +83,27 @@ impl Overrun {
     /// The name in the configuration.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(_, overrun)| *overrun == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// How much a caller gets beside others that wait with it; 1 where nothing is said.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Weights {
+    /// By tenant.
+    pub tenants: BTreeMap<String, u32>,
+    /// By plan, where the tenant has none of its own.
+    pub tiers: BTreeMap<String, u32>,
+}
+
+impl Weights {
+    /// Who shares as one, and how much that gets: a tenant, else a key, a user, an address.
+    pub(crate) fn of<'i>(&self, identity: &'i Identity) -> (&'i str, u32) {
+        let known =
+            [&identity.tenant_id, &identity.api_key, &identity.user_id, &identity.ip];
+        let who = known.into_iter().find_map(Option::as_deref).unwrap_or_default();
+        let own = identity.tenant_id.as_ref().and_then(|tenant| self.tenants.get(tenant));
+        let plan = || identity.tier.as_ref().and_then(|tier| self.tiers.get(tier));
+        (who, own.or_else(plan).copied().unwrap_or(1))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The road of a request for a model.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
@@ -8,13 +9,15 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tollgate_tower::openai::{error, kind_of, reshape};
-use tollgate_tower::{Asked, Bill, Decide, Dialect, Pass, Refused, Ruling};
+use tollgate_tower::{Asked, Bill, Decide, Dialect, Held, Identity, Pass, Refused, Ruling};
 
 use super::ask::{Ask, Call, Wrong};
 use super::meter::{Estimate, Meter};
 use super::models::Model;
 use super::text::TextSink;
+use super::turn;
 use crate::body::{GatewayBody, RequestBody};
+use crate::fair::Place;
 use crate::forward::Answered;
 use crate::gateway::ConnectionInfo;
 use crate::postpone::read_whole;
@@ -36,6 +39,9 @@ type Refusal = Box<Response<Bytes>>;
 /// A request for a model that was let pass.
 struct Admitted<'m> {
     model: &'m Model,
+    /// Its pool's place among pools, and its own place in the pool.
+    pool: usize,
+    place: Option<Place>,
     /// What rules know the model as.
     name: String,
     pass: Pass,
@@ -124,7 +130,7 @@ impl<D: Decide> Worker<D> {
         {
             asked.identity.extra.push((END_USER.to_owned(), user.clone().into_owned()));
         }
-        let admitted = self.admit(&ask, model, &mut asked, &parts.headers).await?;
+        let admitted = self.admit(&ask, model, &mut asked, &parts.headers, route).await?;
         let bytes = ask.rewritten(admitted.model.upstream_name.as_deref(), admitted.model.asks_usage);
         let body = bytes.map_or_else(|| body.clone(), Bytes::from);
         self.clean(&mut parts, connection);
@@ -148,6 +154,7 @@ impl<D: Decide> Worker<D> {
         first: &'m Model,
         asked: &mut Asked,
         headers: &HeaderMap,
+        route: &Route,
     ) -> Result<Admitted<'m>, Refusal> {
         let ai = &self.gateway.ai;
         let mut model = first;
@@ -161,23 +168,42 @@ impl<D: Decide> Worker<D> {
                 Some(ruling) => ruling,
                 None => Box::pin(decide.decide(asked, headers)).await,
             };
-            let refusal = match ruling {
+            let (refusal, leads_on) = match ruling {
                 Ruling::Pass(mut pass) => {
                     let charge = Charge(pass.bill.take());
-                    return Ok(Admitted { model, name, pass, charge, estimate });
+                    let pool = model.pool.unwrap_or(route.pool);
+                    match self.place(pool, model, &name, &asked.identity).await {
+                        Ok(place) => {
+                            return Ok(Admitted { model, pool, place, name, pass, charge, estimate });
+                        }
+                        Err(refusal) => (refusal, true),
+                    }
                 }
-                Ruling::Refuse(refusal) => reshape(refusal),
+                Ruling::Refuse(refusal) => leads_on(model, reshape(refusal)),
                 // Whoever asks a model waits for the answer: it is not sent later.
-                Ruling::Queue(postponed) => reshape(postponed.refusal),
+                Ruling::Queue(postponed) => leads_on(model, reshape(postponed.refusal)),
             };
-            let refused_by = refusal.extensions().get::<Refused>().map(|it| it.rule_id.as_str());
-            let leads_on = refused_by
-                .is_some_and(|rule| model.fallback_rules.iter().any(|listed| listed == rule));
             match ai.models.fallback(model) {
                 Some(next) if leads_on => model = next,
                 _ => return Err(Box::new(refusal)),
             }
         }
+    }
+
+    /// A place at a pool, where they are counted. A model that another can stand in for waits for none.
+    async fn place(
+        &self,
+        pool: usize,
+        model: &Model,
+        name: &str,
+        identity: &Identity,
+    ) -> Result<Option<Place>, Response<Bytes>> {
+        let Some(pool) = self.gateway.pools.get(pool) else { return Ok(None) };
+        let (Some(gate), Some(options)) = (&pool.gate, &pool.options.places) else { return Ok(None) };
+        let weights = &self.gateway.ai.options.weights;
+        let patience = if model.fallback.is_some() { Duration::ZERO } else { options.max_wait };
+        let entered = turn::enter(gate, options, weights, identity, patience).await;
+        entered.map(Some).map_err(|why| turn::busy(why, name))
     }
 
     fn estimate(&self, ask: &Ask<'_>, model: &Model) -> Estimate {
@@ -213,20 +239,19 @@ impl<D: Decide> Worker<D> {
         route: &Route,
         path: &str,
     ) -> Result<Response<GatewayBody>, Refusal> {
-        let Admitted { model, pass, mut charge, estimate, .. } = admitted;
+        let Admitted { pool: at, place, pass, mut charge, estimate, .. } = admitted;
         let Pass { wait, headers, held, .. } = pass;
-        let place = model.pool.unwrap_or(route.pool);
         if !wait.is_zero() {
             Box::pin(self.wait(wait, None)).await.map_err(|fault| shaped(fault, &headers))?;
         }
-        let outgoing = self.outgoing_to(route, place, path, request, None);
+        let outgoing = self.outgoing_to(route, at, path, request, None);
         let (pool, outgoing) = outgoing.map_err(|fault| shaped(fault, &headers))?;
         let ai = &self.gateway.ai;
         let expectations = ai.options.learns.then(|| Arc::clone(&ai.expectations));
         // From here on the upstream may do something for it: what it did is paid, also if the client leaves.
         let mut meter =
             Box::new(Meter::new(charge.0.take(), estimate, expectations, ai.options.overrun));
-        let answered = match self.forward_to(route, place, pool, outgoing).await {
+        let answered = match self.forward_to(route, at, pool, outgoing).await {
             Ok(answered) => answered,
             Err(fault) => {
                 if fault == Fault::NoUpstream {
@@ -238,10 +263,26 @@ impl<D: Decide> Worker<D> {
             }
         };
         let mut response = metered(answered, meter, route);
-        response.body_mut().hold(held);
+        response.body_mut().hold(both(held, place));
         response.headers_mut().extend(headers);
         Ok(response)
     }
+}
+
+/// What a request holds until its answer has ended.
+fn both(held: Option<Held>, place: Option<Place>) -> Option<Held> {
+    match place {
+        None => held,
+        Some(place) => Some(Held::new(move || drop((held, place)))),
+    }
+}
+
+/// A refusal, and whether the model's fallback is served in its place.
+fn leads_on(model: &Model, refusal: Response<Bytes>) -> (Response<Bytes>, bool) {
+    let rule = refusal.extensions().get::<Refused>().map(|it| it.rule_id.as_str());
+    let is_listed = |rule: &str| model.fallback_rules.iter().any(|listed| listed == rule);
+    let leads_on = rule.is_some_and(is_listed);
+    (refusal, leads_on)
 }
 
 /// The answer, measured on its way.

@@ -186,6 +186,39 @@ pub struct PoolConfig {
     /// A file with the API key that it is called with, in place of the client's.
     #[serde(default)]
     pub api_key_file: Option<PathBuf>,
+    /// How many requests of models it serves at once.
+    #[serde(default)]
+    pub max_concurrency: Option<usize>,
+    /// How many may wait for a place there, ...
+    #[serde(default = "one_thousand")]
+    pub max_waiting: usize,
+    /// ... and for how long.
+    #[serde(default = "half_a_minute")]
+    pub max_wait_ms: u64,
+    /// Places for kinds of clients.
+    #[serde(default)]
+    pub shares: Vec<ShareConfig>,
+}
+
+const fn one_thousand() -> usize {
+    1_000
+}
+
+const fn half_a_minute() -> u64 {
+    30_000
+}
+
+/// The places of one kind of clients.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShareConfig {
+    /// Who.
+    pub client_type: String,
+    /// Its part of all places.
+    pub percent: u32,
+    /// Whether it may have what others leave idle; only INTERNAL where nothing is said.
+    #[serde(default)]
+    pub may_borrow: Option<bool>,
 }
 
 /// One place of a service.

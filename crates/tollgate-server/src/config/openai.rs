@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use tollgate_gateway::ai::options::{AiOptions, ModelOptions, Overrun};
+use tollgate_gateway::ai::options::{AiOptions, ModelOptions, Overrun, Weights};
 use tollgate_gateway::ai::{Tariff, Tokenizer};
 
 use super::check::size;
@@ -29,6 +29,8 @@ pub struct OpenAiConfig {
     pub list_models: bool,
     /// What becomes of models that are not listed.
     pub unknown_models: UnknownModels,
+    /// Who gets how much of what is scarce.
+    pub weights: Weights,
     /// The models.
     pub models: Vec<ModelConfig>,
 }
@@ -108,6 +110,7 @@ impl OpenAiConfig {
             forwards_unknown: self.unknown_models == UnknownModels::Forward,
             lists_models: self.list_models,
             overrun: self.stream_overrun,
+            weights: self.weights.clone(),
         })
     }
 }
@@ -141,6 +144,11 @@ impl ModelConfig {
 pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> OpenAiConfig {
     let key = "gateway.openai.models";
     let origin = reader.origin(key);
+    let weights = |reader: &mut Reader, key: &str| {
+        let weights: BTreeMap<String, u32> =
+            reader.document(key, "a mapping of names to whole numbers").unwrap_or_default();
+        weights
+    };
     let config = OpenAiConfig {
         max_body_bytes: size(reader, "gateway.openai.max_body_bytes", 1_024, 256 << 20),
         tariff: Tariff {
@@ -154,6 +162,10 @@ pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> Open
         stream_overrun: reader.choice("gateway.openai.stream_overrun", Overrun::ALL),
         list_models: reader.boolean("gateway.openai.list_models"),
         unknown_models: reader.choice("gateway.openai.unknown_models", UnknownModels::ALL),
+        weights: Weights {
+            tenants: weights(reader, "gateway.openai.tenant_weights"),
+            tiers: weights(reader, "gateway.openai.tier_weights"),
+        },
         models: reader.document(key, "a list of models").unwrap_or_default(),
     };
     let checked = config.options().and_then(|options| options.check(pools.keys()));
@@ -176,6 +188,8 @@ pub(super) struct ShownOpenAi {
     stream_overrun: &'static str,
     list_models: bool,
     unknown_models: &'static str,
+    tenant_weights: Option<BTreeMap<String, u32>>,
+    tier_weights: Option<BTreeMap<String, u32>>,
     models: Option<Vec<ModelConfig>>,
 }
 
@@ -192,7 +206,13 @@ impl From<&OpenAiConfig> for ShownOpenAi {
             stream_overrun: config.stream_overrun.name(),
             list_models: config.list_models,
             unknown_models: config.unknown_models.name(),
+            tenant_weights: shown(&config.weights.tenants),
+            tier_weights: shown(&config.weights.tiers),
             models: (!config.models.is_empty()).then(|| config.models.clone()),
         }
     }
+}
+
+fn shown(weights: &BTreeMap<String, u32>) -> Option<BTreeMap<String, u32>> {
+    (!weights.is_empty()).then(|| weights.clone())
 }
