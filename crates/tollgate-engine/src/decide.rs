@@ -183,6 +183,26 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
+    /// Decides a request for good. What it holds is written down, unless another node has done both.
+    async fn decide_for_good<'r>(
+        &self,
+        rules: &'r ActiveRules,
+        request: &Request<'r>,
+        answered: Option<&Answer>,
+        decision: &mut Decision<'r>,
+    ) -> Result<(), EngineError> {
+        self.decide_into(rules, request, Mode::Charge, answered, decision).await?;
+        match answered {
+            Some(answer) => decision.reservation = answer.reservation,
+            None if request.reserve.is_some() || decision.slot.is_some() => {
+                // Few requests hold anything: what that needs is kept apart.
+                Box::pin(self.hold(request, decision)).await?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
     /// [`Engine::decide`], or, if the request carries an id that was answered before, that answer. A
     /// decision is large, so it is shown where it is rather than handed out.
     pub async fn decide_once<'r, T>(
@@ -193,7 +213,7 @@ impl<S: Store> Engine<S> {
     ) -> Result<T, EngineError> {
         let Some(id) = request.request_id else {
             let mut decision = Decision::pending(rules.version);
-            self.decide_into(rules, request, Mode::Charge, None, &mut decision).await?;
+            self.decide_for_good(rules, request, None, &mut decision).await?;
             self.tell(request, &decision);
             return Ok(show(&decision));
         };
@@ -217,8 +237,7 @@ impl<S: Store> Engine<S> {
             None => {}
         }
         let (is_claimed, answer) = self.claim(&place, request).await?;
-        let charged =
-            self.decide_into(rules, request, Mode::Charge, answer.as_ref(), &mut decision).await;
+        let charged = self.decide_for_good(rules, request, answer.as_ref(), &mut decision).await;
         if is_claimed {
             let allowed = charged.is_ok() && decision.is_allowed();
             let made = allowed.then(|| Answer::of(&decision).encode());
@@ -342,6 +361,12 @@ impl<S: Store> Engine<S> {
             }
             at += length;
             self.relax(&mut one.decision);
+            if one.decision.slot.is_some()
+                && let Err(error) = self.hold(request, &mut one.decision).await
+            {
+                show(Err(error));
+                continue;
+            }
             self.tell(request, &one.decision);
             show(Ok(&one.decision));
         }

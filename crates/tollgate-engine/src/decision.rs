@@ -7,6 +7,7 @@ use tollgate_core::{Examination, Limit, Nanos, Outcome, SlotId};
 use tollgate_policy::{Action, Applied, KeyPart, Known, Resolution, Rule, RuleLimit};
 use tollgate_store::{Degraded, Fallback, Role};
 
+use crate::reservations::Reservation;
 use crate::verdict::{Reason, Verdict};
 
 /// One limit of one applying rule, as it is after the decision.
@@ -97,6 +98,8 @@ pub struct Decision<'r> {
     pub is_shadow: bool,
     /// The slot that was taken, where a concurrency rule applies and the request passed.
     pub slot: Option<SlotId>,
+    /// The reservation that was made, where one was asked for and the request passed.
+    pub reservation: Option<Reservation>,
     /// The version of the rule set that decided.
     pub rules_version: u64,
     pub(crate) resolution: Resolution<'r, 'r>,
@@ -121,6 +124,7 @@ impl<'r> Decision<'r> {
             degraded: None,
             is_shadow: false,
             slot: None,
+            reservation: None,
             rules_version,
             resolution: Resolution::default(),
             scopes: Scopes::new(),
@@ -133,6 +137,12 @@ impl<'r> Decision<'r> {
     /// Whether the request goes on.
     pub const fn is_allowed(&self) -> bool {
         matches!(self.verdict, Verdict::Allowed | Verdict::Throttled)
+    }
+
+    /// What callers name the reservation or the slot by that this request holds.
+    pub fn reservation_id(&self) -> Option<u128> {
+        let slot = self.slot.map(|slot| slot.0);
+        self.reservation.map(|reservation| reservation.id).or(slot)
     }
 
     /// Every enforced limit, one entry each.

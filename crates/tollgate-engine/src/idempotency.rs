@@ -35,6 +35,7 @@ pub(crate) struct Remembered {
     is_shadow: bool,
     degraded: Option<tollgate_store::Degraded>,
     slot: Option<tollgate_core::SlotId>,
+    reservation: Option<crate::reservations::Reservation>,
     scopes: Vec<KeptScope>,
     deciding: Option<u32>,
 }
@@ -74,6 +75,7 @@ impl Remembered {
             is_shadow: decision.is_shadow,
             degraded: decision.degraded,
             slot: decision.slot,
+            reservation: decision.reservation,
             scopes: decision.scopes.iter().map(kept).collect(),
             deciding: decision.deciding,
         }
@@ -104,6 +106,7 @@ impl Remembered {
         decision.is_shadow = self.is_shadow;
         decision.degraded = self.degraded;
         decision.slot = self.slot;
+        decision.reservation = self.reservation;
         decision.scopes = scopes;
         decision.deciding = self.deciding;
         decision
@@ -243,6 +246,10 @@ fn content(request: &Request<'_>) -> u128 {
     }
     for figure in [request.cost, request.tokens] {
         hash.update(&figure.unwrap_or(u64::MAX).to_le_bytes());
+    }
+    // Nodes that know of no reservations must find the same in what is none.
+    if let Some(ttl) = request.reserve {
+        hash.update(&ttl.to_le_bytes());
     }
     hash.digest128()
 }

@@ -8,11 +8,13 @@ mod answer;
 mod clock;
 mod decide;
 mod decision;
+mod encode;
 mod idempotency;
 mod lines;
 mod observer;
 mod receipts;
 mod request;
+mod reservations;
 mod reset;
 mod together;
 mod verdict;
@@ -28,8 +30,12 @@ pub use clock::{Clock, ManualClock, SharedClock, SystemClock};
 pub use decision::{Decision, Scope, Warning};
 pub use idempotency::REMEMBERED_FOR;
 pub use observer::{Observer, TRACE_TARGET};
-pub use receipts::Receipts;
+pub use receipts::{Actual, Receipts, Settled};
 pub use request::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Request, RequestError, Validated};
+pub use reservations::{
+    DEFAULT_RESERVATION_TTL, ENDING_KNOWN, Ending, MAX_RESERVATION_TTL, Renewed, Reservation,
+    ReservationCounts, ReservationFigures, new_reservation_id,
+};
 pub use together::{Hits, LimitOverride, OVERRIDE_WINDOWS, Part, Together};
 pub use verdict::{Reason, Verdict};
 
@@ -84,6 +90,24 @@ pub enum EngineError {
     /// Another node answered this request id in a way that this one does not know.
     #[error("this requestId was answered by a node of another version")]
     RequestIdUnreadable,
+    /// There is no such reservation, or none any more.
+    #[error(
+        "there is no such reservation: it has expired and stays as estimated, or never was; settle \
+         or renew before expiresAt"
+    )]
+    ReservationUnknown,
+    /// It ended in another way before.
+    #[error("this reservation was {} before", .0.name())]
+    ReservationEnded(Ending),
+    /// There is no room for another.
+    #[error(
+        "too many reservations are open, and nothing was charged; settle or release those that are \
+         done, or raise reservations.max"
+    )]
+    ReservationsFull,
+    /// A node of another version made it.
+    #[error("this reservation was made by a node of another version")]
+    ReservationUnreadable,
 }
 
 /// The rule set in force.
@@ -102,6 +126,9 @@ pub struct Engine<S> {
     enforcement: AtomicU8,
     remembered: idempotency::Memory,
     observer: Option<Arc<dyn Observer>>,
+    reserved: ReservationFigures,
+    /// Names this process: what it counts alone no other can give back.
+    instance: u64,
 }
 
 impl<S: Store> Engine<S> {
@@ -114,6 +141,8 @@ impl<S: Store> Engine<S> {
             enforcement: AtomicU8::new(Enforcement::On as u8),
             remembered: idempotency::Memory::default(),
             observer: None,
+            reserved: ReservationFigures::default(),
+            instance: new_reservation_id() as u64,
         }
     }
 

@@ -110,6 +110,7 @@ impl<'a> Stores<'a> {
             store: u8::try_from(store).unwrap_or(0),
             partition: rule.key_places.partition,
             secret_parts: rule.key_places.secrets_of(key),
+            concealed_parts: 0,
             consistency: match rule.consistency {
                 Consistency::Strict => tollgate_store::Consistency::Strict,
                 Consistency::Leased { max_overshoot_ppm } => {

@@ -1,27 +1,118 @@
-//! What a decision charged, kept beyond the rules it was made by, so that it can be given back.
+//! What a decision charged, kept beyond the rules it was made by, so that it can be given back, or
+//! settled when the true cost is known.
 
-use tollgate_core::{Limit, Nanos, Receipt, SlotId};
-use tollgate_store::{Counter, GiveBack, Home, Store};
+use smallvec::SmallVec;
+use tollgate_core::{Limit, Nanos, Receipt, SECOND, SlotId};
+use tollgate_policy::Unit;
+use tollgate_store::{
+    Adjustment, Applied, Change, Consistency, Counter, GiveBack, Home, Settlement, Store,
+};
 
 use crate::decision::{Decision, applied};
 use crate::lines::Stores;
 use crate::{Engine, EngineError, Request};
 
-/// What one decision charged. Good for one give-back.
+/// For how long a settlement is remembered beside the counters it changed: as long as anybody may
+/// repeat it, and somewhat longer.
+pub(crate) const SETTLEMENT_REMEMBERED: Nanos = crate::reservations::ENDING_KNOWN + 60 * SECOND;
+
+/// What one decision charged. Good for one give-back, or for one settlement under one id.
 #[derive(Debug, Clone, Default)]
 pub struct Receipts {
-    parts: Vec<Part>,
+    pub(crate) parts: Vec<Part>,
+    /// A fallback of this node decided: nobody else can give it back.
+    pub(crate) is_here: bool,
 }
 
+/// One charge.
 #[derive(Debug, Clone)]
-struct Part {
-    rule_id: String,
-    tag: Box<str>,
-    salt: u128,
-    key: Vec<String>,
-    home: Home,
-    limit: Limit,
-    receipt: Receipt,
+pub(crate) struct Part {
+    pub(crate) unit: Unit,
+    pub(crate) rule_id: String,
+    pub(crate) tag: Box<str>,
+    pub(crate) salt: u128,
+    pub(crate) key: Vec<String>,
+    pub(crate) home: Home,
+    pub(crate) limit: Limit,
+    pub(crate) receipt: Receipt,
+    /// It is counted by another node alone, and stays as it is.
+    pub(crate) is_elsewhere: bool,
+}
+
+/// The truth about a request whose cost was estimated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Actual {
+    /// What it cost on rules of unit tokens; as estimated if absent.
+    pub tokens: Option<u64>,
+    /// What it cost on rules of unit cost; as estimated if absent.
+    pub cost: Option<u64>,
+}
+
+/// What a settlement changed, told for the request: every limit of a unit was changed by that much, or
+/// by less where less was charged to it. Nothing is told of a unit that no limit was charged in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Settled {
+    /// Tokens that were reserved and not used.
+    pub refunded_tokens: u64,
+    /// Tokens that were used beyond what was reserved.
+    pub extra_tokens: u64,
+    /// Cost that was reserved and not used.
+    pub refunded_cost: u64,
+    /// Cost that was used beyond what was reserved.
+    pub extra_cost: u64,
+}
+
+impl Part {
+    /// What was charged.
+    const fn cost(&self) -> u64 {
+        match self.receipt {
+            Receipt::Window { cost, .. }
+            | Receipt::Log { cost, .. }
+            | Receipt::Bucket { cost, .. } => cost,
+            Receipt::Nothing | Receipt::Slot(_) => 0,
+        }
+    }
+
+    /// What becomes of the charge when the truth is known.
+    fn change(&self, actual: &Actual) -> Change {
+        if self.is_elsewhere {
+            return Change::Keep;
+        }
+        if let Receipt::Slot(_) = self.receipt {
+            return Change::GiveBack(self.receipt);
+        }
+        let truth = match self.unit {
+            Unit::Tokens => actual.tokens,
+            Unit::Cost => actual.cost,
+            Unit::Requests | Unit::Concurrency => None,
+        };
+        let charged = self.cost();
+        match truth {
+            Some(truth) if truth < charged => {
+                // The last of it goes back: what was used came first.
+                Change::GiveBack(self.limit.part_of(&self.receipt, charged - truth, 0))
+            }
+            Some(truth) if truth > charged => Change::Owe(truth - charged),
+            _ => Change::Keep,
+        }
+    }
+
+    const fn undone(&self) -> Change {
+        if self.is_elsewhere { Change::Keep } else { Change::GiveBack(self.receipt) }
+    }
+
+    fn parts(&self) -> SmallVec<[&str; 8]> {
+        self.key.iter().map(String::as_str).collect()
+    }
+
+    fn counter<'a>(&'a self, key: &'a [&'a str]) -> Counter<'a> {
+        let Self { rule_id, tag, salt, home, .. } = self;
+        Counter { rule_id, tag, salt: *salt, key, home: *home }
+    }
+
+    pub(crate) fn is_local(&self) -> bool {
+        self.home.consistency == Consistency::Local
+    }
 }
 
 impl Receipts {
@@ -57,6 +148,38 @@ impl Receipts {
             _ => None,
         })
     }
+
+    /// The tokens that were charged: the most of what any limit of that unit was charged.
+    pub fn tokens(&self) -> u64 {
+        self.charged(Unit::Tokens).unwrap_or(0)
+    }
+
+    /// The cost that was charged, in the same way.
+    pub fn cost(&self) -> u64 {
+        self.charged(Unit::Cost).unwrap_or(0)
+    }
+
+    fn charged(&self, unit: Unit) -> Option<u64> {
+        self.parts.iter().filter(|part| part.unit == unit).map(Part::cost).max()
+    }
+
+    /// What settling it with this truth comes to.
+    pub fn settled(&self, actual: &Actual) -> Settled {
+        let of = |unit, truth: Option<u64>| match (self.charged(unit), truth) {
+            (Some(charged), Some(truth)) => {
+                (charged.saturating_sub(truth), truth.saturating_sub(charged))
+            }
+            _ => (0, 0),
+        };
+        let (refunded_tokens, extra_tokens) = of(Unit::Tokens, actual.tokens);
+        let (refunded_cost, extra_cost) = of(Unit::Cost, actual.cost);
+        Settled { refunded_tokens, extra_tokens, refunded_cost, extra_cost }
+    }
+
+    /// What releasing it comes to.
+    pub fn released(&self) -> Settled {
+        self.settled(&Actual { tokens: Some(0), cost: Some(0) })
+    }
 }
 
 impl<S: Store> Engine<S> {
@@ -67,6 +190,7 @@ impl<S: Store> Engine<S> {
         let part = |scope: &crate::Scope<'_>| {
             let one = applied(&decision.resolution, scope.applied())?;
             Some(Part {
+                unit: scope.rule.unit,
                 rule_id: scope.rule.id.clone(),
                 tag: scope.limit.tag.as_str().into(),
                 salt: scope.limit.salt,
@@ -74,9 +198,13 @@ impl<S: Store> Engine<S> {
                 home: stores.home(scope.rule, &one.key),
                 limit: scope.exact.clone(),
                 receipt: scope.outcome.receipt,
+                is_elsewhere: false,
             })
         };
-        Receipts { parts: decision.scopes.iter().filter(charged).filter_map(part).collect() }
+        Receipts {
+            parts: decision.scopes.iter().filter(charged).filter_map(part).collect(),
+            is_here: decision.degraded.is_some(),
+        }
     }
 
     /// Gives back what was charged.
@@ -84,23 +212,13 @@ impl<S: Store> Engine<S> {
         if receipts.is_empty() {
             return Ok(());
         }
-        let keys: Vec<Vec<&str>> = receipts
-            .parts
-            .iter()
-            .map(|part| part.key.iter().map(String::as_str).collect())
-            .collect();
+        let keys: Vec<_> = receipts.parts.iter().map(Part::parts).collect();
         let returns: Vec<GiveBack<'_>> = receipts
             .parts
             .iter()
             .zip(&keys)
             .map(|(part, key)| GiveBack {
-                counter: Counter {
-                    rule_id: &part.rule_id,
-                    tag: &part.tag,
-                    salt: part.salt,
-                    key,
-                    home: part.home,
-                },
+                counter: part.counter(key),
                 limit: &part.limit,
                 receipt: part.receipt,
             })
@@ -112,18 +230,65 @@ impl<S: Store> Engine<S> {
     /// Holds the slots among it for another lifetime. False if one is no longer held.
     pub async fn renew(&self, receipts: &Receipts) -> Result<bool, EngineError> {
         let mut held = true;
-        for part in &receipts.parts {
+        for part in receipts.parts.iter().filter(|part| !part.is_elsewhere) {
             let Receipt::Slot(slot) = part.receipt else { continue };
-            let key: Vec<&str> = part.key.iter().map(String::as_str).collect();
-            let counter = Counter {
-                rule_id: &part.rule_id,
-                tag: &part.tag,
-                salt: part.salt,
-                key: &key,
-                home: part.home,
-            };
+            let key = part.parts();
+            let counter = part.counter(&key);
             held &= self.store.renew(&counter, &part.limit, slot, self.clock().now()).await?;
         }
         Ok(held)
+    }
+
+    /// Sets what was charged by estimate to the truth: a difference is given back to the window it was
+    /// charged in, or charged to the present one, above the limit if need be. Charges of unit requests
+    /// stay; slots are given back.
+    ///
+    /// Once under an id: repeated, by this node or another, also after a crash in the middle, it changes
+    /// nothing twice. Whoever repeats it brings the same receipts and the same truth, within two minutes.
+    /// An id is good for either a settlement or a release, whichever comes first.
+    pub async fn settle(
+        &self,
+        id: u128,
+        receipts: &Receipts,
+        actual: Actual,
+    ) -> Result<Settled, EngineError> {
+        let applied = self.adjust(id, receipts, |part| part.change(&actual)).await?;
+        let settled = receipts.settled(&actual);
+        if applied != Applied::Before {
+            self.reserved.settled(&settled);
+        }
+        Ok(settled)
+    }
+
+    /// Gives all of it back, requests too; once under an id, as [`Engine::settle`].
+    pub async fn release(&self, id: u128, receipts: &Receipts) -> Result<Settled, EngineError> {
+        let applied = self.adjust(id, receipts, Part::undone).await?;
+        let released = receipts.released();
+        if applied != Applied::Before {
+            self.reserved.released(&released);
+        }
+        Ok(released)
+    }
+
+    async fn adjust(
+        &self,
+        id: u128,
+        receipts: &Receipts,
+        change: impl Fn(&Part) -> Change,
+    ) -> Result<Applied, EngineError> {
+        let keys: Vec<_> = receipts.parts.iter().map(Part::parts).collect();
+        let adjustments: Vec<Adjustment<'_>> = receipts
+            .parts
+            .iter()
+            .zip(&keys)
+            .map(|(part, key)| Adjustment {
+                counter: part.counter(key),
+                limit: &part.limit,
+                change: change(part),
+            })
+            .collect();
+        let settlement =
+            Settlement { id, remember: SETTLEMENT_REMEMBERED, adjustments: &adjustments };
+        Ok(self.store.settle(&settlement, self.clock().now()).await?)
     }
 }

@@ -1,5 +1,6 @@
 //! What is asked of the engine, and its bounds.
 
+use tollgate_core::Nanos;
 use tollgate_policy::Attributes;
 
 /// The longest value of one attribute.
@@ -23,6 +24,8 @@ pub struct Request<'a> {
     pub tokens: Option<u64>,
     /// Makes the call idempotent.
     pub request_id: Option<&'a str>,
+    /// The call is a reservation, to be settled within so long: what it costs is an estimate.
+    pub reserve: Option<Nanos>,
     /// Who makes the call, if authenticated: request ids of different callers do not meet.
     pub caller: &'a str,
 }

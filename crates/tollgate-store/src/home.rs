@@ -36,6 +36,8 @@ pub struct Home {
     pub partition: Option<u8>,
     /// A bit for every part of the key that is a secret and is kept as a keyed hash only.
     pub secret_parts: u32,
+    /// A bit for every secret part that is given as that hash already.
+    pub concealed_parts: u32,
     /// How closely nodes agree.
     pub consistency: Consistency,
     /// What happens when the store does not answer.

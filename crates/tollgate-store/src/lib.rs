@@ -10,15 +10,18 @@ mod home;
 #[cfg(feature = "redis")]
 pub mod leased;
 pub mod memory;
+mod once;
 mod outcome;
 #[cfg(feature = "redis")]
 pub mod placed;
+mod record;
 #[cfg(feature = "redis")]
 pub mod redis;
 #[cfg(feature = "redis")]
 pub mod resilient;
 #[cfg(feature = "redis")]
 mod secret;
+mod settle;
 mod shared;
 
 use std::future::Future;
@@ -29,8 +32,10 @@ use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SlotId};
 pub use home::{Consistency, Home, OnFailure};
 pub use memory::MemoryStore;
 pub use outcome::{Claim, Decided, Degraded, Failure, Fallback, StoreError};
+pub use record::{MAX_RECORD_BYTES, RecordAnswer, RecordAsk};
 #[cfg(feature = "redis")]
 pub use secret::api_key_id;
+pub use settle::{Adjustment, Applied, Change, Settlement};
 pub use shared::{LeaseAsk, LeaseGrant, Membership, SharedStore};
 
 /// Which counter: one limit of one rule for one combination of key values.
@@ -181,6 +186,28 @@ pub trait Store: Send + Sync {
         slot: SlotId,
         now: Nanos,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Makes the changes of a settlement, once under its id. What is given back is undone as by
+    /// [`Store::give_back`].
+    fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> impl Future<Output = Result<Applied, StoreError>> + Send;
+
+    /// Keeps, ends or renews the record of a reservation.
+    fn record(
+        &self,
+        id: u128,
+        ask: &RecordAsk<'_>,
+        now: Nanos,
+    ) -> impl Future<Output = Result<RecordAnswer, StoreError>> + Send;
+
+    /// How a secret part of a counter's key is told where other nodes read it; `None`: what is told
+    /// there does not leave this process.
+    fn conceal(&self, _home: &Home, _secret: &str) -> Option<String> {
+        None
+    }
 
     /// The names of the shared stores that rules can choose from; none: everything is kept here.
     fn names(&self) -> &[String] {

@@ -10,8 +10,9 @@ use smallvec::SmallVec;
 use tollgate_core::{Limit, Nanos, Outcome, Receipt, SlotId};
 
 use crate::{
-    Charge, Claim, Consistency, Counter, Decided, Degraded, Fallback, GiveBack, Home, Membership,
-    MemoryStore, Mode, Outcomes, Request, Store, StoreError, passes,
+    Adjustment, Applied, Charge, Claim, Consistency, Counter, Decided, Degraded, Fallback,
+    GiveBack, Home, Membership, MemoryStore, Mode, Outcomes, RecordAnswer, RecordAsk, Request,
+    Settlement, Store, StoreError, passes,
 };
 
 /// A shared store that knows how many nodes share it.
@@ -247,6 +248,50 @@ impl<S: Member> Placed<S> {
         Ok(())
     }
 
+    /// The part of a settlement that is about this node's memory: charged on its share of the limits.
+    fn settle_here(&self, settlement: &Settlement<'_>, now: Nanos) -> Applied {
+        let of = |adjustment: &Adjustment<'_>| {
+            let Membership { nodes, rank } = self.membership(&adjustment.counter.home);
+            adjustment.limit.share(rank, nodes)
+        };
+        let limits: SmallVec<[Limit; 4]> = settlement.adjustments.iter().map(of).collect();
+        let adjustments: SmallVec<[Adjustment<'_>; 4]> = settlement
+            .adjustments
+            .iter()
+            .zip(&limits)
+            .map(|(adjustment, limit)| Adjustment { limit, ..*adjustment })
+            .collect();
+        self.memory.settle_now(&Settlement { adjustments: &adjustments, ..*settlement }, now)
+    }
+
+    /// Settles where the charges are, everywhere at the same time.
+    async fn settle_spread(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> Result<Applied, StoreError> {
+        let of = |part: Part| {
+            let own = settlement.adjustments.iter();
+            own.filter(|adjustment| self.part_of(&adjustment.counter.home) == part)
+                .copied()
+                .collect::<SmallVec<[Adjustment<'_>; 8]>>()
+        };
+        let here = of(Part::Memory);
+        let mut applied = Applied::Before;
+        if !here.is_empty() {
+            applied = self.settle_here(&Settlement { adjustments: &here, ..*settlement }, now);
+        }
+        let parts = self.shared.iter().enumerate().map(|(index, store)| async move {
+            let adjustments = of(Part::Shared(index));
+            if adjustments.is_empty() {
+                return Ok(Applied::Before);
+            }
+            store.settle(&Settlement { adjustments: &adjustments, ..*settlement }, now).await
+        });
+        let shared = join_all(parts).await;
+        Ok(applied.and(Applied::of_all(shared)?))
+    }
+
     async fn on_home<T>(
         &self,
         home: &Home,
@@ -376,6 +421,34 @@ impl<S: Member> Store for Placed<S> {
             async |shared| shared.release(counter, slot, now).await,
         )
         .await
+    }
+
+    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+        if self.shared.is_empty() {
+            return Ok(self.memory.settle_now(settlement, now));
+        }
+        Box::pin(self.settle_spread(settlement, now)).await
+    }
+
+    /// What concerns this node alone is kept here, the rest where all nodes find it.
+    async fn record(
+        &self,
+        id: u128,
+        ask: &RecordAsk<'_>,
+        now: Nanos,
+    ) -> Result<RecordAnswer, StoreError> {
+        let is_here = match ask {
+            RecordAsk::Keep { is_here, .. } => *is_here,
+            _ => self.memory.has_record(id),
+        };
+        match self.shared.first() {
+            Some(store) if !is_here => store.record(id, ask, now).await,
+            _ => Ok(self.memory.record_now(id, ask, now)),
+        }
+    }
+
+    fn conceal(&self, home: &Home, secret: &str) -> Option<String> {
+        self.shared.get(usize::from(home.store))?.conceal(home, secret)
     }
 
     fn names(&self) -> &[String] {

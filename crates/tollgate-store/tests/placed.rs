@@ -9,8 +9,8 @@ use tollgate_core::{Algorithm, Ask, Limit, LimitSpec, Nanos, SECOND, SlotId, Win
 use tollgate_store::conformance::Harness;
 use tollgate_store::placed::{Member, Placed};
 use tollgate_store::{
-    Charge, Consistency, Counter, Decided, GiveBack, Home, Membership, MemoryStore, Mode, Outcomes,
-    Request, Role, Store, StoreError, passes,
+    Applied, Charge, Consistency, Counter, Decided, GiveBack, Home, Membership, MemoryStore, Mode,
+    Outcomes, RecordAnswer, RecordAsk, Request, Role, Settlement, Store, StoreError, passes,
 };
 
 /// A store of its own that three nodes share, whose clock is ahead of ours.
@@ -52,6 +52,19 @@ impl Store for Elsewhere {
         now: Nanos,
     ) -> Result<bool, StoreError> {
         self.0.release(counter, slot, now + self.1).await
+    }
+
+    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+        self.0.settle(settlement, now + self.1).await
+    }
+
+    async fn record(
+        &self,
+        id: u128,
+        ask: &RecordAsk<'_>,
+        now: Nanos,
+    ) -> Result<RecordAnswer, StoreError> {
+        self.0.record(id, ask, now + self.1).await
     }
 }
 

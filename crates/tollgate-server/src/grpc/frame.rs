@@ -147,6 +147,11 @@ pub(crate) fn status(error: ApiError) -> Status {
         ApiError::Engine(EngineError::RequestIdInUse | EngineError::RequestIdUnreadable) => {
             Code::Aborted
         }
+        ApiError::Engine(EngineError::ReservationUnknown) => Code::NotFound,
+        ApiError::Engine(EngineError::ReservationEnded(_) | EngineError::ReservationUnreadable) => {
+            Code::FailedPrecondition
+        }
+        ApiError::Engine(EngineError::ReservationsFull) => Code::ResourceExhausted,
         ApiError::Internal => Code::Internal,
     };
     let detail = error.body().1.error;

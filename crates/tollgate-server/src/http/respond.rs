@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 use serde::Serialize;
-use tollgate_engine::EngineError;
+use tollgate_engine::{Ending, EngineError};
 
 use super::wire::{ErrorBody, ErrorDetail};
 
@@ -98,6 +98,30 @@ impl ApiError {
                 error.to_string(),
                 Some("requestId".to_owned()),
             ),
+            Self::Engine(error @ EngineError::ReservationUnknown) => (
+                StatusCode::NOT_FOUND,
+                "RESERVATION_NOT_FOUND",
+                error.to_string(),
+                Some("reservationId".to_owned()),
+            ),
+            Self::Engine(error @ EngineError::ReservationEnded(ending)) => (
+                StatusCode::CONFLICT,
+                match ending {
+                    Ending::Settled => "RESERVATION_SETTLED",
+                    Ending::Released => "RESERVATION_RELEASED",
+                },
+                error.to_string(),
+                Some("reservationId".to_owned()),
+            ),
+            Self::Engine(error @ EngineError::ReservationUnreadable) => (
+                StatusCode::CONFLICT,
+                "RESERVATION_UNREADABLE",
+                error.to_string(),
+                Some("reservationId".to_owned()),
+            ),
+            Self::Engine(error @ EngineError::ReservationsFull) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "RESERVATIONS_FULL", error.to_string(), None)
+            }
             Self::Engine(error @ EngineError::Store(_)) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE", error.to_string(), None)
             }
@@ -113,9 +137,9 @@ impl ApiError {
         let extra = match &self {
             Self::MethodNotAllowed(allowed) => Some((http::header::ALLOW, *allowed)),
             Self::Unauthorized => Some((http::header::WWW_AUTHENTICATE, "Bearer")),
-            Self::Engine(EngineError::Store(_) | EngineError::RequestIdInUse) => {
-                Some((http::header::RETRY_AFTER, "1"))
-            }
+            Self::Engine(
+                EngineError::Store(_) | EngineError::RequestIdInUse | EngineError::ReservationsFull,
+            ) => Some((http::header::RETRY_AFTER, "1")),
             // The rest of an unread body is not waited for.
             Self::TooLarge { .. } | Self::Slow => Some((http::header::CONNECTION, "close")),
             _ => None,

@@ -11,7 +11,8 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::Harness;
 use crate::{
-    Charge, Counter, Decided as Answer, GiveBack, Home, Mode, Outcomes, Request, Role, Store,
+    Adjustment, Applied, Change, Charge, Counter, Decided as Answer, GiveBack, Home, Mode,
+    Outcomes, Request, Role, Settlement, Store,
 };
 
 /// Nothing expires within it while a case runs, and no token comes back.
@@ -177,6 +178,25 @@ impl Meter {
         let renewed = harness.store().renew(&counter, &self.limit, slot, now).await;
         renewed.expect("the store answers")
     }
+}
+
+/// Settles charges under an id, without telling the models.
+pub(super) async fn settle(
+    harness: &impl Harness,
+    id: u128,
+    changes: &[(&Meter, Change)],
+) -> Applied {
+    let keys: Vec<Vec<&str>> = changes.iter().map(|(meter, _)| meter.key()).collect();
+    let adjustments: Vec<Adjustment<'_>> = (changes.iter().zip(&keys))
+        .map(|((meter, change), key)| Adjustment {
+            counter: meter.counter(key),
+            limit: &meter.limit,
+            change: *change,
+        })
+        .collect();
+    let settlement = Settlement { id, remember: 60 * SECOND, adjustments: &adjustments };
+    let now = harness.now().await;
+    harness.store().settle(&settlement, now).await.expect("the store answers")
 }
 
 /// A decision as the store answered it.

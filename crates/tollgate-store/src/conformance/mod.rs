@@ -18,6 +18,8 @@ mod concurrent;
 mod give_back;
 mod keys;
 mod meter;
+mod records;
+mod settle;
 mod slots;
 mod together;
 
@@ -31,6 +33,8 @@ pub use algorithms::*;
 pub use concurrent::*;
 pub use give_back::*;
 pub use keys::*;
+pub use records::*;
+pub use settle::*;
 pub use slots::*;
 pub use together::*;
 
@@ -104,6 +108,13 @@ macro_rules! conformance_cases {
             give_back_at_once_restores,
             give_back_of_one_among_others,
             give_back_later_mints_nothing,
+            settling_gives_back_the_difference,
+            settling_charges_the_difference_above_the_limit,
+            settling_is_done_once_by_many_at_the_same_time,
+            settling_changes_many_counters_at_once,
+            settling_later_mints_nothing,
+            a_reservation_ends_one_way,
+            a_reservation_is_over_when_its_time_is,
             slots_are_held_and_released,
             slots_expire_unless_renewed,
             a_slot_held_twice_is_one,

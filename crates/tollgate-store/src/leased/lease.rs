@@ -354,6 +354,11 @@ impl Lease {
         self.seen = Status::default();
     }
 
+    /// There may be room again.
+    pub(super) const fn forget_refusal(&mut self) {
+        self.refusal = None;
+    }
+
     /// Takes a piece back, if it can be spent again. The record must cover it.
     pub(super) fn put_back(&mut self, limit: &Limit, receipt: &Receipt) -> bool {
         // Whatever is given back, there may be room again.

@@ -32,8 +32,9 @@ use smallvec::SmallVec;
 use tollgate_core::{Limit, Nanos, SECOND, SlotId};
 
 use crate::{
-    Charge, Claim, Consistency, Counter, Decided, GiveBack, LeaseAsk, LeaseGrant, Membership, Mode,
-    Outcomes, Request, Role, SharedStore, Store, StoreError,
+    Applied, Charge, Claim, Consistency, Counter, Decided, GiveBack, Home, LeaseAsk, LeaseGrant,
+    Membership, Mode, Outcomes, RecordAnswer, RecordAsk, Request, Role, Settlement, SharedStore,
+    Store, StoreError,
 };
 pub use figures::{LeaseFigures, Overshoot};
 use key::Fingerprints;
@@ -233,6 +234,32 @@ impl<S: SharedStore + 'static> Store for Leased<S> {
         now: Nanos,
     ) -> Result<bool, StoreError> {
         self.shared.inner.release(counter, slot, now).await
+    }
+
+    /// What was spent from a lease was charged on the shared counter before, and its receipt is good
+    /// there: it is settled there, where all nodes see that it was.
+    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+        let applied = self.shared.inner.settle(settlement, now).await?;
+        for adjustment in settlement.adjustments {
+            if pool(&adjustment.counter, adjustment.limit) > 0 {
+                let fingerprint = self.shared.fingerprints.of(&adjustment.counter);
+                self.shared.table.with(fingerprint, lease::Lease::forget_refusal);
+            }
+        }
+        Ok(applied)
+    }
+
+    async fn record(
+        &self,
+        id: u128,
+        ask: &RecordAsk<'_>,
+        now: Nanos,
+    ) -> Result<RecordAnswer, StoreError> {
+        self.shared.inner.record(id, ask, now).await
+    }
+
+    fn conceal(&self, home: &Home, secret: &str) -> Option<String> {
+        self.shared.inner.conceal(home, secret)
     }
 
     fn names(&self) -> &[String] {

@@ -9,6 +9,7 @@ mod group;
 mod large;
 mod pack;
 mod persist;
+mod records;
 mod repeat;
 mod shard;
 mod table;
@@ -19,13 +20,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tollgate_core::{Limit, Nanos, SlotId};
+use tollgate_core::{Ask, Limit, Nanos, SlotId};
 
-use crate::{Counter, Decided, GiveBack, Outcomes, Request, Store, StoreError};
+use crate::once::Once;
+use crate::{
+    Adjustment, Applied, Change, Charge, Counter, Decided, GiveBack, Mode, Outcomes, RecordAnswer,
+    RecordAsk, Request, Role, Settlement, Store, StoreError,
+};
 use fingerprint::{Fingerprint, Hasher, SECRET_BYTES};
 use large::Budget;
 use persist::Persister;
+use records::Records;
 use shard::Shard;
+
+pub use records::DEFAULT_MAX_RESERVATIONS;
 
 /// The most shards there are. A power of two.
 const MOST_SHARDS: usize = 1024;
@@ -60,6 +68,10 @@ pub struct MemoryUsage {
     pub bytes: u64,
     /// Counters in use that had to go for want of room, since the start.
     pub evicted: u64,
+    /// Records of reservations.
+    pub reservations: u64,
+    /// Open reservations whose time was over, since the start.
+    pub expired_reservations: u64,
 }
 
 /// A shard and its lock in one cache line of their own.
@@ -85,6 +97,8 @@ pub struct MemoryStore {
     budget: Arc<Budget>,
     journals: bool,
     persister: Mutex<Option<Persister>>,
+    settled: Once,
+    records: Records,
 }
 
 impl MemoryStore {
@@ -132,7 +146,15 @@ impl MemoryStore {
             budget,
             journals,
             persister: Mutex::new(None),
+            settled: Once::default(),
+            records: Records::new(DEFAULT_MAX_RESERVATIONS),
         }
+    }
+
+    /// The same with room for so many reservations.
+    #[must_use]
+    pub fn with_max_reservations(self, most: usize) -> Self {
+        Self { records: Records::new(most), ..self }
     }
 
     /// What it holds. Visits every shard.
@@ -145,6 +167,7 @@ impl MemoryStore {
             usage.evicted += shard.rest.evicted + shard.table.evicted_by_rebuild();
         }
         usage.bytes += (self.shards.len() * size_of::<Cell>()) as u64;
+        (usage.reservations, usage.expired_reservations) = self.records.usage();
         usage
     }
 
@@ -201,6 +224,45 @@ impl MemoryStore {
         if let Some(shard) = self.shard_of(fingerprint) {
             shard.lock().give_back(fingerprint, give_back.limit, &give_back.receipt, now);
         }
+    }
+}
+
+impl MemoryStore {
+    /// Makes the changes of a settlement, unless that was done before.
+    pub fn settle_now(&self, settlement: &Settlement<'_>, now: Nanos) -> Applied {
+        let until = now.saturating_add(settlement.remember);
+        let adjust = || {
+            for adjustment in settlement.adjustments {
+                self.adjust(adjustment, now);
+            }
+            0
+        };
+        let (_, is_first) = self.settled.run(settlement.id, until, now, adjust);
+        if is_first { Applied::Now } else { Applied::Before }
+    }
+
+    fn adjust(&self, adjustment: &Adjustment<'_>, now: Nanos) {
+        let Adjustment { counter, limit, change } = *adjustment;
+        match change {
+            Change::Keep => {}
+            Change::GiveBack(receipt) => {
+                self.give_back_now(&GiveBack { counter, limit, receipt }, now);
+            }
+            Change::Owe(cost) => {
+                let charge = Charge { counter, limit, ask: Ask::cost(cost), role: Role::Must };
+                self.decide_single(&charge, Mode::Owe, now);
+            }
+        }
+    }
+
+    /// Keeps, ends or renews the record of a reservation.
+    pub fn record_now(&self, id: u128, ask: &RecordAsk<'_>, now: Nanos) -> RecordAnswer {
+        self.records.ask(id, ask, now)
+    }
+
+    /// Whether the record of a reservation is kept here.
+    pub fn has_record(&self, id: u128) -> bool {
+        self.records.has(id)
     }
 }
 
@@ -265,5 +327,18 @@ impl Store for MemoryStore {
         let fingerprint = self.fingerprint_of(counter);
         let shard = self.shard_of(fingerprint);
         Ok(shard.is_some_and(|shard| shard.lock().release(fingerprint, slot, now)))
+    }
+
+    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+        Ok(self.settle_now(settlement, now))
+    }
+
+    async fn record(
+        &self,
+        id: u128,
+        ask: &RecordAsk<'_>,
+        now: Nanos,
+    ) -> Result<RecordAnswer, StoreError> {
+        Ok(self.record_now(id, ask, now))
     }
 }

@@ -72,7 +72,7 @@ impl Speller {
     /// Adds a counter's key.
     pub(super) fn push_counter(&self, counter: &Counter<'_>, keys: &mut Keys) {
         let bytes = &mut keys.bytes;
-        let secrets = counter.home.secret_parts;
+        let secrets = counter.home.secret_parts & !counter.home.concealed_parts;
         let part = |bytes: &mut Vec<u8>, index: usize, value: &str| {
             if index < 32 && secrets >> index & 1 == 1 {
                 self.hider.push(bytes, value);
@@ -100,6 +100,13 @@ impl Speller {
             part(bytes, index, value);
         }
         keys.end();
+    }
+
+    /// What stands for a secret in keys.
+    pub(super) fn conceal(&self, secret: &str) -> String {
+        let mut bytes = Vec::new();
+        self.hider.push(&mut bytes, secret);
+        bytes.into_iter().map(char::from).collect()
     }
 
     fn open(&self, bytes: &mut Vec<u8>) {
@@ -133,6 +140,17 @@ pub(super) fn once(key: &[u8], id: [u8; 8]) -> Vec<u8> {
     bytes.extend_from_slice(b":once:");
     for byte in id {
         push_hex(&mut bytes, byte);
+    }
+    bytes
+}
+
+/// Where a settlement is remembered, in the slot of one of its counters.
+pub(super) fn settled(key: &[u8], id: u128, number: usize) -> Vec<u8> {
+    let end = key.iter().position(|byte| *byte == b'}').map_or(0, |place| place + 1);
+    let mut bytes = key.get(..end).unwrap_or_default().to_vec();
+    bytes.extend_from_slice(format!(":settled:{id:032x}").as_bytes());
+    if number > 0 {
+        bytes.extend_from_slice(format!(":{number}").as_bytes());
     }
     bytes
 }
@@ -198,6 +216,14 @@ mod tests {
         assert!(key.contains(&crate::api_key_id(b"secret", "sk-live")), "{key}");
         assert_eq!(key.len(), "tg:{}:r:t::plain".len() + 2 * 24);
         assert_ne!(key, spelt("r", "t", &["sk-live2", "plain"], home));
+    }
+
+    #[test]
+    fn a_secret_that_is_concealed_already_is_spelt_the_same() {
+        let home = Home { partition: Some(0), secret_parts: 1, ..Home::default() };
+        let hidden = Speller::new("tg", b"secret").conceal("sk-live");
+        let concealed = Home { concealed_parts: 1, ..home };
+        assert_eq!(spelt("r", "t", &["sk-live"], home), spelt("r", "t", &[&hidden], concealed));
     }
 
     #[test]

@@ -12,6 +12,10 @@ pub enum Operation {
     Decide,
     /// Giving charges back.
     GiveBack,
+    /// Settling reservations.
+    Settle,
+    /// Records of reservations.
+    Records,
     /// Making counters as new.
     Reset,
     /// Renewing and releasing slots.
@@ -28,9 +32,11 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Decide,
         Self::GiveBack,
+        Self::Settle,
+        Self::Records,
         Self::Reset,
         Self::Slots,
         Self::Lease,
@@ -44,6 +50,8 @@ impl Operation {
         match self {
             Self::Decide => "decide",
             Self::GiveBack => "give_back",
+            Self::Settle => "settle",
+            Self::Records => "records",
             Self::Reset => "reset",
             Self::Slots => "slots",
             Self::Lease => "lease",

@@ -26,6 +26,7 @@ mod operations;
 mod options;
 mod script;
 mod sentinel;
+mod settle;
 mod several;
 mod trouble;
 mod turns;
@@ -35,8 +36,8 @@ use std::sync::Arc;
 use tollgate_core::{Limit, Nanos, SlotId};
 
 use crate::{
-    Claim, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant, Membership, Outcomes,
-    Request, SharedStore, Store, StoreError,
+    Applied, Claim, Counter, Decided, Failure, GiveBack, Home, LeaseAsk, LeaseGrant, Membership,
+    Outcomes, RecordAnswer, RecordAsk, Request, Settlement, SharedStore, Store, StoreError,
 };
 use cluster::Cluster;
 use connect::Endpoint;
@@ -150,6 +151,27 @@ impl Store for RedisStore {
         _now: Nanos,
     ) -> Result<bool, StoreError> {
         Ok(self.hub.slots(counter, slot, 0).await?)
+    }
+
+    async fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        _now: Nanos,
+    ) -> Result<Applied, StoreError> {
+        self.hub.settle_once(settlement).await
+    }
+
+    async fn record(
+        &self,
+        id: u128,
+        ask: &RecordAsk<'_>,
+        _now: Nanos,
+    ) -> Result<RecordAnswer, StoreError> {
+        Ok(self.hub.record(id, ask).await?)
+    }
+
+    fn conceal(&self, _home: &Home, secret: &str) -> Option<String> {
+        Some(self.hub.speller.conceal(secret))
     }
 
     async fn claim(&self, id: u128, content: u128) -> Result<Claim, StoreError> {

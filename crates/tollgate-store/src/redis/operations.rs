@@ -19,7 +19,7 @@ const CLAIM_MILLIS: u64 = 5_000;
 const ANSWER_MILLIS: u64 = 60_000;
 
 /// The most counters of one call.
-const MOST_KEYS: usize = 512;
+pub(super) const MOST_KEYS: usize = 512;
 
 /// Receipts of one slot.
 #[derive(Default)]
@@ -36,7 +36,7 @@ impl Returns {
 }
 
 impl Hub {
-    async fn run(
+    pub(super) async fn run(
         self: &Arc<Self>,
         operation: Operation,
         script: &Script,

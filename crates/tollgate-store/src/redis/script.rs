@@ -10,6 +10,8 @@ pub(super) struct Script {
 pub(super) struct Scripts {
     pub(super) decide: Script,
     pub(super) give_back: Script,
+    pub(super) settle: Script,
+    pub(super) records: Script,
     pub(super) lease: Script,
     pub(super) slots: Script,
     pub(super) nodes: Script,
@@ -37,6 +39,8 @@ impl Scripts {
         Self {
             decide: script(&[COUNTERS, LOGS, include_str!("scripts/decide.lua")]),
             give_back: script(&[COUNTERS, LOGS, RECEIPTS, include_str!("scripts/give_back.lua")]),
+            settle: script(&[COUNTERS, LOGS, RECEIPTS, include_str!("scripts/settle.lua")]),
+            records: script(&[include_str!("scripts/records.lua")]),
             lease: script(&[COUNTERS, LOGS, RECEIPTS, include_str!("scripts/lease.lua")]),
             slots: script(&[include_str!("scripts/slots.lua")]),
             nodes: script(&[include_str!("scripts/nodes.lua")]),

@@ -21,7 +21,7 @@ const AT_ONCE: usize = 64;
 
 /// After so many attempts that all failed the rest waits for the next time: there may be a hundred
 /// thousand.
-const MOST_IN_VAIN: usize = 4;
+pub(super) const MOST_IN_VAIN: usize = 4;
 
 /// A smaller number of nodes is believed when it was heard so often in a row: after an outage, the
 /// first to announce itself finds nobody else.
@@ -68,7 +68,10 @@ impl<S: SharedStore> Resilient<S> {
             let outages = self.outages.lock();
             (outages.is_calm(), outages.probes())
         };
-        if is_calm && self.reports.len() == 0 && self.releases.lock().is_empty() {
+        let is_idle = self.reports.len() == 0
+            && self.releases.lock().is_empty()
+            && self.settlements.lock().is_empty();
+        if is_calm && is_idle {
             return true;
         }
         let failed = |probe: Option<Arc<Owned>>| async move {
@@ -81,8 +84,9 @@ impl<S: SharedStore> Resilient<S> {
         // others from being told.
         let is_told = self.report_all(now).await;
         let is_released = self.release_all(now).await;
+        let is_settled = self.settle_all(now).await;
         let at = self.inner.clock(now);
-        let is_back = !store.is_some_and(is_store) && is_told && is_released;
+        let is_back = !store.is_some_and(is_store) && is_told && is_released && is_settled;
         if is_back {
             self.recover(Extent::Store, at);
         }

@@ -12,6 +12,7 @@
 //! | `report.rs` | what was admitted, until it is told |
 //! | `outage.rs` | losing the store and finding it again |
 //! | `heal.rs` | who is alive; coming back to the store |
+//! | `settle.rs` | settlements, kept until the store takes them |
 
 mod ask;
 mod fallback;
@@ -20,6 +21,7 @@ mod heal;
 mod known;
 mod outage;
 mod report;
+mod settle;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -29,16 +31,19 @@ use smallvec::SmallVec;
 use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SlotId};
 
 use crate::leased::key::{Fingerprints, Named};
+use crate::once::Once;
 use crate::placed::Member;
 use crate::{
-    Charge, Claim, Counter, Decided, GiveBack, Membership, MemoryStore, Mode, OnFailure, Outcomes,
-    Request, Role, SharedStore, Store, StoreError,
+    Applied, Charge, Claim, Counter, Decided, GiveBack, Home, Membership, MemoryStore, Mode,
+    OnFailure, Outcomes, RecordAnswer, RecordAsk, Request, Role, Settlement, SharedStore, Store,
+    StoreError,
 };
 pub use figures::FallbackFigures;
 use heal::Heard;
 use known::Known;
 use outage::{Extent, Outages, extent};
 use report::Reports;
+use settle::Kept;
 
 /// So many slots that were released without the store are remembered; others expire there.
 const MOST_RELEASES: usize = 10_000;
@@ -72,6 +77,10 @@ pub struct Resilient<S> {
     reports: Reports,
     /// Slots to be released on the store.
     releases: Mutex<Vec<(Arc<Named>, SlotId)>>,
+    /// Which parts of settlements were about charges that waited here.
+    settled: Once,
+    /// Settlements that the store has not taken.
+    settlements: Mutex<Vec<Arc<Kept>>>,
     /// Decides while the store does not. Locked for reading by whoever counts on it, until that is
     /// noted in `reports`; for writing by whoever accounts anew for what is known.
     memory: RwLock<Arc<MemoryStore>>,
@@ -91,6 +100,8 @@ impl<S: SharedStore> Resilient<S> {
             known: Known::new(options.max_counters),
             reports: Reports::new(options.max_reports),
             releases: Mutex::default(),
+            settled: Once::default(),
+            settlements: Mutex::default(),
             memory: RwLock::new(Arc::new(MemoryStore::new(options.max_counters))),
             outages: Mutex::default(),
             turn: AtomicUsize::new(0),
@@ -274,6 +285,23 @@ impl<S: SharedStore> Store for Resilient<S> {
                 Ok(true)
             }
         }
+    }
+
+    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+        self.settle_or_keep(settlement, now).await
+    }
+
+    async fn record(
+        &self,
+        id: u128,
+        ask: &RecordAsk<'_>,
+        now: Nanos,
+    ) -> Result<RecordAnswer, StoreError> {
+        self.inner.record(id, ask, now).await
+    }
+
+    fn conceal(&self, home: &Home, secret: &str) -> Option<String> {
+        self.inner.conceal(home, secret)
     }
 
     fn names(&self) -> &[String] {

@@ -17,9 +17,9 @@ use tollgate_core::{
     Algorithm, Ask, Limit, LimitSpec, Nanos, Receipt, SECOND, SlotId, Status, Window,
 };
 use tollgate_store::{
-    Charge, Consistency, Counter, Decided, Failure, GiveBack, Home, LeaseAsk, LeaseGrant,
-    Membership, MemoryStore, Mode, OnFailure, Outcomes, Request, Role, SharedStore, Store,
-    StoreError,
+    Applied, Charge, Consistency, Counter, Decided, Failure, GiveBack, Home, LeaseAsk, LeaseGrant,
+    Membership, MemoryStore, Mode, OnFailure, Outcomes, RecordAnswer, RecordAsk, Request, Role,
+    Settlement, SharedStore, Store, StoreError,
 };
 
 /// Not on the edge of any window.
@@ -151,6 +151,21 @@ impl Store for Remote {
     ) -> Result<bool, StoreError> {
         let now = self.call().await?;
         self.0.memory.release(counter, slot, now).await
+    }
+
+    async fn settle(&self, settlement: &Settlement<'_>, _: Nanos) -> Result<Applied, StoreError> {
+        let now = self.call().await?;
+        self.0.memory.settle(settlement, now).await
+    }
+
+    async fn record(
+        &self,
+        id: u128,
+        ask: &RecordAsk<'_>,
+        _: Nanos,
+    ) -> Result<RecordAnswer, StoreError> {
+        let now = self.call().await?;
+        self.0.memory.record(id, ask, now).await
     }
 }
 

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 use tollgate_core::{Limit, Nanos, SlotId};
 use tollgate_store::{
-    Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant, Membership, Mode, Outcomes, Request,
-    SharedStore, Store, StoreError,
+    Applied, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant, Membership, Mode, Outcomes,
+    RecordAnswer, RecordAsk, Request, Settlement, SharedStore, Store, StoreError,
 };
 
 use crate::leased_support::{Remote, World};
@@ -108,6 +108,22 @@ impl Store for Fussy {
     ) -> Result<bool, StoreError> {
         self.check(counter)?;
         self.0.remote.release(counter, slot, now).await
+    }
+
+    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+        for adjustment in settlement.adjustments {
+            self.check(&adjustment.counter)?;
+        }
+        self.0.remote.settle(settlement, now).await
+    }
+
+    async fn record(
+        &self,
+        id: u128,
+        ask: &RecordAsk<'_>,
+        now: Nanos,
+    ) -> Result<RecordAnswer, StoreError> {
+        self.0.remote.record(id, ask, now).await
     }
 }
 

@@ -1,0 +1,388 @@
+//! Reservations: quota that is held for a request whose true cost is known only later.
+//!
+//! A reservation is a charge like any other, and a record under a random id of what was charged. Whoever
+//! has the id settles, releases or renews it, on any node. It goes one way:
+//!
+//! ```text
+//! charged → open → ending (how is written down first) → ended (the answer is known for a while)
+//!              ↘ expired: the record is gone, and what was charged stays as estimated
+//! ```
+//!
+//! A node that dies between the charge and the record leaves the estimate charged, as one that expires
+//! does. One that dies while it ends leaves how: whoever asks again finishes it, and what was changed
+//! already is not changed twice, because every counter's own place remembers the id.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tollgate_core::{Nanos, SECOND};
+use tollgate_store::{RecordAnswer, RecordAsk, Store};
+
+use crate::decision::Decision;
+use crate::receipts::{Actual, Receipts, Settled};
+use crate::{Engine, EngineError, Request, encode};
+
+/// How long a reservation is held unless told otherwise.
+pub const DEFAULT_RESERVATION_TTL: Nanos = 60 * SECOND;
+
+/// The longest that one is held without being renewed.
+pub const MAX_RESERVATION_TTL: Nanos = 24 * 3600 * SECOND;
+
+/// For how long it is known how a reservation ended: whoever repeats a call within it gets the first
+/// answer.
+pub const ENDING_KNOWN: Nanos = 120 * SECOND;
+
+/// A reservation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reservation {
+    /// Names it.
+    pub id: u128,
+    /// When it is settled at its estimate unless something else was said.
+    pub expires_at: Nanos,
+}
+
+/// How a reservation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It was settled.
+    Settled,
+    /// It was released.
+    Released,
+}
+
+impl Ending {
+    /// The word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Settled => "settled",
+            Self::Released => "released",
+        }
+    }
+}
+
+/// What renewing did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Renewed {
+    /// Whether all of it is still held: false if a slot of it had expired.
+    pub is_held: bool,
+    /// When it expires now.
+    pub expires_at: Nanos,
+}
+
+/// A new id for a reservation, or for a settlement: 128 random bits.
+pub fn new_reservation_id() -> u128 {
+    let mut bytes = [0; 16];
+    // Without random bytes ids could be guessed and could repeat; the system has them or does not start.
+    let _ = getrandom::fill(&mut bytes);
+    u128::from_le_bytes(bytes)
+}
+
+/// What happened to reservations on this node, in numbers. Over all nodes,
+/// reserved + extra = settled + refunded + what expired or is open.
+#[derive(Debug, Default)]
+pub struct ReservationFigures {
+    reserved: AtomicU64,
+    settled: AtomicU64,
+    released: AtomicU64,
+    reserved_tokens: AtomicU64,
+    refunded_tokens: AtomicU64,
+    extra_tokens: AtomicU64,
+    reserved_cost: AtomicU64,
+    refunded_cost: AtomicU64,
+    extra_cost: AtomicU64,
+}
+
+/// The same at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReservationCounts {
+    /// Reservations made.
+    pub reserved: u64,
+    /// Those that were settled.
+    pub settled: u64,
+    /// Those that were released.
+    pub released: u64,
+    /// Tokens that were reserved.
+    pub reserved_tokens: u64,
+    /// Tokens that were given back.
+    pub refunded_tokens: u64,
+    /// Tokens that were charged beyond what was reserved.
+    pub extra_tokens: u64,
+    /// Cost that was reserved.
+    pub reserved_cost: u64,
+    /// Cost that was given back.
+    pub refunded_cost: u64,
+    /// Cost that was charged beyond what was reserved.
+    pub extra_cost: u64,
+}
+
+impl ReservationFigures {
+    /// What they are now.
+    pub fn counts(&self) -> ReservationCounts {
+        let of = |figure: &AtomicU64| figure.load(Relaxed);
+        ReservationCounts {
+            reserved: of(&self.reserved),
+            settled: of(&self.settled),
+            released: of(&self.released),
+            reserved_tokens: of(&self.reserved_tokens),
+            refunded_tokens: of(&self.refunded_tokens),
+            extra_tokens: of(&self.extra_tokens),
+            reserved_cost: of(&self.reserved_cost),
+            refunded_cost: of(&self.refunded_cost),
+            extra_cost: of(&self.extra_cost),
+        }
+    }
+
+    fn made(&self, receipts: &Receipts) {
+        self.reserved.fetch_add(1, Relaxed);
+        self.reserved_tokens.fetch_add(receipts.tokens(), Relaxed);
+        self.reserved_cost.fetch_add(receipts.cost(), Relaxed);
+    }
+
+    pub(crate) fn settled(&self, settled: &Settled) {
+        self.settled.fetch_add(1, Relaxed);
+        self.changed(settled);
+    }
+
+    pub(crate) fn released(&self, released: &Settled) {
+        self.released.fetch_add(1, Relaxed);
+        self.changed(released);
+    }
+
+    fn changed(&self, settled: &Settled) {
+        self.refunded_tokens.fetch_add(settled.refunded_tokens, Relaxed);
+        self.extra_tokens.fetch_add(settled.extra_tokens, Relaxed);
+        self.refunded_cost.fetch_add(settled.refunded_cost, Relaxed);
+        self.extra_cost.fetch_add(settled.extra_cost, Relaxed);
+    }
+}
+
+/// How a reservation is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Settle(Actual),
+    Release,
+}
+
+/// Changes when the bytes of [`How`] and of answers do.
+const FORMAT: u8 = 1;
+
+impl How {
+    const fn ending(self) -> Ending {
+        match self {
+            Self::Settle(_) => Ending::Settled,
+            Self::Release => Ending::Released,
+        }
+    }
+
+    fn encode(self) -> Vec<u8> {
+        let mut bytes = vec![FORMAT, self.ending() as u8];
+        if let Self::Settle(Actual { tokens, cost }) = self {
+            for figure in [tokens, cost] {
+                bytes.push(u8::from(figure.is_some()));
+                bytes.extend_from_slice(&figure.unwrap_or(0).to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let figure = |bytes: [u8; 9]| {
+            let [is_given, figure @ ..] = bytes;
+            (is_given == 1).then(|| u64::from_le_bytes(figure))
+        };
+        match bytes.split_first_chunk()? {
+            ([FORMAT, 0], rest) => {
+                let (tokens, rest) = rest.split_first_chunk()?;
+                let (cost, []) = rest.split_first_chunk()? else { return None };
+                Some(Self::Settle(Actual { tokens: figure(*tokens), cost: figure(*cost) }))
+            }
+            ([FORMAT, 1], []) => Some(Self::Release),
+            _ => None,
+        }
+    }
+}
+
+fn encode_answer(ending: Ending, settled: &Settled) -> Vec<u8> {
+    let Settled { refunded_tokens, extra_tokens, refunded_cost, extra_cost } = *settled;
+    let mut bytes = vec![FORMAT, ending as u8];
+    for figure in [refunded_tokens, extra_tokens, refunded_cost, extra_cost] {
+        bytes.extend_from_slice(&figure.to_le_bytes());
+    }
+    bytes
+}
+
+fn decode_answer(bytes: &[u8]) -> Option<(Ending, Settled)> {
+    let ([FORMAT, ending], rest) = bytes.split_first_chunk()? else { return None };
+    let ending = match ending {
+        0 => Ending::Settled,
+        1 => Ending::Released,
+        _ => return None,
+    };
+    let mut figures = rest
+        .chunks_exact(8)
+        .map(|eight| u64::from_le_bytes(<[u8; 8]>::try_from(eight).unwrap_or_default()));
+    let settled = Settled {
+        refunded_tokens: figures.next()?,
+        extra_tokens: figures.next()?,
+        refunded_cost: figures.next()?,
+        extra_cost: figures.next()?,
+    };
+    Some((ending, settled))
+}
+
+impl<S: Store> Engine<S> {
+    /// What happened to reservations on this node.
+    pub const fn reservations(&self) -> &ReservationFigures {
+        &self.reserved
+    }
+
+    /// Writes down what an admitted request holds: all that was charged if it is to be settled later, its
+    /// slots if it holds any. Without a record it could not be given back, so it is given back now.
+    pub(crate) async fn hold(
+        &self,
+        request: &Request<'_>,
+        decision: &mut Decision<'_>,
+    ) -> Result<(), EngineError> {
+        if !decision.is_allowed() {
+            return Ok(());
+        }
+        let all = self.receipts(request, decision);
+        let id = decision.slot.map_or_else(new_reservation_id, |slot| slot.0);
+        let kept = match request.reserve {
+            Some(ttl) => self.keep(id, &all, ttl).await,
+            None => {
+                let slots = all.clone().slots();
+                let Some(ttl) = slots.slot_ttl() else { return Ok(()) };
+                self.keep(id, &slots, ttl).await
+            }
+        };
+        match kept {
+            Ok(expires_at) if request.reserve.is_some() => {
+                decision.reservation = Some(Reservation { id, expires_at });
+                self.reserved.made(&all);
+                Ok(())
+            }
+            Ok(_) => Ok(()),
+            Err(error) => {
+                // If that fails too, it stays charged until its window passes, as if it had expired.
+                let _ = self.give_back(&all).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn keep(&self, id: u128, receipts: &Receipts, ttl: Nanos) -> Result<Nanos, EngineError> {
+        let content = encode::encode(receipts, self.instance, &self.store);
+        let ask = RecordAsk::Keep { content: &content, ttl, is_here: receipts.is_here };
+        match self.store.record(id, &ask, self.clock().now()).await? {
+            RecordAnswer::Open { expires_at, .. } => Ok(expires_at),
+            _ => Err(EngineError::ReservationsFull),
+        }
+    }
+
+    /// Settles a reservation with the truth. Repeated, it gives the first answer.
+    pub async fn settle_reservation(
+        &self,
+        id: u128,
+        actual: Actual,
+    ) -> Result<Settled, EngineError> {
+        self.end(id, How::Settle(actual)).await
+    }
+
+    /// Gives all of a reservation back, or the slot of an admitted request. Repeated, it gives the first
+    /// answer.
+    pub async fn release_reservation(&self, id: u128) -> Result<Settled, EngineError> {
+        self.end(id, How::Release).await
+    }
+
+    async fn end(&self, id: u128, how: How) -> Result<Settled, EngineError> {
+        let wanted = how.ending();
+        let is_same = |ending| match ending {
+            ending if ending == wanted => Ok(()),
+            ending => Err(EngineError::ReservationEnded(ending)),
+        };
+        let asked = RecordAsk::End { how: &how.encode(), ttl: ENDING_KNOWN };
+        let (content, first) = match self.store.record(id, &asked, self.clock().now()).await? {
+            RecordAnswer::Ending { content, how } => (content, how),
+            RecordAnswer::Ended { answer } => {
+                let known = decode_answer(&answer);
+                let (ending, settled) = known.ok_or(EngineError::ReservationUnreadable)?;
+                return is_same(ending).map(|()| settled);
+            }
+            _ => return Err(EngineError::ReservationUnknown),
+        };
+        let how = How::decode(&first).ok_or(EngineError::ReservationUnreadable)?;
+        is_same(how.ending())?;
+        let receipts = encode::decode(&content, self.instance);
+        let receipts = receipts.ok_or(EngineError::ReservationUnreadable)?;
+        let settled = match how {
+            How::Settle(actual) => self.settle(id, &receipts, actual).await?,
+            How::Release => self.release(id, &receipts).await?,
+        };
+        let answer = encode_answer(wanted, &settled);
+        // Without it whoever asks again does it again, and nothing is changed twice.
+        let complete = RecordAsk::Complete { answer: &answer };
+        let _ = self.store.record(id, &complete, self.clock().now()).await;
+        Ok(settled)
+    }
+
+    /// Holds a reservation, or the slot of an admitted request, for so long from now on, or for its own
+    /// lifetime again. It never expires sooner than before.
+    pub async fn renew_reservation(
+        &self,
+        id: u128,
+        ttl: Option<Nanos>,
+    ) -> Result<Renewed, EngineError> {
+        let now = self.clock().now();
+        let asked = self.store.record(id, &RecordAsk::Renew { ttl }, now).await?;
+        let (content, expires_at) = match asked {
+            RecordAnswer::Open { content, expires_at } => (content, expires_at),
+            RecordAnswer::Ending { how, .. } => {
+                let how = How::decode(&how).ok_or(EngineError::ReservationUnreadable)?;
+                return Err(EngineError::ReservationEnded(how.ending()));
+            }
+            RecordAnswer::Ended { answer } => {
+                let known = decode_answer(&answer).ok_or(EngineError::ReservationUnreadable)?;
+                return Err(EngineError::ReservationEnded(known.0));
+            }
+            _ => return Err(EngineError::ReservationUnknown),
+        };
+        let receipts = encode::decode(&content, self.instance);
+        let receipts = receipts.ok_or(EngineError::ReservationUnreadable)?;
+        let is_held = self.renew(&receipts).await?;
+        // Where there is nothing but slots, it is over when they are.
+        let only_slots = !receipts.is_empty() && receipts.clone().without_slots().is_empty();
+        let slots_end = receipts.slot_ttl().map(|ttl| now.saturating_add(ttl));
+        let expires_at = match slots_end {
+            Some(end) if only_slots => end.min(expires_at),
+            _ => expires_at,
+        };
+        Ok(Renewed { is_held, expires_at })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_and_answers_survive_their_bytes() {
+        let settle = |tokens, cost| How::Settle(Actual { tokens, cost });
+        for how in [How::Release, settle(None, None), settle(Some(0), None), settle(None, Some(9))]
+        {
+            let bytes = how.encode();
+            assert_eq!(How::decode(&bytes), Some(how));
+            for length in 0..bytes.len() {
+                assert_eq!(How::decode(&bytes[..length]), None);
+            }
+        }
+        let settled =
+            Settled { refunded_tokens: 1, extra_tokens: 2, refunded_cost: 3, extra_cost: u64::MAX };
+        for ending in [Ending::Settled, Ending::Released] {
+            let bytes = encode_answer(ending, &settled);
+            assert_eq!(decode_answer(&bytes), Some((ending, settled)));
+            for length in 0..bytes.len() {
+                assert_eq!(decode_answer(&bytes[..length]), None);
+            }
+        }
+    }
+}

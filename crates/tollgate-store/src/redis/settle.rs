@@ -1,0 +1,167 @@
+//! Settlements and the records of reservations.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use tollgate_core::{Ask, MICRO, MOST_MICROS, Nanos};
+
+use super::encode::{kind_of, push_parameters, push_receipt};
+use super::hub::{Call, Hub};
+use super::key::{Keys, settled};
+use super::metrics::Operation;
+use super::msgpack::{Element, Elements};
+use super::operations::MOST_KEYS;
+use crate::{
+    Adjustment, Applied, Change, Failure, MAX_RECORD_BYTES, RecordAnswer, RecordAsk, Settlement,
+    StoreError,
+};
+
+/// How often a settlement is sent again because no calendar window fitted.
+const LOOKS_AT_THE_CALENDAR: u32 = 3;
+
+/// The adjustments of one slot, with the key of the counter of each after that which remembers it.
+struct Group<'a> {
+    slot: u16,
+    keys: Keys,
+    adjustments: Vec<&'a Adjustment<'a>>,
+}
+
+impl Group<'_> {
+    /// `clock` is what we take the server's clock for.
+    fn body(&self, remember: Nanos, clock: Nanos) -> Result<Elements, Failure> {
+        let mut body = Elements::default();
+        body.number((remember / (1_000 * MICRO)).clamp(1, MOST_MICROS));
+        for adjustment in &self.adjustments {
+            match adjustment.change {
+                Change::Keep => body.number(0),
+                Change::GiveBack(receipt) => {
+                    let mut told = Elements::default();
+                    if push_receipt(&mut told, adjustment.limit, &receipt) {
+                        body.number(1);
+                        body.append(&told);
+                    } else {
+                        body.number(0);
+                    }
+                }
+                Change::Owe(cost) => {
+                    body.number(2);
+                    body.number(kind_of(adjustment.limit)?);
+                    push_parameters(&mut body, adjustment.limit, &Ask::cost(cost), clock);
+                }
+            }
+        }
+        Ok(body)
+    }
+}
+
+impl Hub {
+    pub(super) async fn settle_once(
+        self: &Arc<Self>,
+        settlement: &Settlement<'_>,
+    ) -> Result<Applied, StoreError> {
+        let groups = self.groups(settlement);
+        let settled = groups.iter().map(|group| self.settle_slot(settlement.remember, group));
+        // One that fails does not keep the others from being settled.
+        let settled = join_all(settled).await;
+        Applied::of_all(settled.into_iter().map(|one| one.map_err(StoreError::from)))
+    }
+
+    /// Every slot has a place of its own that remembers the settlement, beside its first counter. A
+    /// slot with more counters than fit into a call has several.
+    fn groups<'a>(&self, settlement: &Settlement<'a>) -> Vec<Group<'a>> {
+        let mut groups: Vec<Group<'a>> = Vec::new();
+        for adjustment in settlement.adjustments {
+            let mut key = Keys::default();
+            self.speller.push_counter(&adjustment.counter, &mut key);
+            let first = key.get(0).unwrap_or_default();
+            let slot = self.slot_of(first);
+            let room = |group: &&mut Group<'_>| group.slot == slot && group.keys.len() <= MOST_KEYS;
+            if let Some(group) = groups.iter_mut().find(room) {
+                group.keys.append(&key);
+                group.adjustments.push(adjustment);
+            } else {
+                let number = groups.iter().filter(|group| group.slot == slot).count();
+                let mut keys = Keys::default();
+                keys.push(&settled(first, settlement.id, number));
+                keys.append(&key);
+                groups.push(Group { slot, keys, adjustments: vec![adjustment] });
+            }
+        }
+        groups
+    }
+
+    async fn settle_slot(
+        self: &Arc<Self>,
+        remember: Nanos,
+        group: &Group<'_>,
+    ) -> Result<Applied, Failure> {
+        let deadline = self.deadline();
+        let mut clock = self.clock().unwrap_or(0);
+        for _ in 0..LOOKS_AT_THE_CALENDAR {
+            let body = group.body(remember, clock)?;
+            let call = Call {
+                operation: Operation::Settle,
+                script: &self.scripts.settle,
+                keys: &group.keys,
+                body: &body,
+                remember: true,
+                slot: group.slot,
+                deadline,
+                may_split: false,
+            };
+            let reply = self.call(&call, None).await?.ok_or(Failure::Protocol)?;
+            match (reply.number(0), reply.number(1)) {
+                (Some(3), _) => clock = reply.now.saturating_mul(MICRO),
+                (_, Some(1..)) => {
+                    self.strangers.report(&group.keys);
+                    return Err(Failure::ForeignKey);
+                }
+                (Some(0), Some(0)) => return Ok(Applied::Now),
+                (Some(1), Some(0)) => return Ok(Applied::Before),
+                _ => return Err(Failure::Protocol),
+            }
+        }
+        Err(Failure::Protocol)
+    }
+
+    pub(super) async fn record(
+        self: &Arc<Self>,
+        id: u128,
+        ask: &RecordAsk<'_>,
+    ) -> Result<RecordAnswer, Failure> {
+        let (what, text, ttl): (u64, &[u8], Nanos) = match *ask {
+            RecordAsk::Keep { content, ttl, .. } => (1, content, ttl),
+            RecordAsk::End { how, ttl } => (2, how, ttl),
+            RecordAsk::Complete { answer } => (3, answer, 0),
+            RecordAsk::Renew { ttl } => (4, b"", ttl.unwrap_or(0)),
+        };
+        if text.len() > MAX_RECORD_BYTES {
+            return Ok(RecordAnswer::Full);
+        }
+        let (mut keys, mut body) = (Keys::default(), Elements::default());
+        keys.push(&self.speller.own(&format!("{id:032x}"), "reservation"));
+        body.number(what);
+        body.text(text);
+        body.number((ttl / MICRO).min(MOST_MICROS / 2));
+        let reply = self.run(Operation::Records, &self.scripts.records, &keys, &body).await?;
+        read(reply.elements).ok_or(Failure::Protocol)
+    }
+}
+
+/// The stage of a record, as the script tells it.
+fn read(elements: Vec<Element>) -> Option<RecordAnswer> {
+    let mut elements = elements.into_iter();
+    let (stage, expires) = (elements.next()?.number()?, elements.next()?.number()?);
+    let mut text = || match elements.next()? {
+        Element::Text(text) => Some(text),
+        Element::Number(_) => None,
+    };
+    let (how, content) = (text()?, text()?);
+    Some(match stage {
+        0 => RecordAnswer::Absent,
+        1 => RecordAnswer::Open { content, expires_at: expires.saturating_mul(MICRO) },
+        2 => RecordAnswer::Ending { content, how },
+        3 => RecordAnswer::Ended { answer: content },
+        _ => return None,
+    })
+}

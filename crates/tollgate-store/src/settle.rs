@@ -1,0 +1,78 @@
+//! Changes to charges that were made before, applied once however often they are asked for.
+
+use tollgate_core::{Limit, Nanos, Receipt};
+
+use crate::{Counter, StoreError};
+
+/// What becomes of one charge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It stays. Such charges are named too, so that a settlement that is repeated names the same
+    /// counters in the same order, whatever it says of them.
+    Keep,
+    /// It is undone, or the part of it that the receipt is of.
+    GiveBack(Receipt),
+    /// So much more is charged, above the limit if need be.
+    Owe(u64),
+}
+
+/// A charge and what becomes of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Adjustment<'a> {
+    /// The counter that was charged.
+    pub counter: Counter<'a>,
+    /// The limit it was charged under.
+    pub limit: &'a Limit,
+    /// What becomes of the charge.
+    pub change: Change,
+}
+
+/// Changes that are made under one id. Each counter's own place remembers the id together with the
+/// change, so that what was changed once is not changed again, whoever asks, and also after a crash in
+/// the middle. Whoever repeats a settlement names the same counters in the same order.
+#[derive(Debug, Clone, Copy)]
+pub struct Settlement<'a> {
+    /// Names it.
+    pub id: u128,
+    /// For how long the id is remembered: longer than anybody may repeat it.
+    pub remember: Nanos,
+    /// What it changes.
+    pub adjustments: &'a [Adjustment<'a>],
+}
+
+/// What became of a settlement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applied {
+    /// It is applied; some of it may have been before.
+    Now,
+    /// All of it had been applied before.
+    Before,
+    /// The store does not answer. It is kept here, and applied when that is back.
+    Later,
+}
+
+impl Applied {
+    /// What two parts of a settlement came to.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Later, _) | (_, Self::Later) => Self::Later,
+            (Self::Now, _) | (_, Self::Now) => Self::Now,
+            (Self::Before, Self::Before) => Self::Before,
+        }
+    }
+
+    /// Puts together what became of all parts, each of which was tried: if one failed, that is told.
+    pub fn of_all(
+        parts: impl IntoIterator<Item = Result<Self, StoreError>>,
+    ) -> Result<Self, StoreError> {
+        let mut all = Ok(Self::Before);
+        for part in parts {
+            all = match (all, part) {
+                (Ok(so_far), Ok(part)) => Ok(so_far.and(part)),
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            };
+        }
+        all
+    }
+}
