@@ -38,6 +38,8 @@ pub struct Behaviour {
     pub status: Option<u16>,
     /// Break off after so many tokens.
     pub cut_after: Option<u64>,
+    /// Stand still after so many tokens, for as long as anybody waits.
+    pub hang_after: Option<u64>,
     /// Say nothing of what was used.
     pub is_silent: bool,
     /// Send each token only when [`Model::go_on`] says so.
@@ -57,6 +59,7 @@ impl Behaviour {
             delay: Duration::from_millis(said["delay_ms"].as_u64().unwrap_or(0)),
             status: said["status"].as_u64().and_then(|status| u16::try_from(status).ok()),
             cut_after: said["cut_after"].as_u64(),
+            hang_after: said["hang_after"].as_u64(),
             is_silent: flag("silent"),
             is_gated: flag("gated"),
             usage_with_last: flag("usage_with_last"),
@@ -88,6 +91,8 @@ struct State {
     ledger: Mutex<Ledger>,
     active: AtomicU64,
     gate: Option<Semaphore>,
+    /// Whether what arrives is not kept.
+    forgets: std::sync::atomic::AtomicBool,
 }
 
 impl State {
@@ -169,6 +174,11 @@ impl Model {
         self.state.active.load(Ordering::SeqCst)
     }
 
+    /// From now on keeps nothing but its books: for long runs.
+    pub fn forget_arrivals(&self) {
+        self.state.forgets.store(true, Ordering::Relaxed);
+    }
+
     /// Lets so many tokens of gated answers out.
     pub fn go_on(&self, tokens: usize) {
         if let Some(gate) = &self.state.gate {
@@ -229,13 +239,16 @@ async fn answer(
     let text = |value: &hyper::header::HeaderValue| {
         String::from_utf8_lossy(value.as_bytes()).into_owned()
     };
-    state.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(Arrived {
-        method: head.method.to_string(),
-        path: head.uri.path().to_owned(),
-        headers: head.headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect(),
-        version: format!("{:?}", head.version),
-        body: bytes.to_vec(),
-    });
+    if !state.forgets.load(Ordering::Relaxed) {
+        let headers = head.headers.iter();
+        state.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(Arrived {
+            method: head.method.to_string(),
+            path: head.uri.path().to_owned(),
+            headers: headers.map(|(name, value)| (name.to_string(), text(value))).collect(),
+            version: format!("{:?}", head.version),
+            body: bytes.to_vec(),
+        });
+    }
     state.note(|ledger| ledger.requests += 1);
     if head.uri.path().ends_with("/models") {
         return Ok(json_answer(200, &json!({"object": "list", "data": [{"id": "own", "object": "model"}]})));
@@ -382,6 +395,9 @@ impl Made {
             // Time for what came before to be read.
             tokio::time::sleep(Duration::from_millis(2)).await;
             return Some(Err(std::io::Error::other("cut as told")));
+        }
+        if self.behaviour.hang_after == Some(step) {
+            std::future::pending::<()>().await;
         }
         let text = if step < self.tokens {
             self.token().await;

@@ -1,6 +1,9 @@
 //! Models behind the gateway: limited by tokens, on an estimate first, then by what they truly used.
 
+mod chaos;
 mod clients;
+mod examples;
+mod places;
 mod streams;
 
 use serde_json::{Value, json};

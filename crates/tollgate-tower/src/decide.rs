@@ -85,8 +85,8 @@ pub struct Pass {
     pub charged: Option<Held>,
     /// What it was charged on an estimate ([`Asked::tokens`]), to be settled when the truth is known.
     pub bill: Option<Bill>,
-    /// What others may wait for that this one got ([`Line::lane`]).
-    pub lanes: Vec<String>,
+    /// What others may wait for that this one got.
+    pub lines: Vec<Line>,
 }
 
 /// A request that is to be sent later.

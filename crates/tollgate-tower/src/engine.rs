@@ -80,11 +80,11 @@ impl<S: Store + 'static> InProcess<S> {
             Verdict::Allowed | Verdict::Throttled => {
                 let mut headers = HeaderMap::with_capacity(12);
                 describe(&mut headers, decision, self.families);
-                let mut lanes = Vec::new();
+                let mut lines = Vec::new();
                 if asked.dialect == Dialect::OpenAi {
                     openai::describe(&mut headers, decision);
                     let waited_for = decision.scopes().filter(|scope| is_waited_for(scope));
-                    lanes = waited_for.map(|scope| lane_of(decision, scope)).collect();
+                    lines = waited_for.map(|scope| line_of(decision, scope)).collect();
                 }
                 let (mut held, mut charged, mut bill) = (None, None, None);
                 if decision.slot.is_some() || decision.wait > 0 || asked.tokens.is_some() {
@@ -97,7 +97,7 @@ impl<S: Store + 'static> InProcess<S> {
                     held = self.hold(receipts.slots());
                 }
                 let wait = Duration::from_nanos(decision.wait);
-                Ruling::Pass(Pass { wait, headers, held, charged, bill, lanes })
+                Ruling::Pass(Pass { wait, headers, held, charged, bill, lines })
             }
             Verdict::Denied => Ruling::Refuse(self.refusal(asked, decision, accepted)),
             Verdict::Queued => {
@@ -148,8 +148,8 @@ impl<S: Store + 'static> InProcess<S> {
             if let Some(renewal) = renewal {
                 renewal.abort();
             }
-            let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-            runtime.spawn(async move {
+            let is_alone = engine.store().names().is_empty();
+            finish(is_alone, async move {
                 if let Err(error) = engine.give_back(&receipts).await {
                     tracing::warn!(%error, "a slot could not be given back; it expires by itself");
                 }
@@ -290,12 +290,15 @@ fn is_waited_for(scope: &Scope<'_>) -> bool {
 fn line(decision: &Decision<'_>) -> Option<Line> {
     let deciding = decision.deciding()?;
     let mut refusing = decision.scopes().filter(|scope| scope.refuses());
-    let max_wait = Duration::from_nanos(deciding.rule.max_delay?);
-    (deciding.quota > 0 && refusing.all(is_waited_for))
-        .then(|| Line { lane: lane_of(decision, deciding), max_wait })
+    (deciding.quota > 0 && refusing.all(is_waited_for)).then(|| line_of(decision, deciding))
 }
 
-fn lane_of(decision: &Decision<'_>, scope: &Scope<'_>) -> String {
+fn line_of<'r>(decision: &Decision<'r>, scope: &Scope<'r>) -> Line {
+    let max_wait = Duration::from_nanos(scope.rule.max_delay.unwrap_or(0));
+    Line { lane: lane_of(decision, scope), max_wait }
+}
+
+fn lane_of<'r>(decision: &Decision<'r>, scope: &Scope<'r>) -> String {
     lane(&scope.rule.id, decision.key_values(scope))
 }
 

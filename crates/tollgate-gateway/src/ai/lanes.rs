@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tollgate_tower::Line;
 
 use crate::fair::{Gate, LineOptions};
 
 /// How often the first in a line asks, where nobody here gives anything back.
-pub(crate) const RECHECK: Duration = Duration::from_millis(100);
+pub(crate) const RECHECK: Duration = Duration::from_millis(25);
 
 /// One line.
 #[derive(Debug)]
@@ -55,22 +56,21 @@ impl Lanes {
     }
 
     /// The first of these in which somebody waits.
-    pub(crate) fn crowded<'l>(&self, lanes: &'l [String]) -> Option<&'l str> {
-        if lanes.is_empty() {
+    pub(crate) fn crowded<'l>(&self, of: &'l [Line]) -> Option<&'l Line> {
+        if of.is_empty() {
             return None;
         }
         let lines = self.lines.lock();
-        let is_crowded = |lane: &&String| {
-            lines.get(lane.as_str()).is_some_and(|line| Arc::strong_count(line) > 1)
-        };
-        lanes.iter().find(is_crowded).map(String::as_str)
+        let is_crowded =
+            |line: &&Line| lines.get(&line.lane).is_some_and(|known| Arc::strong_count(known) > 1);
+        of.iter().find(is_crowded)
     }
 
     /// Slots of these were given back.
-    pub(crate) fn freed(&self, lanes: &[String]) {
+    pub(crate) fn freed(&self, of: &[Line]) {
         let lines = self.lines.lock();
-        for line in lanes.iter().filter_map(|lane| lines.get(lane)) {
-            line.freed.notify_one();
+        for lane in of.iter().filter_map(|line| lines.get(&line.lane)) {
+            lane.freed.notify_one();
         }
     }
 }

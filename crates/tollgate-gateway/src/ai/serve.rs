@@ -9,15 +9,16 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tollgate_tower::openai::{error, kind_of, reshape};
-use tollgate_tower::{Asked, Bill, Decide, Dialect, Held, Identity, Pass, Refused, Ruling};
+use tollgate_tower::{Asked, Bill, Decide, Dialect, Held, Identity, Line, Pass, Refused, Ruling};
 
 use super::ask::{Ask, Call, Wrong};
+use super::lanes::RECHECK;
 use super::meter::{Estimate, Meter};
 use super::models::Model;
 use super::text::TextSink;
 use super::turn;
 use crate::body::{GatewayBody, RequestBody};
-use crate::fair::Place;
+use crate::fair::{Place, Wants};
 use crate::forward::Answered;
 use crate::gateway::ConnectionInfo;
 use crate::postpone::read_whole;
@@ -163,14 +164,8 @@ impl<D: Decide> Worker<D> {
             let name = estimate.model.clone();
             asked.model_id = Some(name.clone());
             asked.tokens = Some(estimate.total().min(MAX_ESTIMATE));
-            let decide = &self.gateway.decide;
-            let ruling = match decide.decide_now(asked, headers) {
-                Some(ruling) => ruling,
-                None => Box::pin(decide.decide(asked, headers)).await,
-            };
-            let (refusal, leads_on) = match ruling {
-                Ruling::Pass(mut pass) => {
-                    let charge = Charge(pass.bill.take());
+            let (refusal, leads_on) = match self.decide_in_line(asked, headers).await {
+                Ok((pass, charge)) => {
                     let pool = model.pool.unwrap_or(route.pool);
                     match self.place(pool, model, &name, &asked.identity).await {
                         Ok(place) => {
@@ -179,13 +174,88 @@ impl<D: Decide> Worker<D> {
                         Err(refusal) => (refusal, true),
                     }
                 }
-                Ruling::Refuse(refusal) => leads_on(model, reshape(refusal)),
-                // Whoever asks a model waits for the answer: it is not sent later.
-                Ruling::Queue(postponed) => leads_on(model, reshape(postponed.refusal)),
+                Err(refusal) => leads_on(model, refusal),
             };
             match ai.models.fallback(model) {
                 Some(next) if leads_on => model = next,
                 _ => return Err(Box::new(refusal)),
+            }
+        }
+    }
+
+    async fn decide_ai(
+        &self,
+        asked: &Asked,
+        headers: &HeaderMap,
+    ) -> Result<(Pass, Charge), Response<Bytes>> {
+        let decide = &self.gateway.decide;
+        let ruling = match decide.decide_now(asked, headers) {
+            Some(ruling) => ruling,
+            None => Box::pin(decide.decide(asked, headers)).await,
+        };
+        match ruling {
+            Ruling::Pass(mut pass) => {
+                let charge = Charge(pass.bill.take());
+                Ok((pass, charge))
+            }
+            Ruling::Refuse(refusal) => Err(reshape(refusal)),
+            // Whoever asks a model waits for the answer: it is not sent later.
+            Ruling::Queue(postponed) => Err(reshape(postponed.refusal)),
+        }
+    }
+
+    /// Decides; where nothing but a slot is missing, and its rule lets requests wait, as soon as it is this one's turn.
+    async fn decide_in_line(
+        &self,
+        asked: &Asked,
+        headers: &HeaderMap,
+    ) -> Result<(Pass, Charge), Response<Bytes>> {
+        let ai = &self.gateway.ai;
+        let decided = self.decide_ai(asked, headers).await;
+        let line = match &decided {
+            // Others wait for what this one got: it is given back, and waits behind them.
+            Ok((pass, _)) => ai.lanes.crowded(&pass.lines).cloned(),
+            Err(refusal) => waits_for(refusal),
+        };
+        let Some(line) = line else { return decided };
+        let overtaken = decided.is_ok();
+        drop(decided);
+        Box::pin(self.wait_in_line(asked, headers, &line, overtaken)).await
+    }
+
+    async fn wait_in_line(
+        &self,
+        asked: &Asked,
+        headers: &HeaderMap,
+        line: &Line,
+        gave_back: bool,
+    ) -> Result<(Pass, Charge), Response<Bytes>> {
+        let ai = &self.gateway.ai;
+        let name = asked.model_id.as_deref().unwrap_or_default();
+        let deadline = tokio::time::Instant::now() + line.max_wait;
+        let lane = ai.lanes.join(&line.lane);
+        if gave_back {
+            lane.freed.notify_one();
+        }
+        let (tenant, weight) = ai.options.weights.of(&asked.identity);
+        let wants = Wants { share: 0, tenant, weight, cost: 1 };
+        // Who has this place is the one that asks.
+        let entered = lane.gate.enter(&wants, line.max_wait).await;
+        let _first = entered.map_err(|why| turn::busy(why, name))?;
+        loop {
+            let refusal = match self.decide_ai(asked, headers).await {
+                Ok(passed) => return Ok(passed),
+                Err(refusal) => refusal,
+            };
+            if waits_for(&refusal).is_none_or(|other| other.lane != line.lane) {
+                return Err(refusal);
+            }
+            if tokio::time::Instant::now() >= deadline {
+                return Err(refusal);
+            }
+            tokio::select! {
+                () = lane.freed.notified() => {}
+                () = tokio::time::sleep(RECHECK) => {}
             }
         }
     }
@@ -232,6 +302,18 @@ impl<D: Decide> Worker<D> {
         }
     }
 
+    /// What a request holds until its answer has ended; then those who wait for it are told.
+    fn held(&self, held: Option<Held>, place: Option<Place>, lines: Vec<Line>) -> Option<Held> {
+        if place.is_none() && lines.is_empty() {
+            return held;
+        }
+        let lanes = Arc::clone(&self.gateway.ai.lanes);
+        Some(Held::new(move || {
+            drop((held, place));
+            lanes.freed(&lines);
+        }))
+    }
+
     async fn forward_ai(
         &self,
         admitted: Admitted<'_>,
@@ -240,7 +322,8 @@ impl<D: Decide> Worker<D> {
         path: &str,
     ) -> Result<Response<GatewayBody>, Refusal> {
         let Admitted { pool: at, place, pass, mut charge, estimate, .. } = admitted;
-        let Pass { wait, headers, held, .. } = pass;
+        let Pass { wait, headers, held, lines, .. } = pass;
+        let held = self.held(held, place, lines);
         if !wait.is_zero() {
             Box::pin(self.wait(wait, None)).await.map_err(|fault| shaped(fault, &headers))?;
         }
@@ -263,18 +346,15 @@ impl<D: Decide> Worker<D> {
             }
         };
         let mut response = metered(answered, meter, route);
-        response.body_mut().hold(both(held, place));
+        response.body_mut().hold(held);
         response.headers_mut().extend(headers);
         Ok(response)
     }
 }
 
-/// What a request holds until its answer has ended.
-fn both(held: Option<Held>, place: Option<Place>) -> Option<Held> {
-    match place {
-        None => held,
-        Some(place) => Some(Held::new(move || drop((held, place)))),
-    }
+/// What a refused request may wait for.
+fn waits_for(refusal: &Response<Bytes>) -> Option<Line> {
+    refusal.extensions().get::<Refused>().and_then(|refused| refused.line.clone())
 }
 
 /// A refusal, and whether the model's fallback is served in its place.
