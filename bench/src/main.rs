@@ -58,7 +58,7 @@ enum Command {
         #[arg(long, default_value_t = 3)]
         rounds: usize,
     },
-    /// T5, T8: gRPC beside HTTP, the gateway beside nginx, and how even throttling is
+    /// T5, T8: gRPC beside HTTP, the gateway beside nginx, the first token of a model, how even throttling is
     Edge {
         /// The product's binary
         #[arg(long)]

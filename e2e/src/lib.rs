@@ -3,13 +3,17 @@
 pub mod admin;
 pub mod fleet;
 pub mod http;
+pub mod model;
 pub mod server;
+pub mod stream;
 pub mod upstream;
 
 pub use admin::{ADMIN, ADMIN_TOKEN, Admin};
 pub use fleet::{Answer, Fleet};
 pub use http::{Client, Response};
+pub use model::Model;
 pub use server::{Server, ServerBuilder};
+pub use stream::EventStream;
 pub use upstream::{Arrived, Upstream};
 
 use std::time::{Duration, Instant};

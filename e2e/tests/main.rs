@@ -2,6 +2,7 @@
 
 mod access;
 mod admin;
+mod ai;
 mod bench_cli;
 mod beside;
 mod bounds;

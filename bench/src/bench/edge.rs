@@ -1,8 +1,9 @@
-//! T5, T8: the edge. gRPC beside HTTP, the gateway beside nginx, and how even throttling is.
+//! T5, T8: the edge. gRPC beside HTTP, the gateway beside nginx, the first token of a model,
+//! and how even throttling is.
 
 use std::path::Path;
 
-use super::{edge_gateway, edge_grpc, edge_throttle};
+use super::{edge_gateway, edge_grpc, edge_models, edge_throttle};
 
 /// A part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -11,6 +12,8 @@ pub enum Part {
     Grpc,
     /// The gateway beside nginx.
     Gateway,
+    /// When the first token of a model comes.
+    Models,
     /// How even throttling is.
     Throttle,
 }
@@ -23,6 +26,9 @@ pub fn run(quick: bool, rounds: usize, binary: &Path, parts: &[Part]) {
     }
     if wants(Part::Gateway) {
         edge_gateway::run(quick, rounds, binary);
+    }
+    if wants(Part::Models) {
+        edge_models::run(quick, rounds, binary);
     }
     if wants(Part::Throttle) {
         edge_throttle::run(binary);

@@ -6,6 +6,7 @@ pub mod decide;
 pub mod edge;
 mod edge_gateway;
 mod edge_grpc;
+mod edge_models;
 mod edge_throttle;
 pub mod flood;
 pub mod growth;

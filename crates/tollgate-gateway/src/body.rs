@@ -11,6 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tollgate_tower::Held;
 
+use crate::ai::Meter;
 use crate::connections::Lease;
 use crate::idle::IdleTimer;
 
@@ -186,6 +187,8 @@ impl Body for RequestBody {
 pub struct GatewayBody {
     kind: AnswerKind,
     held: Option<Held>,
+    /// Measures it, where it is a model's.
+    meter: Option<Box<Meter>>,
     /// Why it breaks off, before the client's side is told.
     broken: Option<BodyError>,
 }
@@ -205,7 +208,7 @@ impl GatewayBody {
     /// A body of our own.
     pub fn full(bytes: Bytes) -> Self {
         let bytes = if bytes.is_empty() { None } else { Some(bytes) };
-        Self { kind: AnswerKind::Full(bytes), held: None, broken: None }
+        Self { kind: AnswerKind::Full(bytes), held: None, meter: None, broken: None }
     }
 
     /// An upstream's.
@@ -213,7 +216,7 @@ impl GatewayBody {
         let mut kind =
             AnswerKind::Upstream { incoming, idle: IdleTimer::new(idle), lease: Some(lease) };
         kind.finish_at_end();
-        Self { kind, held: None, broken: None }
+        Self { kind, held: None, meter: None, broken: None }
     }
 
     /// Holds this until the end, if there is something still to come.
@@ -221,6 +224,35 @@ impl GatewayBody {
         if !self.is_end_stream() {
             self.held = held;
         }
+    }
+
+    /// Shows it to this meter. One without anything to come is measured at once.
+    pub(crate) fn measure(&mut self, meter: Box<Meter>) {
+        if !self.is_end_stream() {
+            self.meter = Some(meter);
+        }
+    }
+
+    /// What the client gets of a piece; None where that is nothing, and there is more to come.
+    fn metered(&mut self, frame: Frame<Bytes>, is_last: bool) -> Option<Frame<Bytes>> {
+        let Some(meter) = &mut self.meter else { return Some(frame) };
+        let piece = match frame.into_data() {
+            Ok(piece) => piece,
+            Err(frame) => return Some(frame),
+        };
+        let mut out = meter.pass(piece);
+        if meter.is_stopped {
+            // The upstream is told to stop by its connection being closed.
+            self.meter = None;
+            self.held = None;
+            self.kind = AnswerKind::Full(None);
+        } else if is_last && let Some(meter) = self.meter.take() {
+            let rest = meter.ends();
+            if !rest.is_empty() {
+                out = [out, rest].concat().into();
+            }
+        }
+        (is_last || !out.is_empty()).then(|| Frame::data(out))
     }
 }
 
@@ -265,20 +297,70 @@ impl Body for GatewayBody {
         if let Some(error) = this.broken.take() {
             return Poll::Ready(Some(Err(error)));
         }
+        loop {
+            match this.poll_piece(context) {
+                Poll::Ready(Some(Ok((frame, is_last)))) => {
+                    if let Some(frame) = this.metered(frame, is_last) {
+                        return Poll::Ready(Some(Ok(frame)));
+                    }
+                }
+                Poll::Ready(None) => {
+                    let rest = this.meter.take().map(Meter::ends).unwrap_or_default();
+                    this.kind = AnswerKind::Full(None);
+                    let rest = (!rest.is_empty()).then(|| Ok(Frame::data(rest)));
+                    return Poll::Ready(rest);
+                }
+                Poll::Ready(Some(Err(error))) => {
+                    this.meter = None;
+                    return Poll::Ready(Some(Err(error)));
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            AnswerKind::Full(bytes) => bytes.is_none(),
+            AnswerKind::Upstream { incoming, .. } => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.meter.as_ref().is_some_and(|meter| meter.may_change()) {
+            return SizeHint::default();
+        }
+        match &self.kind {
+            AnswerKind::Full(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            AnswerKind::Upstream { incoming, .. } => incoming.size_hint(),
+        }
+    }
+}
+
+impl GatewayBody {
+    /// The next piece as it comes, and whether it is the last.
+    fn poll_piece(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<(Frame<Bytes>, bool), BodyError>>> {
+        let this = self;
         let (incoming, idle, lease) = match &mut this.kind {
             AnswerKind::Full(bytes) => {
                 this.held = None;
-                return Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))));
+                return Poll::Ready(bytes.take().map(|bytes| Ok((Frame::data(bytes), true))));
             }
             AnswerKind::Upstream { incoming, idle, lease } => (incoming, idle, lease),
         };
         match poll_upstream(incoming, lease.as_mut(), context) {
             Poll::Ready(Some(Ok(frame))) => {
                 idle.progressed();
-                if this.kind.finish_at_end() {
+                let is_last = this.kind.finish_at_end();
+                if is_last {
                     this.held = None;
                 }
-                Poll::Ready(Some(Ok(frame)))
+                Poll::Ready(Some(Ok((frame, is_last))))
             }
             Poll::Ready(None) => {
                 if let Some(lease) = lease.take() {
@@ -292,6 +374,7 @@ impl Body for GatewayBody {
                     lease.target().failed("it broke off in the middle of an answer");
                 }
                 this.held = None;
+                this.meter = None;
                 // What came before the break may have come with it, and be still in a buffer: that is sent first.
                 this.broken = Some(BodyError::Upstream(error));
                 context.waker().wake_by_ref();
@@ -305,22 +388,6 @@ impl Body for GatewayBody {
                 this.held = None;
                 Poll::Ready(Some(Err(BodyError::UpstreamIdle)))
             }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match &self.kind {
-            AnswerKind::Full(bytes) => bytes.is_none(),
-            AnswerKind::Upstream { incoming, .. } => incoming.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.kind {
-            AnswerKind::Full(bytes) => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-            }
-            AnswerKind::Upstream { incoming, .. } => incoming.size_hint(),
         }
     }
 }

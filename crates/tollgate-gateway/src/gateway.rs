@@ -23,8 +23,10 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tollgate_tower::{Decide, Identifier};
 
+use crate::ai::{Ai, turn};
 use crate::connect::Connector;
 use crate::error::GatewayError;
+use crate::fair::Gate;
 use crate::framing::FramingWatch;
 use crate::health;
 use crate::options::{
@@ -67,6 +69,8 @@ pub struct PoolStatus {
     pub name: String,
     /// Its targets.
     pub targets: Vec<TargetStatus>,
+    /// Its places that are taken, and the requests that wait for one.
+    pub places: (usize, usize),
     /// Its answers, in the order of [`RESPONSE_CLASSES`].
     pub responses: [u64; RESPONSE_CLASSES.len()],
 }
@@ -93,6 +97,8 @@ pub(crate) struct Pool {
     pub(crate) name: String,
     pub(crate) options: PoolOptions,
     pub(crate) targets: Vec<Arc<Target>>,
+    /// Its places, where they are counted.
+    pub(crate) gate: Option<Arc<Gate>>,
     responses: [AtomicU64; RESPONSE_CLASSES.len()],
 }
 
@@ -111,6 +117,7 @@ pub struct Gateway<D> {
     pub(crate) options: GatewayOptions,
     pub(crate) routes: Routes,
     pub(crate) pools: Vec<Pool>,
+    pub(crate) ai: Ai,
     pub(crate) decide: D,
     pub(crate) identifier: Arc<Identifier>,
     pub(crate) queue: Option<Arc<dyn Postpone>>,
@@ -142,8 +149,10 @@ impl<D: Decide> Gateway<D> {
             );
         }
         let routes = Routes::new(&options, &places)?;
+        let ai = Ai::new(options.ai.clone(), &places)
+            .map_err(|problem| GatewayError::Option { field: "openai", problem })?;
         let waiting = Semaphore::new(options.max_waiting.min(Semaphore::MAX_PERMITS));
-        Ok(Self { options, routes, pools, decide, identifier, queue: None, waiting })
+        Ok(Self { options, routes, pools, ai, decide, identifier, queue: None, waiting })
     }
 
     /// Keeps requests that are to be sent later in this queue. Without one they are refused.
@@ -181,6 +190,7 @@ impl<D> Gateway<D> {
         let pools = self.pools.iter().map(|pool| PoolStatus {
             name: pool.name.clone(),
             targets: pool.targets.iter().map(|target| status(target)).collect(),
+            places: pool.gate.as_ref().map(|gate| gate.load()).unwrap_or_default(),
             responses: std::array::from_fn(|class| {
                 pool.responses.get(class).map_or(0, |count| count.load(Ordering::Relaxed))
             }),
@@ -272,5 +282,6 @@ fn make_pool(name: &str, options: &PoolOptions, max_header_bytes: usize) -> Resu
         targets.push(Arc::new(Target::new(target, options.passive, connector)?));
     }
     let responses = std::array::from_fn(|_| AtomicU64::new(0));
-    Ok(Pool { name: name.to_owned(), options: options.clone(), targets, responses })
+    let gate = options.places.as_ref().map(turn::gate).transpose()?;
+    Ok(Pool { name: name.to_owned(), options: options.clone(), targets, gate, responses })
 }

@@ -5,6 +5,7 @@
 //! worker answers requests; [`gateway`] tells the phases that a request goes through. Listeners, TLS
 //! towards clients and configuration files are the business of whoever calls.
 
+pub mod ai;
 mod balance;
 mod body;
 mod connect;

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 
+use crate::ai::options::AiOptions;
+
 /// The most targets a pool may have.
 pub const MAX_TARGETS: usize = 64;
 
@@ -44,6 +46,8 @@ pub struct GatewayOptions {
     pub via: Option<String>,
     /// The header that names the model a request is for.
     pub model_header: Option<HeaderName>,
+    /// How routes of models are served.
+    pub ai: AiOptions,
     /// Writes the context of a span into the headers of a request that goes on, where traces are made.
     pub inject_trace: Option<fn(&tracing::Span, &mut http::HeaderMap)>,
 }
@@ -62,6 +66,7 @@ impl Default for GatewayOptions {
             preserve_host: true,
             via: None,
             model_header: None,
+            ai: AiOptions::default(),
             inject_trace: None,
         }
     }
@@ -94,6 +99,8 @@ pub struct RouteOptions {
     pub models: Vec<String>,
     /// The pool.
     pub pool: String,
+    /// Whether its requests are for models, in the words of the OpenAI API.
+    pub is_ai: bool,
     /// Cut off the beginning of the path, at a segment's end.
     pub strip_prefix: Option<String>,
     /// Put before the path, after [`Self::strip_prefix`].
@@ -225,6 +232,48 @@ pub struct PoolOptions {
     pub idle_timeout: Duration,
     /// See [`Timeouts::connect`]; the gateway's where none is given.
     pub connect_timeout: Option<Duration>,
+    /// What it is called with as `Authorization`, in place of the client's own.
+    pub authorization: Option<http::HeaderValue>,
+    /// How many requests of models it serves at once, and who waits. None: as many as come.
+    pub places: Option<PlacesOptions>,
+}
+
+/// The places of a pool that serves models.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacesOptions {
+    /// Requests that are served at once.
+    pub capacity: usize,
+    /// Requests that wait for a place.
+    pub max_waiting: usize,
+    /// For how long at most.
+    pub max_wait: Duration,
+    /// Parts for kinds of clients; who is of none of them is of the last. Without any there is one for all.
+    pub shares: Vec<ShareOptions>,
+    /// From this part of all places on, in percent, nobody has more than its share.
+    pub strict_from_percent: u32,
+}
+
+impl Default for PlacesOptions {
+    fn default() -> Self {
+        Self {
+            capacity: 64,
+            max_waiting: 1_000,
+            max_wait: Duration::from_secs(30),
+            shares: Vec::new(),
+            strict_from_percent: 80,
+        }
+    }
+}
+
+/// The places of one kind of clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShareOptions {
+    /// Who: the value of `client_type`.
+    pub client_type: String,
+    /// Its part of all places, in percent.
+    pub percent: u32,
+    /// Whether it may have what others leave idle.
+    pub may_borrow: bool,
 }
 
 impl Default for PoolOptions {
@@ -238,6 +287,8 @@ impl Default for PoolOptions {
             max_idle_connections: 256,
             idle_timeout: Duration::from_secs(50),
             connect_timeout: None,
+            authorization: None,
+            places: None,
         }
     }
 }

@@ -156,8 +156,13 @@ impl Fault {
 
     /// The answer.
     pub(crate) fn answer(self) -> Response<GatewayBody> {
+        own(self.problem())
+    }
+
+    /// The answer, its body at hand.
+    pub(crate) fn problem(self) -> Response<Bytes> {
         let (status, code, message) = self.describe();
-        let mut response = own(problem(status, code, message));
+        let mut response = problem(status, code, message);
         let headers = response.headers_mut();
         match self {
             // Whatever follows on this connection may be part of what was meant as a body.

@@ -64,6 +64,8 @@ pub(crate) struct Route {
     /// The pool's place.
     pub(crate) pool: usize,
     pub(crate) timeouts: Timeouts,
+    /// Whether its requests are for models.
+    pub(crate) is_ai: bool,
     hosts: Vec<HostPattern>,
     paths: Vec<PathPattern>,
     methods: Vec<Method>,
@@ -85,11 +87,15 @@ impl Route {
         let Some(&pool) = pools.get(route.pool.as_str()) else {
             return Err(format!("there is no pool {:?}", route.pool));
         };
-        if !route.models.is_empty() && options.model_header.is_none() {
+        if !route.models.is_empty() && !route.is_ai && options.model_header.is_none() {
             return Err("routes by model need model_header to be set".to_owned());
+        }
+        if !route.models.is_empty() && route.is_ai {
+            return Err("it looks for models in bodies: list them under gateway.openai".to_owned());
         }
         Ok(Self {
             name: route.name.clone(),
+            is_ai: route.is_ai,
             pool,
             timeouts: route.timeouts.or(&options.timeouts),
             hosts: route.hosts.iter().map(|it| HostPattern::parse(it)).collect::<Result<_, _>>()?,

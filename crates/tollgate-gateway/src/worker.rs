@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::HOST;
+use http::header::{AUTHORIZATION, HOST};
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -77,7 +77,7 @@ impl WorkerPool {
 
 /// Answers requests on one runtime, with connections of its own.
 pub struct Worker<D> {
-    gateway: Arc<Gateway<D>>,
+    pub(crate) gateway: Arc<Gateway<D>>,
     pools: Vec<WorkerPool>,
 }
 
@@ -125,6 +125,15 @@ impl<D: Decide> Worker<D> {
             Err(Stop::Fault(fault)) => return not_served(fault, connection),
             Err(Stop::Answer(answer)) => return own(*answer),
         };
+        if route.is_ai {
+            if let Some(call) = self.ai_call(&parts, &asked) {
+                let answered = self.answer_ai(call, (parts, body), asked, route, connection);
+                return Box::pin(answered).await;
+            }
+            if let Some(list) = self.ai_list(&parts, &asked) {
+                return list;
+            }
+        }
         let decide = &self.gateway.decide;
         let pass = match decide.decide_now(&asked, &parts.headers) {
             Some(ruling) => ruling,
@@ -180,13 +189,13 @@ impl<D: Decide> Worker<D> {
             endpoint: Some(path.into_owned()),
             method: Some(parts.method.as_str().to_owned()),
             domain,
-            cost: None,
+            ..Asked::default()
         };
         Ok((asked, route))
     }
 
     /// What the upstream must not see goes, what it should know comes.
-    fn clean(&self, parts: &mut Parts, connection: &ConnectionInfo) {
+    pub(crate) fn clean(&self, parts: &mut Parts, connection: &ConnectionInfo) {
         let options = &self.gateway.options;
         parts.extensions = http::Extensions::default();
         headers::clean_request(&mut parts.headers);
@@ -239,11 +248,12 @@ impl<D: Decide> Worker<D> {
         pass: Pass,
         upgrade: Option<Upgrade>,
     ) -> Response<GatewayBody> {
-        let Pass { wait, headers, held, charged } = pass;
+        let Pass { wait, headers, held, charged, .. } = pass;
         let waited = if wait.is_zero() { Ok(()) } else { Box::pin(self.wait(wait, charged)).await };
-        let outgoing = waited.and_then(|()| self.outgoing(route, path, request, upgrade.as_ref()));
+        let outgoing = waited
+            .and_then(|()| self.outgoing_to(route, route.pool, path, request, upgrade.as_ref()));
         let answered = match outgoing {
-            Ok((pool, outgoing)) => self.forward(route, pool, outgoing).await,
+            Ok((pool, outgoing)) => self.forward_to(route, route.pool, pool, outgoing).await,
             Err(fault) => Err(fault),
         };
         let answer = match answered {
@@ -266,9 +276,10 @@ impl<D: Decide> Worker<D> {
     }
 
     /// Sends a request to its pool, and counts what comes of it.
-    async fn forward(
+    pub(crate) async fn forward_to(
         &self,
         route: &Route,
+        place: usize,
         pool: &WorkerPool,
         mut outgoing: Outgoing,
     ) -> Result<Answered, Fault> {
@@ -293,7 +304,7 @@ impl<D: Decide> Worker<D> {
             }
             answered
         };
-        if let Some(pool) = self.gateway.pools.get(route.pool) {
+        if let Some(pool) = self.gateway.pools.get(place) {
             match &answered {
                 Ok(answered) => pool.answered(Some(answered.response.status())),
                 Err(fault) if fault.is_of_upstream() => pool.answered(None),
@@ -305,7 +316,7 @@ impl<D: Decide> Worker<D> {
 
     /// A request that waits holds no thread; it leaves with its client, which drops this.
     /// One that does not get to go on is given back what it was charged.
-    async fn wait(&self, wait: Duration, charged: Option<Held>) -> Result<(), Fault> {
+    pub(crate) async fn wait(&self, wait: Duration, charged: Option<Held>) -> Result<(), Fault> {
         let Ok(_place) = self.gateway.waiting.try_acquire() else {
             return Err(Fault::TooManyWaiting(wait));
         };
@@ -317,16 +328,17 @@ impl<D: Decide> Worker<D> {
     }
 
     /// A request that was let pass, and the pool that it goes to.
-    fn outgoing(
+    pub(crate) fn outgoing_to(
         &self,
         route: &Route,
+        place: usize,
         path: &str,
         mut request: Request<RequestBody>,
         upgrade: Option<&Upgrade>,
     ) -> Result<(&WorkerPool, Outgoing), Fault> {
         let original = request.uri().path_and_query().ok_or(Fault::BadTarget)?;
         let path = route.rewrite(original, path).ok_or(Fault::BadTarget)?;
-        let pool = self.pools.get(route.pool).ok_or(Fault::NoUpstream)?;
+        let pool = self.pools.get(place).ok_or(Fault::NoUpstream)?;
         let host = if self.gateway.options.preserve_host {
             request.headers().get(HOST).cloned()
         } else {
@@ -334,6 +346,10 @@ impl<D: Decide> Worker<D> {
         };
         // Set for each target.
         request.headers_mut().remove(HOST);
+        let own_key = self.gateway.pools.get(place).and_then(|it| it.options.authorization.clone());
+        if let Some(key) = own_key {
+            request.headers_mut().insert(AUTHORIZATION, key);
+        }
         let outgoing = Outgoing {
             request,
             path,
@@ -352,8 +368,8 @@ impl<D: Decide> Worker<D> {
         request: Request<RequestBody>,
     ) -> Result<Response<GatewayBody>, Fault> {
         let route = self.gateway.routes.named(route).ok_or(Fault::NoRoute)?;
-        let (pool, outgoing) = self.outgoing(route, path, request, None)?;
-        let answered = self.forward(route, pool, outgoing).await?;
+        let (pool, outgoing) = self.outgoing_to(route, route.pool, path, request, None)?;
+        let answered = self.forward_to(route, route.pool, pool, outgoing).await?;
         Ok(plain_answer(answered, None, route.timeouts.response_idle))
     }
 }
@@ -390,7 +406,11 @@ fn only_text<'a>(
     }
 }
 
-fn plain_answer(answered: Answered, held: Option<Held>, idle: Duration) -> Response<GatewayBody> {
+pub(crate) fn plain_answer(
+    answered: Answered,
+    held: Option<Held>,
+    idle: Duration,
+) -> Response<GatewayBody> {
     let Answered { response, lease } = answered;
     let (mut parts, incoming) = response.into_parts();
     headers::clean_response(&mut parts.headers);

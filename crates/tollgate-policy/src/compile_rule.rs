@@ -65,7 +65,7 @@ pub(crate) fn compile_rule(
     Rule {
         reason: hit_reason(&scope),
         priority: priority(raw, report),
-        max_delay: max_delay(raw, action, &limits, report),
+        max_delay: max_delay(raw, action, unit, &limits, report),
         soft_limit_ppm: share_ppm(raw.soft_limit.as_ref(), "soft_limit", report),
         quota_mode: raw.quota_mode.as_ref().is_some_and(|flag| flag.value),
         consistency: consistency(raw, report),
@@ -164,6 +164,7 @@ fn slot_ttl(raw: &RawRule, unit: Unit, report: &mut Report) -> Nanos {
 fn max_delay(
     raw: &RawRule,
     action: Action,
+    unit: Unit,
     limits: &[RuleLimit],
     report: &mut Report,
 ) -> Option<Nanos> {
@@ -178,8 +179,9 @@ fn max_delay(
         quotas.filter_map(Quota::limit).all(|limit| limit.algorithm().is_bucket())
     };
     let at = raw.action.as_ref().map_or(raw.at, |action| action.at);
-    if !limits.iter().all(is_bucket) {
-        let message = "throttle needs token_bucket, leaky_bucket or gcra; others cannot delay";
+    // Nobody knows when a slot will be free, but a gateway can wait for it.
+    if unit != Unit::Concurrency && !limits.iter().all(is_bucket) {
+        let message = "throttle needs token_bucket, leaky_bucket or gcra, or unit concurrency; others cannot delay";
         report.add(at, Some("action"), message);
     }
     let Some(given) = &raw.max_delay_ms else {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 
+use crate::bill::Bill;
 use crate::held::Held;
 use crate::identity::Identity;
 
@@ -24,6 +25,40 @@ pub struct Asked {
     pub model_id: Option<String>,
     /// What it costs, where the edge knows better than the rules.
     pub cost: Option<u64>,
+    /// How many tokens it is thought to cost. What it truly cost is told to its [`Bill`].
+    #[serde(default)]
+    pub tokens: Option<u64>,
+    /// Whose words headers and refusals are in.
+    #[serde(default)]
+    pub dialect: Dialect,
+}
+
+/// Whose words headers and refusals are in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub enum Dialect {
+    /// Our own.
+    #[default]
+    Plain,
+    /// Those of the OpenAI API, with our headers beside them.
+    OpenAi,
+}
+
+/// Which rule refused: an extension of the refusal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// The rule.
+    pub rule_id: String,
+    /// Where nothing but slots was missing, and their rules let requests wait for one: for which, and how long.
+    pub line: Option<Line>,
+}
+
+/// What a request waits for that finds no slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// The rule and the key of its counter. Holds no secret.
+    pub lane: String,
+    /// For how long at most.
+    pub max_wait: Duration,
 }
 
 /// What becomes of a request at the edge.
@@ -48,6 +83,10 @@ pub struct Pass {
     pub held: Option<Held>,
     /// What it was charged, where it waits: given back when dropped before the request went on.
     pub charged: Option<Held>,
+    /// What it was charged on an estimate ([`Asked::tokens`]), to be settled when the truth is known.
+    pub bill: Option<Bill>,
+    /// What others may wait for that this one got.
+    pub lines: Vec<Line>,
 }
 
 /// A request that is to be sent later.

@@ -9,14 +9,18 @@ use http::HeaderMap;
 use sha2::{Digest, Sha256};
 use tokio::task::AbortHandle;
 use tollgate_core::Nanos;
-use tollgate_engine::{Decision, Engine, EngineError, MAX_VALUE_BYTES, Receipts, Request, Verdict};
-use tollgate_policy::Known;
+use tollgate_engine::{
+    Actual, Decision, Engine, EngineError, MAX_VALUE_BYTES, Receipts, Request, Scope, Verdict,
+};
+use tollgate_policy::{Action, Known, Unit};
 use tollgate_store::Store;
 use tracing::Instrument as _;
 
-use crate::decide::{Asked, Decide, Pass, Postponed, Ruling};
+use crate::bill::{Account, Bill};
+use crate::decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Ruling};
 use crate::headers::{HeaderFamilies, describe};
 use crate::held::Held;
+use crate::openai;
 use crate::refusal::{problem, refusal};
 
 /// A slot is renewed so often in its lifetime.
@@ -58,7 +62,7 @@ impl<S: Store + 'static> InProcess<S> {
                 return Ruling::Refuse(problem(status, "INVALID_REQUEST", &message));
             }
         };
-        let show = |decision: &Decision<'_>| self.ruling(&request, decision, accepted);
+        let show = |decision: &Decision<'_>| self.ruling(asked, &request, decision, accepted);
         match self.engine.decide_once(&rules, &request, show).await {
             Ok(ruling) => ruling,
             Err(error) => Ruling::Refuse(unavailable(&error)),
@@ -67,6 +71,7 @@ impl<S: Store + 'static> InProcess<S> {
 
     fn ruling(
         &self,
+        asked: &Asked,
         request: &Request<'_>,
         decision: &Decision<'_>,
         accepted: &HeaderMap,
@@ -75,30 +80,60 @@ impl<S: Store + 'static> InProcess<S> {
             Verdict::Allowed | Verdict::Throttled => {
                 let mut headers = HeaderMap::with_capacity(12);
                 describe(&mut headers, decision, self.families);
-                let (mut held, mut charged) = (None, None);
-                if decision.slot.is_some() || decision.wait > 0 {
+                let mut lines = Vec::new();
+                if asked.dialect == Dialect::OpenAi {
+                    openai::describe(&mut headers, decision);
+                    let waited_for = decision.scopes().filter(|scope| is_waited_for(scope));
+                    lines = waited_for.map(|scope| line_of(decision, scope)).collect();
+                }
+                let (mut held, mut charged, mut bill) = (None, None, None);
+                if decision.slot.is_some() || decision.wait > 0 || asked.tokens.is_some() {
                     let receipts = self.engine.receipts(request, decision);
-                    if decision.wait > 0 {
+                    if asked.tokens.is_some() {
+                        bill = self.bill(receipts.clone().without_slots(), asked.tokens);
+                    } else if decision.wait > 0 {
                         charged = self.hold(receipts.clone().without_slots());
                     }
                     held = self.hold(receipts.slots());
                 }
                 let wait = Duration::from_nanos(decision.wait);
-                Ruling::Pass(Pass { wait, headers, held, charged })
+                Ruling::Pass(Pass { wait, headers, held, charged, bill, lines })
             }
-            Verdict::Denied => Ruling::Refuse(refusal(decision, accepted, self.families)),
+            Verdict::Denied => Ruling::Refuse(self.refusal(asked, decision, accepted)),
             Verdict::Queued => {
                 let deciding = decision.deciding();
-                let rule_id = deciding.map(|scope| scope.rule.id.clone()).unwrap_or_default();
-                let key = deciding.map(|scope| decision.key_values(scope)).unwrap_or_default();
                 Ruling::Queue(Postponed {
-                    refusal: refusal(decision, accepted, self.families),
-                    lane: lane(&rule_id, key),
-                    rule_id,
+                    refusal: self.refusal(asked, decision, accepted),
+                    lane: deciding.map(|scope| lane_of(decision, scope)).unwrap_or_default(),
+                    rule_id: deciding.map(|scope| scope.rule.id.clone()).unwrap_or_default(),
                     retry_after: Duration::from_nanos(decision.retry_after().unwrap_or(0)),
                 })
             }
         }
+    }
+
+    fn refusal(
+        &self,
+        asked: &Asked,
+        decision: &Decision<'_>,
+        accepted: &HeaderMap,
+    ) -> http::Response<bytes::Bytes> {
+        match asked.dialect {
+            Dialect::Plain => refusal(decision, accepted, self.families),
+            Dialect::OpenAi => openai::refusal(decision, line(decision), self.families),
+        }
+    }
+
+    /// What was charged on an estimate. Its id makes sure that it is settled once, whatever is retried.
+    fn bill(&self, receipts: Receipts, tokens: Option<u64>) -> Option<Bill> {
+        if receipts.is_empty() {
+            return None;
+        }
+        let engine = Arc::clone(&self.engine);
+        let mut id = [0; 16];
+        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut id).ok()?;
+        let account = Charged { engine, receipts, id: u128::from_le_bytes(id) };
+        Some(Bill::new(account, tokens.unwrap_or(0)))
     }
 
     /// What is given back when it is dropped. Slots are renewed until then; without a runtime to do it
@@ -113,8 +148,8 @@ impl<S: Store + 'static> InProcess<S> {
             if let Some(renewal) = renewal {
                 renewal.abort();
             }
-            let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-            runtime.spawn(async move {
+            let is_alone = engine.store().names().is_empty();
+            finish(is_alone, async move {
                 if let Err(error) = engine.give_back(&receipts).await {
                     tracing::warn!(%error, "a slot could not be given back; it expires by itself");
                 }
@@ -139,6 +174,48 @@ impl<S: Store + 'static> InProcess<S> {
             }
         });
         Some(task.abort_handle())
+    }
+}
+
+/// A charge that an engine made.
+struct Charged<S> {
+    engine: Arc<Engine<S>>,
+    receipts: Receipts,
+    id: u128,
+}
+
+impl<S: Store + 'static> Account for Charged<S> {
+    fn settle(self: Box<Self>, tokens: u64) {
+        let is_alone = self.engine.store().names().is_empty();
+        finish(is_alone, async move {
+            let actual = Actual { tokens: Some(tokens), cost: None };
+            if let Err(error) = self.engine.settle(self.id, &self.receipts, actual).await {
+                tracing::warn!(%error, "a request could not be settled: its estimate stays charged");
+            }
+        });
+    }
+
+    fn release(self: Box<Self>) {
+        let is_alone = self.engine.store().names().is_empty();
+        finish(is_alone, async move {
+            if let Err(error) = self.engine.release(self.id, &self.receipts).await {
+                tracing::warn!(%error, "a charge could not be given back: it stays");
+            }
+        });
+    }
+}
+
+/// Does it at once where nothing need be waited for, so that the next decision knows of it; else in the background,
+/// for which there must be a runtime.
+fn finish(is_alone: bool, work: impl Future<Output = ()> + Send + 'static) {
+    let runtime = tokio::runtime::Handle::try_current();
+    if runtime.is_err() && !is_alone {
+        return;
+    }
+    let mut work = Box::pin(work);
+    let polled = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    if let (Poll::Pending, Ok(runtime)) = (polled, runtime) {
+        runtime.spawn(work);
     }
 }
 
@@ -172,7 +249,7 @@ impl<S: Store + 'static> Decide for InProcess<S> {
 
 /// The request as the engine takes it, or which value is too long for it.
 fn request(asked: &Asked) -> Result<Request<'_>, &str> {
-    let mut request = Request { cost: asked.cost, ..Request::default() };
+    let mut request = Request { cost: asked.cost, tokens: asked.tokens, ..Request::default() };
     let identity = &asked.identity;
     let known = [
         (Known::UserId, &identity.user_id),
@@ -202,6 +279,27 @@ fn request(asked: &Asked) -> Result<Request<'_>, &str> {
         request.attributes.push_extra(name, value);
     }
     Ok(request)
+}
+
+/// Whether a request may wait for this limit although nobody knows how long.
+fn is_waited_for(scope: &Scope<'_>) -> bool {
+    scope.rule.unit == Unit::Concurrency && scope.rule.action == Action::Throttle
+}
+
+/// What a refused request may wait for: the slots of one rule, if nothing else was missing.
+fn line(decision: &Decision<'_>) -> Option<Line> {
+    let deciding = decision.deciding()?;
+    let mut refusing = decision.scopes().filter(|scope| scope.refuses());
+    (deciding.quota > 0 && refusing.all(is_waited_for)).then(|| line_of(decision, deciding))
+}
+
+fn line_of<'r>(decision: &Decision<'r>, scope: &Scope<'r>) -> Line {
+    let max_wait = Duration::from_nanos(scope.rule.max_delay.unwrap_or(0));
+    Line { lane: lane_of(decision, scope), max_wait }
+}
+
+fn lane_of<'r>(decision: &Decision<'r>, scope: &Scope<'r>) -> String {
+    lane(&scope.rule.id, decision.key_values(scope))
 }
 
 /// The counter that a request waits for, by name. The key is hashed: an API key may be part of it.

@@ -3,6 +3,7 @@
 //! [`identity`] finds out who calls; [`Decide`] decides, in this process ([`InProcess`]) or elsewhere
 //! ([`Remote`]); [`headers`] and [`refusal`] say it in HTTP. The gateway wears the same parts.
 
+mod bill;
 mod body;
 pub mod decide;
 mod engine;
@@ -10,12 +11,14 @@ pub mod headers;
 mod held;
 pub mod identity;
 pub mod layer;
+pub mod openai;
 pub mod refusal;
 mod remote;
 pub mod service;
 
+pub use bill::{Account, Bill};
 pub use body::LimitedBody;
-pub use decide::{Asked, Decide, Pass, Postponed, Ruling};
+pub use decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Refused, Ruling};
 pub use engine::InProcess;
 pub use headers::HeaderFamilies;
 pub use held::Held;

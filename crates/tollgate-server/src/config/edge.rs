@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::check::{MAX_TIMEOUT_MS, millis, parse_address, size};
+use super::openai::{self, OpenAiConfig};
 use super::read::{Reader, Said};
 
 /// The most networks of trusted proxies, issuers, audiences and the like.
@@ -60,6 +61,8 @@ pub struct IdentityConfig {
     pub api_key_header: String,
     /// Whether it has been checked by something in front of us.
     pub trust_api_key_header: bool,
+    /// Whether `Authorization: Bearer` may hold it too.
+    pub api_key_as_bearer: bool,
     /// The registered keys.
     pub api_keys_file: Option<PathBuf>,
     /// Whose word about addresses is believed.
@@ -155,6 +158,8 @@ pub struct GatewayConfig {
     pub attempts: u32,
     /// Requests that wait for their turn.
     pub max_waiting: usize,
+    /// Models.
+    pub openai: OpenAiConfig,
 }
 
 /// A service behind the gateway.
@@ -178,6 +183,42 @@ pub struct PoolConfig {
     /// Its key.
     #[serde(default)]
     pub key_file: Option<PathBuf>,
+    /// A file with the API key that it is called with, in place of the client's.
+    #[serde(default)]
+    pub api_key_file: Option<PathBuf>,
+    /// How many requests of models it serves at once.
+    #[serde(default)]
+    pub max_concurrency: Option<usize>,
+    /// How many may wait for a place there, ...
+    #[serde(default = "one_thousand")]
+    pub max_waiting: usize,
+    /// ... and for how long.
+    #[serde(default = "half_a_minute")]
+    pub max_wait_ms: u64,
+    /// Places for kinds of clients.
+    #[serde(default)]
+    pub shares: Vec<ShareConfig>,
+}
+
+const fn one_thousand() -> usize {
+    1_000
+}
+
+const fn half_a_minute() -> u64 {
+    30_000
+}
+
+/// The places of one kind of clients.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShareConfig {
+    /// Who.
+    pub client_type: String,
+    /// Its part of all places.
+    pub percent: u32,
+    /// Whether it may have what others leave idle; only INTERNAL where nothing is said.
+    #[serde(default)]
+    pub may_borrow: Option<bool>,
 }
 
 /// One place of a service.
@@ -247,12 +288,26 @@ pub struct RouteConfig {
     pub models: Vec<String>,
     /// Where they go.
     pub pool: String,
+    /// What they are.
+    #[serde(default)]
+    pub kind: RouteKind,
     /// What is taken off the front of the path.
     #[serde(default)]
     pub strip_prefix: Option<String>,
     /// How long the head of an answer may take, where other than usual.
     #[serde(default)]
     pub response_timeout_ms: Option<u64>,
+}
+
+/// What the requests of a route are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RouteKind {
+    /// Anything that HTTP carries.
+    #[default]
+    Http,
+    /// For models, in the words of the OpenAI API.
+    OpenAi,
 }
 
 /// What is sent on later.
@@ -351,6 +406,7 @@ pub(super) fn identity(reader: &mut Reader) -> IdentityConfig {
     IdentityConfig {
         api_key_header: header(reader, "identity.api_key_header"),
         trust_api_key_header: reader.boolean("identity.trust_api_key_header"),
+        api_key_as_bearer: reader.boolean("identity.api_key_as_bearer"),
         api_keys_file: path(reader, "identity.api_keys_file"),
         trusted_proxies: texts(reader, "identity.trusted_proxies"),
         address_header: reader.choice("identity.address_header", AddressHeader::ALL),
@@ -378,10 +434,13 @@ fn jwt(reader: &mut Reader) -> JwtConfig {
 
 pub(super) fn gateway(reader: &mut Reader) -> GatewayConfig {
     let wait = |reader: &mut Reader, key: &str| millis(reader, key, 1, MAX_TIMEOUT_MS);
+    let pools: BTreeMap<String, PoolConfig> =
+        reader.document("gateway.pools", "a mapping of names to pools").unwrap_or_default();
     GatewayConfig {
         listen: optional_address(reader, "gateway.listen").map(|said| said.value),
         upstream: text(reader, "gateway.upstream"),
-        pools: reader.document("gateway.pools", "a mapping of names to pools").unwrap_or_default(),
+        openai: openai::check(reader, &pools),
+        pools,
         routes: reader.document("gateway.routes", "a list of routes").unwrap_or_default(),
         model_header: header(reader, "gateway.model_header"),
         preserve_host: reader.boolean("gateway.preserve_host"),

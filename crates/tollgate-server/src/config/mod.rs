@@ -9,6 +9,7 @@ mod auth;
 mod check;
 mod control;
 mod edge;
+mod openai;
 mod problem;
 mod raw;
 mod read;
@@ -29,8 +30,10 @@ pub use check::parse_address;
 pub use control::{AuditConfig, ControlConfig, NodeRole, PostgresConfig};
 pub use edge::{
     AddressHeader, ClientCertificates, GatewayConfig, HealthConfig, IdentityConfig, JwtConfig,
-    PoolConfig, QueueConfig, RouteConfig, TargetConfig, TlsConfig,
+    PoolConfig, QueueConfig, RouteConfig, RouteKind, ShareConfig, TargetConfig,
+    TlsConfig,
 };
+pub use openai::{ModelConfig, OpenAiConfig, UnknownModels};
 pub use problem::{ConfigProblem, ConfigProblems, Origin};
 pub use stores::{DEFAULT_STORE, RedisKind, Secret, StoreConfig, without_password};
 pub use telemetry::{DecisionLogConfig, StatsdConfig, TelemetryConfig, TracesConfig};

@@ -38,6 +38,11 @@ impl Reader {
         self.problems
     }
 
+    /// Where a key that has not been read was set.
+    pub(super) fn origin(&self, key: &str) -> Option<Origin> {
+        self.raw.settings.get(key).map(|setting| setting.origin.clone())
+    }
+
     fn take(&mut self, key: &str) -> Option<Setting> {
         let setting = self.raw.settings.remove(key);
         if setting.is_none() {

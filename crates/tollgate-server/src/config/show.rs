@@ -53,6 +53,7 @@ struct Tls {
 struct Identity {
     api_key_header: String,
     trust_api_key_header: bool,
+    api_key_as_bearer: bool,
     api_keys_file: Option<String>,
     trusted_proxies: Vec<String>,
     address_header: &'static str,
@@ -91,6 +92,7 @@ struct Gateway {
     upgrade_idle_timeout_ms: u64,
     attempts: u32,
     max_waiting: usize,
+    openai: super::openai::ShownOpenAi,
 }
 
 #[derive(Serialize)]
@@ -285,6 +287,7 @@ impl Config {
         Identity {
             api_key_header: identity.api_key_header.clone(),
             trust_api_key_header: identity.trust_api_key_header,
+            api_key_as_bearer: identity.api_key_as_bearer,
             api_keys_file: identity.api_keys_file.as_ref().map(path),
             trusted_proxies: identity.trusted_proxies.clone(),
             address_header: identity.address_header.name(),
@@ -327,6 +330,7 @@ impl Config {
             upgrade_idle_timeout_ms: millis(gateway.upgrade_idle_timeout),
             attempts: gateway.attempts,
             max_waiting: gateway.max_waiting,
+            openai: (&gateway.openai).into(),
         }
     }
 }

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, Method, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use tollgate_engine::Engine;
 use tollgate_gateway::options::{
-    GatewayOptions, HealthOptions, Http2Mode, PoolOptions, RetryOptions, RouteOptions,
-    TargetOptions, TimeoutOverrides, Timeouts, TlsOptions,
+    GatewayOptions, HealthOptions, Http2Mode, PlacesOptions, PoolOptions, RetryOptions,
+    RouteOptions, ShareOptions, TargetOptions, TimeoutOverrides, Timeouts, TlsOptions,
 };
 use tollgate_gateway::queue::TICKETS_PATH;
 use tollgate_gateway::{ConnectionInfo, Gateway, GatewayBody, GatewayError, Worker};
@@ -19,7 +19,7 @@ use tracing::Instrument as _;
 
 use super::queue::Tickets;
 use super::{Callers, EdgeError};
-use crate::config::{Config, GatewayConfig, PoolConfig, RouteConfig};
+use crate::config::{Config, GatewayConfig, PoolConfig, RouteConfig, RouteKind, ShareConfig};
 use crate::listen::{Answer, Connection};
 use crate::stores::Stores;
 use crate::telemetry::latency::{Operation, Timed};
@@ -27,6 +27,9 @@ use crate::telemetry::traces;
 
 /// The name of the pool that `gateway.upstream` is.
 const ONLY: &str = "upstream";
+
+/// The kind of clients that may have places that others leave idle, unless the configuration says otherwise.
+const BORROWER: &str = "INTERNAL";
 
 /// What the gateway asks: the engine, and how long it takes is noted.
 #[derive(Clone)]
@@ -78,6 +81,7 @@ fn options(config: &Config) -> Result<GatewayOptions, EdgeError> {
         max_stored_body_bytes: config.queue.max_body_bytes,
         preserve_host: config.gateway.preserve_host,
         model_header: HeaderName::from_bytes(config.gateway.model_header.as_bytes()).ok(),
+        ai: config.gateway.openai.options().map_err(EdgeError::Wrong)?,
         inject_trace: Some(traces::inject),
         ..GatewayOptions::default()
     };
@@ -131,8 +135,38 @@ fn pool_options(name: &str, pool: &PoolConfig) -> Result<PoolOptions, EdgeError>
             client_certificate_pem: read(&pool.cert_file)?,
             client_key_pem: read(&pool.key_file)?,
         },
+        places: places(pool),
+        authorization: read(&pool.api_key_file)?.map(|key| bearer(name, &key)).transpose()?,
         ..PoolOptions::default()
     })
+}
+
+/// The places of a pool, where they are counted.
+fn places(pool: &PoolConfig) -> Option<PlacesOptions> {
+    let share = |share: &ShareConfig| ShareOptions {
+        client_type: share.client_type.clone(),
+        percent: share.percent,
+        may_borrow: share.may_borrow.unwrap_or(share.client_type == BORROWER),
+    };
+    Some(PlacesOptions {
+        capacity: pool.max_concurrency?,
+        max_waiting: pool.max_waiting,
+        max_wait: Duration::from_millis(pool.max_wait_ms),
+        shares: pool.shares.iter().map(share).collect(),
+        ..PlacesOptions::default()
+    })
+}
+
+/// The header that a pool is called with.
+fn bearer(pool: &str, key: &[u8]) -> Result<HeaderValue, EdgeError> {
+    let key = key.trim_ascii();
+    let value = HeaderValue::from_bytes(&[b"Bearer ", key].concat()).ok();
+    let Some(mut value) = value.filter(|_| !key.is_empty()) else {
+        let message = format!("gateway.pools.{pool}.api_key_file must hold one key, in one line");
+        return Err(EdgeError::Wrong(message));
+    };
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 fn read_file(pool: &str, file: &Path) -> Result<Vec<u8>, EdgeError> {
@@ -154,6 +188,7 @@ fn route_options(route: &RouteConfig) -> Result<RouteOptions, EdgeError> {
         methods: route.methods.iter().map(method).collect::<Result<_, _>>()?,
         models: route.models.clone(),
         pool: route.pool.clone(),
+        is_ai: route.kind == RouteKind::OpenAi,
         strip_prefix: route.strip_prefix.clone(),
         timeouts: TimeoutOverrides {
             head: route.response_timeout_ms.map(Duration::from_millis),

@@ -74,6 +74,7 @@ fn options(config: &IdentityConfig) -> Result<IdentityOptions, IdentityConfigErr
         api_key_header: Some(header.map_err(|error| wrong("identity.api_key_header", error))?),
         api_keys: api_keys(config.api_keys_file.as_deref())?,
         trust_api_key_header: config.trust_api_key_header,
+        api_key_as_bearer: config.api_key_as_bearer,
         // A file that was emptied by mistake makes nobody anonymous.
         unknown_api_key: config.api_keys_file.as_ref().map(|_| UnknownApiKey::Refuse),
         jwt: jwt(&config.jwt)?,

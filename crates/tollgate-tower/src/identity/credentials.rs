@@ -49,6 +49,9 @@ pub(super) fn authorization(headers: &HeaderMap) -> Result<Option<Authorization<
 pub(super) struct ApiKeyCheck {
     pub(super) header: Option<HeaderName>,
     pub(super) in_authorization: bool,
+    pub(super) as_bearer: bool,
+    /// Whether a bearer that is no key may be a token.
+    pub(super) has_tokens: bool,
     pub(super) is_trusted: bool,
     pub(super) unknown: Option<UnknownApiKey>,
     pub(super) registered: ArcSwap<ApiKeys>,
@@ -59,6 +62,8 @@ impl Default for ApiKeyCheck {
         Self {
             header: None,
             in_authorization: false,
+            as_bearer: false,
+            has_tokens: false,
             is_trusted: false,
             unknown: None,
             registered: ArcSwap::from_pointee(ApiKeys::default()),
@@ -77,7 +82,7 @@ impl fmt::Debug for ApiKeyCheck {
 
 impl ApiKeyCheck {
     pub(super) const fn reads_authorization(&self) -> bool {
-        self.in_authorization
+        self.in_authorization || self.as_bearer
     }
 
     /// The key and whom it stands for. None: there is none, or it says nothing.
@@ -95,7 +100,7 @@ impl ApiKeyCheck {
             // No key means anything here.
             return Ok(None);
         }
-        let Some(key) = self.shown(headers, authorization)? else { return Ok(None) };
+        let Some(key) = self.shown(headers, authorization, &registered)? else { return Ok(None) };
         if key.len() > MAX_VALUE_BYTES {
             return Err(api_key_too_long("an API key has at most 256 bytes"));
         }
@@ -116,12 +121,17 @@ impl ApiKeyCheck {
         &self,
         headers: &'a HeaderMap,
         authorization: Option<Authorization<'a>>,
+        registered: &ApiKeys,
     ) -> Result<Option<&'a [u8]>, Refused> {
         let named = self.header.as_ref().map(|name| headers.get_all(name));
         let named = named.iter().flat_map(|values| values.iter().map(HeaderValue::as_bytes));
         let other = authorization.filter(|_| self.in_authorization);
         let other = other.and_then(|authorization| authorization.under("apikey"));
-        let mut keys = named.chain(other);
+        let bearer = authorization.filter(|_| self.as_bearer);
+        let bearer = bearer.and_then(|authorization| authorization.under("bearer"));
+        // Where there are tokens, one that nobody registered is taken for one.
+        let bearer = bearer.filter(|key| !self.has_tokens || registered.find(key).is_some());
+        let mut keys = named.chain(other).chain(bearer);
         let first = keys.next();
         if keys.next().is_some() {
             return Err(bad_credentials("there is more than one API key"));

@@ -146,6 +146,8 @@ impl Identifier {
         let api_keys = ApiKeyCheck {
             header: options.api_key_header,
             in_authorization: options.api_key_in_authorization,
+            as_bearer: options.api_key_as_bearer,
+            has_tokens: tokens.is_some(),
             is_trusted: options.trust_api_key_header,
             unknown: options.unknown_api_key,
             registered: arc_swap::ArcSwap::from_pointee(options.api_keys),
@@ -163,8 +165,14 @@ impl Identifier {
         let reads_authorization = self.tokens.is_some() || self.api_keys.reads_authorization();
         let authorization = if reads_authorization { authorization(headers)? } else { None };
         let api_key = self.api_keys.check(headers, authorization)?;
+        // A bearer that is a key is no token.
+        let is_bearer = |(key, _): &(String, _)| {
+            let bearer = authorization.and_then(|authorization| authorization.under("bearer"));
+            self.api_keys.as_bearer && bearer == Some(key.as_bytes())
+        };
         let mut identity = match &self.tokens {
             None => Identity::default(),
+            Some(_) if api_key.as_ref().is_some_and(is_bearer) => Identity::default(),
             Some(tokens) => {
                 match authorization.and_then(|authorization| authorization.under("bearer")) {
                     Some(token) => tokens.jwt.verify(token, tokens.clock.now())?,

@@ -18,6 +18,9 @@ pub struct IdentityOptions {
     pub api_key_header: Option<HeaderName>,
     /// Whether `Authorization: ApiKey <key>` is taken, too.
     pub api_key_in_authorization: bool,
+    /// Whether `Authorization: Bearer <key>` is taken, too. A bearer that is no registered key is left to
+    /// [`Self::jwt`], where tokens are looked at.
+    pub api_key_as_bearer: bool,
     /// The registered keys.
     pub api_keys: ApiKeys,
     /// Whether any key is an identity: somebody in front of us has checked it.
@@ -39,6 +42,7 @@ impl Default for IdentityOptions {
         Self {
             api_key_header: Some(HeaderName::from_static("x-api-key")),
             api_key_in_authorization: false,
+            api_key_as_bearer: false,
             api_keys: ApiKeys::default(),
             trust_api_key_header: false,
             unknown_api_key: None,

@@ -1,0 +1,306 @@
+//! What a client asks a model for: the few things that limits and routes look at.
+
+use std::borrow::Cow;
+
+use super::json::{self, Value};
+use super::text::TextSink;
+
+/// The longest name of a model, and of a user.
+pub(crate) const MAX_NAME_BYTES: usize = 256;
+
+/// Which call of the API it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Call {
+    Chat,
+    Completions,
+    Embeddings,
+    Responses,
+}
+
+impl Call {
+    /// The call that a normalised path means, whatever stands before it.
+    pub(crate) fn of_path(path: &str) -> Option<Self> {
+        let path = path.trim_end_matches('/');
+        // The longer ones first: one is the end of another.
+        let calls = [
+            ("/chat/completions", Self::Chat),
+            ("/completions", Self::Completions),
+            ("/embeddings", Self::Embeddings),
+            ("/responses", Self::Responses),
+        ];
+        calls.into_iter().find(|(end, _)| path.ends_with(end)).map(|(_, call)| call)
+    }
+
+    /// Whether its stream tells what it used only where it is asked to.
+    pub(crate) const fn has_stream_options(self) -> bool {
+        matches!(self, Self::Chat | Self::Completions)
+    }
+}
+
+/// Why a body is not what it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wrong {
+    pub(crate) message: String,
+    /// The field that is wrong, if one is.
+    pub(crate) param: Option<&'static str>,
+}
+
+fn wrong(param: &'static str, message: impl Into<String>) -> Wrong {
+    Wrong { message: message.into(), param: Some(param) }
+}
+
+/// A request's body, as far as it matters here.
+#[derive(Debug)]
+pub(crate) struct Ask<'a> {
+    pub(crate) call: Call,
+    whole: Value<'a>,
+    pub(crate) model: Cow<'a, str>,
+    model_value: Value<'a>,
+    pub(crate) user: Option<Cow<'a, str>>,
+    pub(crate) is_stream: bool,
+    /// Whether the client itself asks to be told what a stream used.
+    pub(crate) wants_usage: bool,
+    stream_options: Option<Value<'a>>,
+    /// The most tokens of one answer, where the client says.
+    pub(crate) max_output: Option<u64>,
+    /// How many answers are made.
+    pub(crate) answers: u64,
+}
+
+/// The fields that are looked at. One that is there twice could be read in two ways.
+const FIELDS: [&str; 9] = [
+    "model",
+    "user",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "n",
+    "best_of",
+];
+
+impl<'a> Ask<'a> {
+    /// Reads a body. What it does not know it leaves to the upstream.
+    pub(crate) fn read(call: Call, body: &'a [u8]) -> Result<Self, Wrong> {
+        let not_json = |message: String| Wrong { message, param: None };
+        let text = std::str::from_utf8(body)
+            .map_err(|error| not_json(format!("the body is not UTF-8: {error}")))?;
+        let whole = json::parse(text)
+            .map_err(|error| not_json(format!("the body is not valid JSON: {error}")))?;
+        if !whole.is_object() {
+            return Err(not_json("the body must be a JSON object".to_owned()));
+        }
+        let mut found: [Option<Value<'a>>; FIELDS.len()] = [None; FIELDS.len()];
+        for member in whole.members() {
+            let known = FIELDS.iter().zip(&mut found).find(|(name, _)| **name == member.name);
+            let Some((name, place)) = known else { continue };
+            if place.replace(member.value).is_some() {
+                return Err(wrong(name, format!("{name:?} is given twice")));
+            }
+        }
+        let [model, user, stream, stream_options, max_tokens, max_completion, max_output, n, best_of] =
+            found.map(|value| value.filter(|value| !value.is_null()));
+        let model_value = model.ok_or_else(|| wrong("model", "you must provide a model"))?;
+        let options = stream_options.filter(|value| value.is_object());
+        let wants_usage = options
+            .and_then(|options| options.get("include_usage"))
+            .and_then(Value::boolean)
+            .unwrap_or(false);
+        let max_output = match call {
+            Call::Chat => positive("max_completion_tokens", max_completion)?
+                .or(positive("max_tokens", max_tokens)?),
+            Call::Completions => positive("max_tokens", max_tokens)?,
+            Call::Responses => positive("max_output_tokens", max_output)?,
+            Call::Embeddings => None,
+        };
+        let each = positive("n", n)?.unwrap_or(1).max(positive("best_of", best_of)?.unwrap_or(1));
+        let prompts = if call == Call::Completions { prompts(whole) } else { 1 };
+        Ok(Self {
+            call,
+            whole,
+            model: name("model", Some(model_value))?.unwrap_or_default(),
+            model_value,
+            user: name("user", user)?,
+            is_stream: stream.and_then(Value::boolean).unwrap_or(false) && call != Call::Embeddings,
+            wants_usage,
+            stream_options,
+            max_output,
+            answers: each.saturating_mul(prompts),
+        })
+    }
+
+    /// Gives everything that the model will read to `sink`.
+    pub(crate) fn prompt(&self, sink: &mut TextSink) {
+        for member in self.whole.members() {
+            match (self.call, member.name.as_ref()) {
+                (Call::Chat, "messages") | (Call::Responses, "input") => {
+                    messages(member.value, sink);
+                }
+                (Call::Completions, "prompt") | (Call::Embeddings, "input") => {
+                    plain(member.value, sink);
+                }
+                (Call::Completions, "suffix") | (Call::Responses, "instructions") => {
+                    sink.text(member.value);
+                }
+                // What describes tools and the shape of an answer is read by the model as text.
+                (
+                    Call::Chat | Call::Responses,
+                    "tools" | "functions" | "response_format" | "text",
+                ) => {
+                    if !member.value.is_null() {
+                        sink.source(member.value.text);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if self.call == Call::Chat {
+            // The answer's own beginning.
+            sink.message();
+        }
+    }
+
+    /// The body as it goes on, if it must be another: with the name that the upstream has for the model, and asking for
+    /// what was used. Everything else stays byte for byte.
+    pub(crate) fn rewritten(&self, model: Option<&str>, ask_usage: bool) -> Option<Vec<u8>> {
+        let source = self.whole.text;
+        let mut edits: Vec<(std::ops::Range<usize>, String)> = Vec::new();
+        if let Some(model) = model.filter(|model| **model != *self.model) {
+            let quoted = serde_json::to_string(model).unwrap_or_default();
+            edits.push((self.model_value.span(), quoted));
+        }
+        if ask_usage && self.is_stream && self.call.has_stream_options() && !self.wants_usage {
+            edits.push(self.usage_edit());
+        }
+        if edits.is_empty() {
+            return None;
+        }
+        edits.sort_by_key(|(span, _)| span.start);
+        let base = self.whole.at;
+        let mut out = Vec::with_capacity(source.len() + 64);
+        let mut from = 0;
+        for (span, text) in edits {
+            let (start, end) = (span.start.saturating_sub(base), span.end.saturating_sub(base));
+            out.extend_from_slice(source.get(from..start)?.as_bytes());
+            out.extend_from_slice(text.as_bytes());
+            from = end;
+        }
+        out.extend_from_slice(source.get(from..)?.as_bytes());
+        Some(out)
+    }
+
+    /// Where it is asked what a stream used.
+    fn usage_edit(&self) -> (std::ops::Range<usize>, String) {
+        const ASKED: &str = r#""include_usage":true"#;
+        let options = self.stream_options;
+        match options.filter(|options| options.is_object()) {
+            // Said, and false.
+            Some(options) if let Some(said) = options.get("include_usage") => {
+                (said.span(), "true".to_owned())
+            }
+            Some(options) => {
+                let comma = if options.members().next().is_some() { "," } else { "" };
+                let inside = options.at + 1;
+                (inside..inside, format!("{ASKED}{comma}"))
+            }
+            None => match self.null_options() {
+                Some(null) => (null.span(), format!("{{{ASKED}}}")),
+                None => {
+                    let inside = self.whole.at + 1;
+                    (inside..inside, format!(r#""stream_options":{{{ASKED}}},"#))
+                }
+            },
+        }
+    }
+
+    /// `stream_options` where it is there and nothing.
+    fn null_options(&self) -> Option<Value<'a>> {
+        self.stream_options.or_else(|| self.whole.get("stream_options"))
+    }
+}
+
+fn positive(param: &'static str, value: Option<Value<'_>>) -> Result<Option<u64>, Wrong> {
+    let Some(value) = value else { return Ok(None) };
+    match value.whole() {
+        Some(number @ 1..) => Ok(Some(number)),
+        _ => Err(wrong(param, format!("{param:?} must be a whole number of at least 1"))),
+    }
+}
+
+fn name<'a>(
+    param: &'static str,
+    value: Option<Value<'a>>,
+) -> Result<Option<Cow<'a, str>>, Wrong> {
+    let Some(value) = value else { return Ok(None) };
+    match value.string() {
+        Some(text) if !text.is_empty() && text.len() <= MAX_NAME_BYTES => Ok(Some(text)),
+        // A user of no name is none.
+        Some(text) if text.is_empty() && param == "user" => Ok(None),
+        _ => Err(wrong(param, format!("{param:?} must be a text of 1 to {MAX_NAME_BYTES} bytes"))),
+    }
+}
+
+/// How many prompts a completion is asked for: an array of texts, or of arrays of tokens, is that many.
+fn prompts(whole: Value<'_>) -> u64 {
+    let Some(prompt) = whole.get("prompt").filter(|prompt| prompt.is_array()) else { return 1 };
+    let many = prompt.elements().filter(|one| one.is_string() || one.is_array()).count();
+    (many as u64).max(1)
+}
+
+/// Texts, or tokens that are numbers already.
+fn plain(value: Value<'_>, sink: &mut TextSink) {
+    if value.is_string() {
+        sink.text(value);
+        return;
+    }
+    for element in value.elements() {
+        if element.is_string() {
+            sink.text(element);
+        } else if element.is_array() {
+            sink.tokens(element.elements().count() as u64);
+        } else {
+            sink.tokens(1);
+        }
+    }
+}
+
+/// A conversation.
+fn messages(value: Value<'_>, sink: &mut TextSink) {
+    if value.is_string() {
+        sink.message();
+        sink.text(value);
+        return;
+    }
+    for message in value.elements() {
+        sink.message();
+        for member in message.members() {
+            match member.name.as_ref() {
+                "content" | "output" => content(member.value, sink),
+                "role" | "type" | "id" | "status" => {}
+                _ if member.value.is_string() => sink.text(member.value),
+                _ if member.value.is_object() || member.value.is_array() => {
+                    sink.source(member.value.text);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A text, or parts of which each is a text or something to look at or listen to.
+fn content(value: Value<'_>, sink: &mut TextSink) {
+    if value.is_string() {
+        sink.text(value);
+        return;
+    }
+    for part in value.elements() {
+        if part.is_string() {
+            sink.text(part);
+        } else if let Some(text) = part.get("text").or_else(|| part.get("refusal")) {
+            sink.text(text);
+        } else {
+            sink.image();
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Measures an answer on its way to the client, and settles what it truly used.
+//!
+//! However the answer ends (properly, cut by the upstream, left by the client, with the gateway), the meter is dropped,
+//! and what it knows then is what is paid: what the upstream said was used, else what was counted.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use tollgate_tower::Bill;
+
+use super::ask::Call;
+use super::expect::Expectations;
+use super::options::Overrun;
+use super::scan::Scan;
+use super::sse::Events;
+use super::text::TextSink;
+use super::usage::{self, Told, Usage};
+
+/// What is known of a request before its answer.
+pub(crate) struct Estimate {
+    pub(crate) call: Call,
+    /// What rules know the model as.
+    pub(crate) model: String,
+    /// Of the prompt alone.
+    pub(crate) prompt: u64,
+    /// Of all answers together.
+    pub(crate) output: u64,
+    /// How many answers there are.
+    pub(crate) answers: u64,
+    /// Counts what is written.
+    pub(crate) sink: TextSink,
+    /// Whether we ask what a stream used, and the client does not.
+    pub(crate) hides_usage: bool,
+}
+
+impl Estimate {
+    /// What is charged in advance.
+    pub(crate) const fn total(&self) -> u64 {
+        self.prompt.saturating_add(self.output)
+    }
+}
+
+enum Reading {
+    /// An answer that has not begun, or brings nothing to count.
+    Nothing,
+    Events(Events),
+    Json(Scan),
+}
+
+/// Measures one answer.
+pub(crate) struct Meter {
+    bill: Option<Bill>,
+    estimate: Estimate,
+    expectations: Option<Arc<Expectations>>,
+    overrun: Overrun,
+    reading: Reading,
+    told: Told,
+    /// Nothing was made use of but the request itself.
+    is_free: bool,
+    is_settled: bool,
+    /// The stream was ended by us.
+    pub(crate) is_stopped: bool,
+}
+
+impl Meter {
+    pub(crate) const fn new(
+        bill: Option<Bill>,
+        estimate: Estimate,
+        expectations: Option<Arc<Expectations>>,
+        overrun: Overrun,
+    ) -> Self {
+        Self {
+            bill,
+            estimate,
+            expectations,
+            overrun,
+            reading: Reading::Nothing,
+            told: Told { usage: None, is_done: false },
+            is_free: false,
+            is_settled: false,
+            is_stopped: false,
+        }
+    }
+
+    /// It was never sent: everything is given back.
+    pub(crate) fn not_sent(mut self) {
+        if let Some(bill) = self.bill.take() {
+            bill.release();
+        }
+    }
+
+    /// The upstream served nothing: tokens are given back, and the request counts.
+    pub(crate) const fn not_served(&mut self) {
+        self.is_free = true;
+    }
+
+    /// A good answer begins.
+    pub(crate) fn begins(&mut self, is_stream: bool) {
+        self.reading = if is_stream {
+            let may_change = self.estimate.hides_usage || self.overrun != Overrun::Run;
+            Reading::Events(Events::new(may_change))
+        } else {
+            Reading::Json(Scan::default())
+        };
+    }
+
+    /// Whether the answer may get another length.
+    pub(crate) const fn may_change(&self) -> bool {
+        matches!(self.reading, Reading::Events(_))
+            && (self.estimate.hides_usage || !matches!(self.overrun, Overrun::Run))
+    }
+
+    /// Looks at a piece of the answer, and gives what the client gets of it.
+    pub(crate) fn pass(&mut self, piece: Bytes) -> Bytes {
+        let Self { estimate, told, .. } = self;
+        let (call, hides, sink) = (estimate.call, estimate.hides_usage, &mut estimate.sink);
+        match &mut self.reading {
+            Reading::Nothing => piece,
+            Reading::Json(scan) => {
+                scan.take(&piece);
+                piece
+            }
+            Reading::Events(events) => {
+                let out = events
+                    .pass(&piece, &mut |data| usage::event(call, data, hides, told, sink));
+                if self.outruns() {
+                    return self.stop(&out);
+                }
+                if self.told.is_done {
+                    // The client may be back before the connection says that this was all.
+                    self.settle();
+                }
+                out
+            }
+        }
+    }
+
+    fn outruns(&self) -> bool {
+        self.overrun == Overrun::Stop
+            && self.told.usage.is_none()
+            && self.estimate.sink.total() > self.estimate.output
+    }
+
+    /// The last that a client gets: what came, and why no more does.
+    fn stop(&mut self, out: &Bytes) -> Bytes {
+        self.is_stopped = true;
+        let message = format!(
+            "this answer is longer than the {} tokens that were reserved for it and was stopped; \
+             ask for more with max_tokens",
+            self.estimate.output
+        );
+        let error = serde_json::json!({"error": {"message": message, "type": "tokens",
+            "param": "max_tokens", "code": "reservation_exceeded"}});
+        let mut all = BytesMut::from(&**out);
+        all.extend_from_slice(format!("data: {error}\n\n").as_bytes());
+        all.freeze()
+    }
+
+    /// The answer has come to its end. What was kept back goes on.
+    pub(crate) fn ends(mut self: Box<Self>) -> Bytes {
+        match &mut self.reading {
+            Reading::Events(events) => events.rest(),
+            _ => Bytes::new(),
+        }
+    }
+
+    /// What was used, as far as it is known.
+    fn used(&mut self) -> Usage {
+        if let Reading::Json(scan) = &mut self.reading {
+            self.told.usage = scan.usage();
+            self.estimate.sink.characters(scan.written());
+        }
+        self.told.usage.unwrap_or_else(|| {
+            let output = self.estimate.sink.total();
+            Usage { total: self.estimate.prompt.saturating_add(output), output }
+        })
+    }
+
+    /// Pays what was used, once.
+    fn settle(&mut self) {
+        if std::mem::replace(&mut self.is_settled, true) {
+            return;
+        }
+        let used = if self.is_free { Usage { total: 0, output: 0 } } else { self.used() };
+        let is_known = self.told.usage.is_some() || self.told.is_done;
+        if let Some(expectations) = self.expectations.take()
+            && is_known
+            && self.estimate.call != Call::Embeddings
+        {
+            let each = used.output.div_ceil(self.estimate.answers.max(1));
+            expectations.note(&self.estimate.model, each);
+        }
+        if let Some(bill) = self.bill.take() {
+            bill.settle(used.total);
+        }
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}

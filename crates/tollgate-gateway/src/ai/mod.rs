@@ -1,0 +1,54 @@
+//! Models behind the gateway, in the words of the OpenAI API.
+//!
+//! ```text
+//! 1 read       the body, whole and bounded; its few fields that matter here        ask, json
+//! 2 model      which it is, who serves it, under what name                         models
+//! 3 estimate   prompt and longest answer, in tokens                                ask, text, expect
+//! 4 decision   requests, tokens and slots in one step, on the estimate             tollgate-tower
+//! 5 turn       a place among those that the pool serves at once                    turn, lanes, crate::fair
+//! 6 forward    the client's bytes, changed only where they must be                 serve, crate::forward
+//! 7 meter      what comes back is counted as it passes; what was used is settled   meter, sse, usage, scan
+//! ```
+
+mod ask;
+mod expect;
+mod json;
+mod lanes;
+mod meter;
+mod models;
+pub mod options;
+mod scan;
+mod serve;
+mod sse;
+mod text;
+pub(crate) mod turn;
+mod usage;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub use text::{Tariff, Tokenizer};
+
+pub(crate) use meter::Meter;
+
+use expect::Expectations;
+use lanes::Lanes;
+use models::Models;
+use options::AiOptions;
+
+/// What all routes of models share.
+#[derive(Debug)]
+pub(crate) struct Ai {
+    pub(crate) options: AiOptions,
+    models: Models,
+    expectations: Arc<Expectations>,
+    lanes: Arc<Lanes>,
+}
+
+impl Ai {
+    pub(crate) fn new(options: AiOptions, pools: &BTreeMap<&str, usize>) -> Result<Self, String> {
+        let models = Models::new(&options, pools)?;
+        let lanes = Arc::new(Lanes::new(options.max_waiting));
+        Ok(Self { options, models, expectations: Arc::default(), lanes })
+    }
+}

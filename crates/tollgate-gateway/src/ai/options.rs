@@ -1,0 +1,133 @@
+//! How models are served: plain values, checked by [`crate::Gateway::new`].
+
+use std::collections::BTreeMap;
+
+use tollgate_tower::Identity;
+
+use super::models::Models;
+use super::text::{Tariff, Tokenizer};
+
+/// The most models that can be listed.
+pub const MAX_MODELS: usize = 1_000;
+
+/// The longest road from a model to what is served in its place.
+pub const MAX_FALLBACKS: usize = 4;
+
+/// The largest body that can be allowed.
+pub const MAX_BODY_BYTES: usize = 256 << 20;
+
+/// How routes of kind `openai` are served.
+#[derive(Debug, Clone)]
+pub struct AiOptions {
+    /// The largest body of a request.
+    pub max_body_bytes: usize,
+    /// How texts become numbers of tokens.
+    pub tariff: Tariff,
+    /// How many tokens an answer is thought to have, where neither the client nor experience says.
+    pub default_output_tokens: u64,
+    /// Whether what a model's answers had is learned from.
+    pub learns: bool,
+    /// The models. Without any, every model goes to its route's pool under its own name.
+    pub models: Vec<ModelOptions>,
+    /// Whether models that are not listed go to their route's pool, where some are.
+    pub forwards_unknown: bool,
+    /// Whether `GET …/models` is answered with the models listed here.
+    pub lists_models: bool,
+    /// What becomes of a stream that brings more than was reserved for it.
+    pub overrun: Overrun,
+    /// Who gets how much of what is scarce.
+    pub weights: Weights,
+    /// The most requests that wait for slots of one rule.
+    pub max_waiting: usize,
+}
+
+impl Default for AiOptions {
+    fn default() -> Self {
+        Self {
+            max_body_bytes: 10 << 20,
+            tariff: Tariff::default(),
+            default_output_tokens: 1_000,
+            learns: true,
+            models: Vec::new(),
+            forwards_unknown: false,
+            lists_models: false,
+            overrun: Overrun::default(),
+            weights: Weights::default(),
+            max_waiting: 1_000,
+        }
+    }
+}
+
+impl AiOptions {
+    /// Says what is wrong with them, where these are the pools.
+    pub fn check<'p>(&self, pools: impl Iterator<Item = &'p String>) -> Result<(), String> {
+        let places = pools.map(|name| (name.as_str(), 0)).collect();
+        Models::new(self, &places).map(|_| ())
+    }
+}
+
+/// What becomes of a stream that brings more than was reserved for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overrun {
+    /// It goes on; what it used beyond is a debt.
+    #[default]
+    Run,
+    /// It ends with an error.
+    Stop,
+}
+
+impl Overrun {
+    /// Every choice with its name in the configuration.
+    pub const ALL: &'static [(&'static str, Self)] = &[("run", Self::Run), ("stop", Self::Stop)];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, overrun)| *overrun == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// How much a caller gets beside others that wait with it; 1 where nothing is said.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Weights {
+    /// By tenant.
+    pub tenants: BTreeMap<String, u32>,
+    /// By plan, where the tenant has none of its own.
+    pub tiers: BTreeMap<String, u32>,
+}
+
+impl Weights {
+    /// Who shares as one, and how much that gets: a tenant, else a key, a user, an address.
+    pub(crate) fn of<'i>(&self, identity: &'i Identity) -> (&'i str, u32) {
+        let known =
+            [&identity.tenant_id, &identity.api_key, &identity.user_id, &identity.ip];
+        let who = known.into_iter().find_map(Option::as_deref).unwrap_or_default();
+        let own = identity.tenant_id.as_ref().and_then(|tenant| self.tenants.get(tenant));
+        let plan = || identity.tier.as_ref().and_then(|tier| self.tiers.get(tier));
+        (who, own.or_else(plan).copied().unwrap_or(1))
+    }
+}
+
+/// A model.
+#[derive(Debug, Clone, Default)]
+pub struct ModelOptions {
+    /// What clients, rules and metrics call it. A `*` at the end is for any rest: then each is its own model.
+    pub name: String,
+    /// Other names that clients may use.
+    pub aliases: Vec<String>,
+    /// Who serves it; the route's pool where none is named.
+    pub pool: Option<String>,
+    /// What its upstream calls it.
+    pub upstream_name: Option<String>,
+    /// What counts its tokens.
+    pub tokenizer: Option<Tokenizer>,
+    /// The most tokens that an answer can have: nobody is charged more in advance, whatever it asks for.
+    pub max_output_tokens: Option<u64>,
+    /// See [`AiOptions::default_output_tokens`].
+    pub default_output_tokens: Option<u64>,
+    /// The model that is served in its place when its pool is full, or a rule of [`Self::fallback_rules`] refuses.
+    pub fallback: Option<String>,
+    /// The rules whose refusals lead to [`Self::fallback`].
+    pub fallback_rules: Vec<String>,
+    /// Whether its upstream is not to be asked what a stream used, because it does not understand that.
+    pub keeps_quiet: bool,
+}

@@ -1,0 +1,175 @@
+//! Finds what a plain answer says it used, while it passes.
+//!
+//! The answer is not kept: a few bits say where in it one is. Only the `usage` of the outermost object is, which is small.
+
+use super::json;
+use super::usage::Usage;
+
+/// The longest name that is looked at, and the largest `usage`.
+const MAX_NAME: usize = 32;
+const MAX_USAGE: usize = 8 * 1024;
+
+/// The names under which texts are a model's words.
+const WORDS: [&[u8]; 6] =
+    [b"content", b"text", b"arguments", b"refusal", b"reasoning_content", b"reasoning"];
+
+/// Where one is in an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    /// One bit for each level: whether it is an object. The lowest is the innermost.
+    levels: u128,
+    depth: u32,
+    text: Text,
+    is_escaped: bool,
+    /// Whether a text at this place would be a name.
+    wants_name: bool,
+    name: Vec<u8>,
+    /// The characters of a model's words so far.
+    written: u64,
+    usage: Option<Vec<u8>>,
+    is_usage_whole: bool,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Text {
+    #[default]
+    Outside,
+    Name,
+    Words,
+    Other,
+}
+
+impl Scan {
+    /// Looks at the next piece.
+    pub(crate) fn take(&mut self, piece: &[u8]) {
+        for byte in piece {
+            self.step(*byte);
+        }
+    }
+
+    fn step(&mut self, byte: u8) {
+        self.keep(byte);
+        if self.text != Text::Outside {
+            self.in_text(byte);
+            return;
+        }
+        match byte {
+            b'"' => {
+                self.text = if self.wants_name {
+                    self.name.clear();
+                    Text::Name
+                } else if WORDS.contains(&self.name.as_slice()) {
+                    Text::Words
+                } else {
+                    Text::Other
+                };
+            }
+            b'{' | b'[' => {
+                // Beyond this depth nothing is told apart any more; texts there are nobody's words.
+                self.levels = (self.levels << 1) | u128::from(byte == b'{');
+                self.depth += 1;
+                self.wants_name = byte == b'{';
+                if self.depth == 2 && byte == b'{' && self.name == b"usage" {
+                    self.usage = Some(vec![byte]);
+                    self.is_usage_whole = false;
+                }
+            }
+            b'}' | b']' => {
+                self.levels >>= 1;
+                self.depth = self.depth.saturating_sub(1);
+                self.wants_name = false;
+                if self.depth == 1 && self.usage.is_some() {
+                    self.is_usage_whole = true;
+                }
+            }
+            b',' => self.wants_name = self.levels & 1 == 1,
+            b':' => self.wants_name = false,
+            _ => {}
+        }
+    }
+
+    fn keep(&mut self, byte: u8) {
+        if let Some(usage) = &mut self.usage
+            && !self.is_usage_whole
+            && usage.len() < MAX_USAGE
+        {
+            usage.push(byte);
+        }
+    }
+
+    fn in_text(&mut self, byte: u8) {
+        let was_escaped = std::mem::take(&mut self.is_escaped);
+        match byte {
+            b'"' if !was_escaped => self.text = Text::Outside,
+            b'\\' if !was_escaped => self.is_escaped = true,
+            _ if self.text == Text::Name && self.name.len() < MAX_NAME => self.name.push(byte),
+            // An escape of four digits counts as five; that is rare in what models write.
+            _ if self.text == Text::Words && byte & 0xc0 != 0x80 => self.written += 1,
+            _ => {}
+        }
+    }
+
+    /// How many characters of a model's words there were.
+    pub(crate) const fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// What the answer said that it used.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        let usage = self.usage.as_ref().filter(|_| self.is_usage_whole)?;
+        let text = std::str::from_utf8(usage).ok()?;
+        Usage::read(json::parse(text).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn scan(text: &str, cuts: &[usize]) -> Scan {
+        let (mut scan, mut from) = (Scan::default(), 0);
+        for cut in cuts.iter().copied().chain([text.len()]) {
+            let cut = cut.clamp(from, text.len());
+            scan.take(&text.as_bytes()[from..cut]);
+            from = cut;
+        }
+        scan
+    }
+
+    const CHAT: &str = r#"{"id":"c","choices":[{"index":0,"message":{"role":"assistant",
+        "content":"h\"i, usage: {","tool_calls":[{"function":{"name":"f","arguments":"{\"usage\":1}"}}]},
+        "usage":{"total_tokens":99}}],
+        "x":{"usage":{"total_tokens":98}},
+        "usage" : {"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,"completion_tokens_details":{"a":[1,{"b":2}]}},
+        "z":"usage"}"#;
+
+    proptest! {
+        #[test]
+        fn usage_is_found_wherever_it_is_cut(mut cuts in prop::collection::vec(0_usize..500, 0..10)) {
+            cuts.sort_unstable();
+            let scan = scan(CHAT, &cuts);
+            prop_assert_eq!(scan.usage(), Some(Usage { total: 7, output: 4 }));
+            prop_assert_eq!(scan.written(), 13 + 11);
+        }
+
+        #[test]
+        fn nothing_is_too_odd_to_be_looked_at(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut scan = Scan::default();
+            scan.take(&bytes);
+            let _ = scan.usage();
+        }
+    }
+
+    #[test]
+    fn what_is_no_usage_is_none() {
+        for text in ["", "{}", "[]", r#"{"usage":null}"#, r#"{"usage":{"total_tokens":1}"#, "<html>"] {
+            let expected = text.ends_with("1}").then_some(Usage { total: 1, output: 0 });
+            assert_eq!(scan(text, &[]).usage(), expected, "{text}");
+        }
+        let long = format!(r#"{{"usage":{{"a":"{}","total_tokens":1}}}}"#, "x".repeat(MAX_USAGE));
+        assert_eq!(scan(&long, &[]).usage(), None, "bounded");
+        assert!(scan(&"[".repeat(1_000), &[]).usage().is_none());
+    }
+}

@@ -1,0 +1,323 @@
+//! A stream of server-sent events, looked at while it passes.
+//!
+//! Bytes come in pieces of any length: an event may be in several, and several in one. Lines end with LF, CR or both.
+//! An event that is let pass goes on as the bytes it was; only what is to be hidden is taken out. No piece waits for
+//! another, except for an event of which a part is still to come while something may have to be hidden.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use bytes::{Bytes, BytesMut};
+
+/// The longest event that is looked at. A longer one passes unread.
+pub(crate) const MAX_EVENT_BYTES: usize = 1 << 20;
+
+/// What becomes of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It goes on as it is.
+    Pass,
+    /// The client does not see it.
+    Hide,
+    /// It goes on with this as its data.
+    Replace(String),
+}
+
+/// Reads events out of the bytes that pass.
+#[derive(Debug)]
+pub(crate) struct Events {
+    /// The part of an event that has come so far.
+    begun: BytesMut,
+    /// Whether the line at that place is empty so far.
+    is_line_empty: bool,
+    /// Whether the last byte was a CR, after which an LF belongs to it.
+    after_return: bool,
+    /// The event is too long to be looked at: it passes as it comes.
+    is_skipping: bool,
+    /// Whether events may be changed, so that one must be whole before it passes.
+    may_change: bool,
+}
+
+impl Events {
+    pub(crate) fn new(may_change: bool) -> Self {
+        Self {
+            begun: BytesMut::new(),
+            is_line_empty: true,
+            after_return: false,
+            is_skipping: false,
+            may_change,
+        }
+    }
+
+    /// Takes what has come, shows every whole event's data to `judge`, and gives what goes on.
+    pub(crate) fn pass(&mut self, piece: &Bytes, judge: &mut impl FnMut(&str) -> Verdict) -> Bytes {
+        let mut out = Outgoing { piece, clean: 0, made: None };
+        let mut at = 0;
+        while at < piece.len() {
+            let rest = piece.slice(at..);
+            let Some(length) = self.event_end(&rest) else {
+                self.keep(at, &rest, &mut out);
+                break;
+            };
+            let end = at + length;
+            if std::mem::take(&mut self.is_skipping) {
+                out.own(at..end);
+            } else if self.begun.is_empty() {
+                match self.judge(&rest.slice(..length), judge) {
+                    Verdict::Pass => out.own(at..end),
+                    Verdict::Hide => {}
+                    Verdict::Replace(data) => out.add(&replaced(&rest.slice(..length), &data)),
+                }
+            } else {
+                self.begun.extend_from_slice(&rest.slice(..length));
+                let event = self.begun.split();
+                match self.judge(&event, judge) {
+                    Verdict::Pass => out.add(&event),
+                    Verdict::Hide => {}
+                    Verdict::Replace(data) => out.add(&replaced(&event, &data)),
+                }
+            }
+            at = end;
+        }
+        if self.may_change { out.done() } else { piece.clone() }
+    }
+
+    /// What is left when the stream has ended: a part of an event that never became whole.
+    pub(crate) fn rest(&mut self) -> Bytes {
+        let rest = self.begun.split().freeze();
+        if self.may_change { rest } else { Bytes::new() }
+    }
+
+    /// Where the event ends that goes on in these bytes: after an empty line.
+    fn event_end(&mut self, bytes: &[u8]) -> Option<usize> {
+        for (place, byte) in bytes.iter().enumerate() {
+            let after_return = std::mem::replace(&mut self.after_return, *byte == b'\r');
+            match byte {
+                // The second half of a line's end.
+                b'\n' if after_return => {}
+                b'\n' | b'\r' => {
+                    if std::mem::replace(&mut self.is_line_empty, true) {
+                        // An LF that follows at once is the rest of this end, if it has come.
+                        let has_rest = *byte == b'\r' && bytes.get(place + 1) == Some(&b'\n');
+                        if has_rest {
+                            self.after_return = false;
+                        }
+                        return Some(place + 1 + usize::from(has_rest));
+                    }
+                }
+                _ => self.is_line_empty = false,
+            }
+        }
+        None
+    }
+
+    /// Keeps the beginning of an event for when the rest of it has come.
+    fn keep(&mut self, at: usize, rest: &Bytes, out: &mut Outgoing<'_>) {
+        if !self.is_skipping && self.begun.len() + rest.len() <= MAX_EVENT_BYTES {
+            self.begun.extend_from_slice(rest);
+            return;
+        }
+        if !std::mem::replace(&mut self.is_skipping, true) {
+            out.add(&self.begun.split());
+        }
+        out.own(at..at + rest.len());
+    }
+
+    fn judge(&self, event: &[u8], judge: &mut impl FnMut(&str) -> Verdict) -> Verdict {
+        let verdict = data(event).map_or(Verdict::Pass, |data| judge(&data));
+        if self.may_change { verdict } else { Verdict::Pass }
+    }
+}
+
+/// What goes on of a piece. As long as nothing but its end is missing, it is a part of the piece itself.
+struct Outgoing<'p> {
+    piece: &'p Bytes,
+    clean: usize,
+    made: Option<BytesMut>,
+}
+
+impl Outgoing<'_> {
+    /// This part of the piece.
+    fn own(&mut self, part: Range<usize>) {
+        if self.made.is_none() && part.start == self.clean {
+            self.clean = part.end;
+        } else {
+            let part = self.piece.slice(part);
+            self.add(&part);
+        }
+    }
+
+    fn add(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() {
+            return;
+        }
+        let (piece, clean) = (self.piece, self.clean);
+        let made = self.made.get_or_insert_with(|| BytesMut::from(&*piece.slice(..clean)));
+        made.extend_from_slice(bytes);
+    }
+
+    fn done(self) -> Bytes {
+        self.made.map_or_else(|| self.piece.slice(..self.clean), BytesMut::freeze)
+    }
+}
+
+/// An event's lines, without their ends.
+fn lines(event: &[u8]) -> impl Iterator<Item = &[u8]> {
+    // Between the two bytes of a CRLF there is an empty line that says nothing.
+    event.split(|byte| matches!(byte, b'\n' | b'\r')).filter(|line| !line.is_empty())
+}
+
+/// What a line says as data.
+fn of_data(line: &[u8]) -> Option<&[u8]> {
+    let value = line.strip_prefix(b"data")?;
+    let value = if value.is_empty() { value } else { value.strip_prefix(b":")? };
+    Some(value.strip_prefix(b" ").unwrap_or(value))
+}
+
+/// An event's data: its lines, one below the other. None if it has none, or it is no text.
+fn data(event: &[u8]) -> Option<Cow<'_, str>> {
+    let mut all = lines(event).filter_map(of_data);
+    let first = std::str::from_utf8(all.next()?).ok()?;
+    let Some(second) = all.next() else { return Some(Cow::Borrowed(first)) };
+    let mut joined = first.to_owned();
+    for line in std::iter::once(second).chain(all) {
+        joined.push('\n');
+        joined.push_str(std::str::from_utf8(line).ok()?);
+    }
+    Some(Cow::Owned(joined))
+}
+
+/// The event with other data, and the rest of it as it was.
+fn replaced(event: &[u8], data: &str) -> Vec<u8> {
+    let mut out = Vec::with_capacity(event.len());
+    let is_crlf = event.windows(2).any(|pair| pair == b"\r\n");
+    let end: &[u8] = if is_crlf { b"\r\n" } else { b"\n" };
+    for line in lines(event).filter(|line| of_data(line).is_none()) {
+        out.extend_from_slice(line);
+        out.extend_from_slice(end);
+    }
+    for line in data.split('\n') {
+        out.extend_from_slice(b"data: ");
+        out.extend_from_slice(line.as_bytes());
+        out.extend_from_slice(end);
+    }
+    out.extend_from_slice(end);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Passes a stream in pieces; gives what went on, and what was seen.
+    fn run(stream: &[u8], cuts: &[usize], may_change: bool, hide: bool) -> (Vec<u8>, Vec<String>) {
+        let (mut events, mut seen, mut out) = (Events::new(may_change), Vec::new(), Vec::new());
+        let mut judge = |data: &str| {
+            seen.push(data.to_owned());
+            match data {
+                "hide" if hide => Verdict::Hide,
+                "change" if hide => Verdict::Replace("changed".to_owned()),
+                _ => Verdict::Pass,
+            }
+        };
+        let mut from = 0;
+        for cut in cuts.iter().copied().chain([stream.len()]) {
+            let cut = cut.clamp(from, stream.len());
+            out.extend_from_slice(
+                &events.pass(&Bytes::copy_from_slice(&stream[from..cut]), &mut judge),
+            );
+            from = cut;
+        }
+        out.extend_from_slice(&events.rest());
+        (out, seen)
+    }
+
+    fn stream() -> impl Strategy<Value = Vec<u8>> {
+        let event = prop_oneof![
+            Just("data: hide"),
+            Just("data:change"),
+            Just(": a comment"),
+            Just("event: message@data: {\"a\": 1}@id: 7"),
+            Just("data: one@data: two"),
+            Just("data"),
+            Just("retry: 5"),
+        ];
+        let end = prop_oneof![Just("\n"), Just("\r\n"), Just("\r")];
+        (prop::collection::vec(event, 0..8), end, any::<bool>()).prop_map(|(events, end, is_cut)| {
+            let mut text: String =
+                events.iter().map(|event| format!("{event}@@").replace('@', end)).collect();
+            if is_cut {
+                text.push_str("data: hid");
+            }
+            text.into_bytes()
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn borders_of_pieces_change_nothing(
+            stream in stream(),
+            mut cuts in prop::collection::vec(0_usize..200, 0..12),
+            hide in any::<bool>(),
+        ) {
+            cuts.sort_unstable();
+            let (whole, seen) = run(&stream, &[], true, hide);
+            let (pieces, seen_in_pieces) = run(&stream, &cuts, true, hide);
+            prop_assert_eq!(&seen, &seen_in_pieces);
+            // Of a CR and an LF, the LF may come when its event has gone on already, or is hidden.
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).replace("\r\n", "\n").replace('\r', "\n").trim_start().replace("\n\n\n", "\n\n");
+            prop_assert_eq!(text(&pieces), text(&whole));
+            if !hide {
+                prop_assert_eq!(&pieces, &stream);
+            }
+            let (watched, seen_watching) = run(&stream, &cuts, false, hide);
+            prop_assert_eq!(watched, stream);
+            prop_assert_eq!(seen_watching, seen);
+        }
+    }
+
+    #[test]
+    fn an_event_goes_on_when_it_is_whole() {
+        let mut events = Events::new(true);
+        let mut pass = |piece: &'static str| {
+            let out = events.pass(&Bytes::from_static(piece.as_bytes()), &mut |_| Verdict::Pass);
+            String::from_utf8_lossy(&out).into_owned()
+        };
+        assert_eq!(pass("data: a\n\n"), "data: a\n\n");
+        assert_eq!(pass("data: b\r\n\r"), "data: b\r\n\r");
+        assert_eq!(pass("\ndata: c\n\nda"), "\ndata: c\n\n");
+        assert_eq!(pass("ta: d\n"), "");
+        assert_eq!(pass("\n"), "data: d\n\n");
+    }
+
+    #[test]
+    fn what_is_hidden_is_gone_and_what_is_replaced_keeps_its_lines() {
+        let stream = b"event: x\r\ndata: change\r\nid: 1\r\n\r\ndata: hide\r\n\r\ndata: [DONE]\r\n\r\n";
+        let (out, seen) = run(stream, &[], true, true);
+        assert_eq!(seen, ["change", "hide", "[DONE]"]);
+        let expected = "event: x\r\nid: 1\r\ndata: changed\r\n\r\ndata: [DONE]\r\n\r\n";
+        assert_eq!(String::from_utf8_lossy(&out), expected);
+    }
+
+    #[test]
+    fn an_event_of_any_length_passes_in_bounded_memory() {
+        let mut events = Events::new(true);
+        let mut judge = |_: &str| -> Verdict { panic!("too long to be looked at") };
+        let line = Bytes::from(format!("data: {}", "x".repeat(MAX_EVENT_BYTES)));
+        let mut out = events.pass(&line.slice(..9), &mut judge).to_vec();
+        assert!(out.is_empty());
+        for piece in [line.slice(9..), line.clone(), Bytes::from_static(b"\n\n")] {
+            out.extend_from_slice(&events.pass(&piece, &mut judge));
+            assert!(events.begun.len() <= MAX_EVENT_BYTES);
+        }
+        assert_eq!(out.len(), 2 * line.len() + 2);
+        let mut seen = 0;
+        events.pass(&Bytes::from_static(b"data: y\n\n"), &mut |_| {
+            seen += 1;
+            Verdict::Hide
+        });
+        assert_eq!(seen, 1, "the next is looked at again");
+    }
+}

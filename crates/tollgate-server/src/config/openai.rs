@@ -1,0 +1,218 @@
+//! Models behind the gateway.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use tollgate_gateway::ai::options::{AiOptions, ModelOptions, Overrun, Weights};
+use tollgate_gateway::ai::{Tariff, Tokenizer};
+
+use super::check::size;
+use super::read::Reader;
+
+/// The largest number of tokens that anything is said to have.
+const MAX_TOKENS: u64 = 1_000_000_000;
+
+/// How models are served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenAiConfig {
+    /// The largest body of a request.
+    pub max_body_bytes: usize,
+    /// How texts become numbers of tokens.
+    pub tariff: Tariff,
+    /// What an answer is thought to have, where nothing better is known.
+    pub default_output_tokens: u64,
+    /// Whether experience is better.
+    pub learn_output_tokens: bool,
+    /// What becomes of a stream that brings more than was reserved.
+    pub stream_overrun: Overrun,
+    /// Whether `GET …/models` is answered here.
+    pub list_models: bool,
+    /// What becomes of models that are not listed.
+    pub unknown_models: UnknownModels,
+    /// Who gets how much of what is scarce.
+    pub weights: Weights,
+    /// The models.
+    pub models: Vec<ModelConfig>,
+}
+
+/// What becomes of models that are not listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum UnknownModels {
+    /// They do not exist.
+    #[default]
+    Refuse,
+    /// They go to their route's pool.
+    Forward,
+}
+
+impl UnknownModels {
+    const ALL: &'static [(&'static str, Self)] =
+        &[("refuse", Self::Refuse), ("forward", Self::Forward)];
+
+    /// The name in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Refuse => "refuse",
+            Self::Forward => "forward",
+        }
+    }
+}
+
+/// A model.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelConfig {
+    /// What clients and rules call it.
+    pub name: String,
+    /// Other names.
+    #[serde(default)]
+    pub aliases: Vec<String>,
+    /// Who serves it.
+    #[serde(default)]
+    pub pool: Option<String>,
+    /// What its upstream calls it.
+    #[serde(default)]
+    pub upstream_name: Option<String>,
+    /// What counts its tokens.
+    #[serde(default)]
+    pub tokenizer: Option<String>,
+    /// The most that an answer can have.
+    #[serde(default)]
+    pub max_output_tokens: Option<u64>,
+    /// What an answer is thought to have.
+    #[serde(default)]
+    pub default_output_tokens: Option<u64>,
+    /// What is served in its place.
+    #[serde(default)]
+    pub fallback: Option<String>,
+    /// When, beside when its pool is full.
+    #[serde(default)]
+    pub fallback_rules: Vec<String>,
+    /// Whether its upstream is asked what a stream used.
+    #[serde(default = "yes")]
+    pub ask_usage: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+impl OpenAiConfig {
+    /// As the gateway takes it.
+    pub fn options(&self) -> Result<AiOptions, String> {
+        let models = self.models.iter().map(ModelConfig::options).collect::<Result<_, _>>()?;
+        Ok(AiOptions {
+            max_body_bytes: self.max_body_bytes,
+            tariff: self.tariff,
+            default_output_tokens: self.default_output_tokens,
+            learns: self.learn_output_tokens,
+            models,
+            forwards_unknown: self.unknown_models == UnknownModels::Forward,
+            lists_models: self.list_models,
+            overrun: self.stream_overrun,
+            weights: self.weights.clone(),
+        })
+    }
+}
+
+impl ModelConfig {
+    fn options(&self) -> Result<ModelOptions, String> {
+        let tokenizer = |name: &String| {
+            let found = Tokenizer::ALL.iter().find(|(known, _)| known == name);
+            found.map(|(_, tokenizer)| *tokenizer).ok_or_else(|| {
+                let known: Vec<&str> = Tokenizer::ALL.iter().map(|(known, _)| *known).collect();
+                let (model, known) = (&self.name, known.join(", "));
+                format!("model {model:?}: there is no tokenizer {name:?}; there are {known}")
+            })
+        };
+        Ok(ModelOptions {
+            name: self.name.clone(),
+            aliases: self.aliases.clone(),
+            pool: self.pool.clone(),
+            upstream_name: self.upstream_name.clone(),
+            tokenizer: self.tokenizer.as_ref().map(tokenizer).transpose()?,
+            max_output_tokens: self.max_output_tokens,
+            default_output_tokens: self.default_output_tokens,
+            fallback: self.fallback.clone(),
+            fallback_rules: self.fallback_rules.clone(),
+            keeps_quiet: !self.ask_usage,
+        })
+    }
+}
+
+/// Reads `gateway.openai`; `pools` are those that models may name.
+pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> OpenAiConfig {
+    let key = "gateway.openai.models";
+    let origin = reader.origin(key);
+    let weights = |reader: &mut Reader, key: &str| {
+        let weights: BTreeMap<String, u32> =
+            reader.document(key, "a mapping of names to whole numbers").unwrap_or_default();
+        weights
+    };
+    let config = OpenAiConfig {
+        max_body_bytes: size(reader, "gateway.openai.max_body_bytes", 1_024, 256 << 20),
+        tariff: Tariff {
+            characters_per_token: reader.number("gateway.openai.characters_per_token", 1..=100),
+            tokens_per_message: reader.number("gateway.openai.tokens_per_message", 0..=1_000),
+            tokens_per_image: reader.number("gateway.openai.tokens_per_image", 0..=1_000_000),
+            tokenizer: reader.choice("gateway.openai.tokenizer", Tokenizer::ALL),
+        },
+        default_output_tokens: reader.number("gateway.openai.default_output_tokens", 1..=MAX_TOKENS),
+        learn_output_tokens: reader.boolean("gateway.openai.learn_output_tokens"),
+        stream_overrun: reader.choice("gateway.openai.stream_overrun", Overrun::ALL),
+        list_models: reader.boolean("gateway.openai.list_models"),
+        unknown_models: reader.choice("gateway.openai.unknown_models", UnknownModels::ALL),
+        weights: Weights {
+            tenants: weights(reader, "gateway.openai.tenant_weights"),
+            tiers: weights(reader, "gateway.openai.tier_weights"),
+        },
+        models: reader.document(key, "a list of models").unwrap_or_default(),
+    };
+    let checked = config.options().and_then(|options| options.check(pools.keys()));
+    if let (Err(problem), Some(origin)) = (checked, origin) {
+        reader.wrong(&origin, key, problem);
+    }
+    config
+}
+
+/// `gateway.openai` as it is shown.
+#[derive(Serialize)]
+pub(super) struct ShownOpenAi {
+    max_body_bytes: usize,
+    characters_per_token: u64,
+    tokens_per_message: u64,
+    tokens_per_image: u64,
+    tokenizer: &'static str,
+    default_output_tokens: u64,
+    learn_output_tokens: bool,
+    stream_overrun: &'static str,
+    list_models: bool,
+    unknown_models: &'static str,
+    tenant_weights: Option<BTreeMap<String, u32>>,
+    tier_weights: Option<BTreeMap<String, u32>>,
+    models: Option<Vec<ModelConfig>>,
+}
+
+impl From<&OpenAiConfig> for ShownOpenAi {
+    fn from(config: &OpenAiConfig) -> Self {
+        Self {
+            max_body_bytes: config.max_body_bytes,
+            characters_per_token: config.tariff.characters_per_token,
+            tokens_per_message: config.tariff.tokens_per_message,
+            tokens_per_image: config.tariff.tokens_per_image,
+            tokenizer: config.tariff.tokenizer.name(),
+            default_output_tokens: config.default_output_tokens,
+            learn_output_tokens: config.learn_output_tokens,
+            stream_overrun: config.stream_overrun.name(),
+            list_models: config.list_models,
+            unknown_models: config.unknown_models.name(),
+            tenant_weights: shown(&config.weights.tenants),
+            tier_weights: shown(&config.weights.tiers),
+            models: (!config.models.is_empty()).then(|| config.models.clone()),
+        }
+    }
+}
+
+fn shown(weights: &BTreeMap<String, u32>) -> Option<BTreeMap<String, u32>> {
+    (!weights.is_empty()).then(|| weights.clone())
+}
