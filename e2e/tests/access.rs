@@ -68,6 +68,7 @@ fn table() -> Vec<(&'static str, &'static str, May)> {
         ("GET", "top", VIEW),
         ("GET", "history", VIEW_OWN),
         ("GET", "node", VIEW),
+        ("GET", "nodes", VIEW),
         ("PUT", "node/log-level", OPERATE),
         ("GET", "events", VIEW),
         ("GET", "whoami", VIEW_OWN),

@@ -2,7 +2,8 @@
 //! browser, in `console/e2e`.
 
 use serde_json::{Value, json};
-use tollgate_e2e::{ADMIN, ADMIN_TOKEN, Admin, Client, Server, ServerBuilder};
+use tollgate_e2e::{ADMIN, ADMIN_TOKEN, Admin, Client, Server, ServerBuilder, eventually};
+use tollgate_testkit::Redis;
 
 const SESSION: &str = "/admin/api/v1/session";
 const CONSOLE: (&str, &str) = ("x-tollgate-console", "1");
@@ -161,4 +162,46 @@ fn a_live_stream_tells_every_second() {
     let last = pulses.last().expect("a pulse");
     assert_eq!(last["decisions"]["allowed"], 1, "{last}");
     assert_eq!((&last["enforcement"], &last["stores_lost"]), (&json!("on"), &json!([])));
+}
+
+#[test]
+fn every_node_is_on_the_roll() {
+    let alone = Server::start();
+    let told = alone.admin().get("nodes");
+    assert_eq!(
+        (&told["items"][0]["node"], told["items"].as_array().unwrap().len()),
+        (&told["node"], 1)
+    );
+
+    let redis = Redis::start();
+    let start = |role: &str| {
+        let args = ["--role", role, "--redis", &redis.url()].map(str::to_owned);
+        ServerBuilder::default().args(&args).env("TOLLGATE_REDIS_TIMEOUT_MS", "1000").start()
+    };
+    let control = start("all");
+    let node = start("data");
+    let mut admin = control.admin();
+    let rule = json!({"rule_id": "r", "identifier_type": "user_id", "limit": 1, "window": "1h"});
+    let revision = admin.put("rules", &rule)["revision"].clone();
+    eventually("both have the rule set, and say so", || {
+        let told = admin.get("nodes");
+        let items = told["items"].as_array().unwrap();
+        let has = |item: &Value| {
+            item["rules"]["revision"] == revision && item["stores"][0]["is_lost"] == false
+        };
+        items.len() == 2 && items.iter().all(has)
+    });
+    let told = admin.get("nodes");
+    let mut roles: Vec<&str> = told["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["role"].as_str().unwrap())
+        .collect();
+    roles.sort_unstable();
+    assert_eq!(roles, ["all", "data"]);
+    drop(node);
+    eventually("who is gone is missed", || {
+        admin.get("nodes")["items"].as_array().unwrap().len() == 1
+    });
 }

@@ -27,6 +27,7 @@ export type Top = Schemas['AdminTop'];
 export type Counted = Schemas['AdminCounted'];
 export type History = Schemas['AdminHistory'];
 export type Node = Schemas['AdminNode'];
+export type Nodes = Schemas['AdminNodes'];
 export type Problem = Schemas['ProblemBody'];
 export type Attributes = Schemas['AllowBody'];
 export type Decision = Schemas['DecisionBody'];

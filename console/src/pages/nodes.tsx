@@ -3,7 +3,7 @@ import { useMutation, useQuery as useAsk, useQueryClient } from '@tanstack/react
 import { useState } from 'react';
 import { call, get } from '../api/client';
 import { useMay } from '../api/session';
-import type { Node } from '../api/types';
+import type { Node, Nodes as Roll } from '../api/types';
 import { bytes, count, plural, roughly, short } from '../lib/format';
 import { Badge, Card, Confirm, Empty, Field, Load, PageHead, sentence } from '../ui/parts';
 import { type Column, Table } from '../ui/table';
@@ -18,10 +18,39 @@ export default function Nodes() {
   const node = useAsk({ queryKey: ['node'], queryFn: ({ signal }) => get<Node>('node', {}, signal), refetchInterval: 3_000 });
   return (
     <>
-      <PageHead title="Nodes" about="The node that serves this page, and what it shares with others." />
+      <PageHead title="Nodes" about="All nodes that share a Redis, and the one that serves this page." />
+      <Others />
       <Load query={node} rows={6}>{(data) => <One node={data} />}</Load>
     </>
   );
+}
+
+type Brief = Roll['items'][number];
+
+/** Every node, as it says it is. */
+function Others() {
+  const roll = useAsk({ queryKey: ['nodes'], queryFn: ({ signal }) => get<Roll>('nodes', {}, signal), refetchInterval: 3_000 });
+  return (
+    <Card className="flush" title="All nodes" about={roll.data && plural(roll.data.items.length, 'node')}>
+      <Load query={roll} rows={2}>
+        {({ node: own, items }) => {
+          const newest = Math.max(...items.map((one) => one.rules.revision));
+          return <Table label="All nodes" columns={columns(own, newest)} rows={items} id={(one) => one.node} />;
+        }}
+      </Load>
+    </Card>
+  );
+}
+
+function columns(own: string, newest: number): Column<Brief>[] {
+  return [
+    { name: 'Node', cell: ({ node, uptime_seconds: up }) => <span className="two-lines"><span><span className="mono">{node}</span> {node === own && <Badge tone="info">this page</Badge>}</span><small>up {roughly(up)}</small></span> },
+    { name: 'Version', minor: true, cell: ({ version }) => version },
+    { name: 'Role', minor: true, cell: ({ role }) => role },
+    { name: 'Rule set', cell: ({ rules }) => <span className="two-lines"><span>revision {rules.revision} {rules.revision < newest && <Badge tone="warn">behind</Badge>}</span><small>from {SOURCES[rules.source] ?? rules.source}</small></span> },
+    { name: 'Stores', cell: ({ stores }) => stores.length === 0 ? <span className="muted">its own memory</span> : stores.map(({ name, is_lost: isLost }) => <Badge key={name} tone={isLost ? 'bad' : 'good'}>{name}{isLost ? ' away' : ''}</Badge>) },
+    { name: 'Enforcement', minor: true, cell: ({ enforcement }) => enforcement === 'on' ? 'on' : <Badge tone="warn">{enforcement}</Badge> },
+  ];
 }
 
 function One({ node }: { node: Node }) {

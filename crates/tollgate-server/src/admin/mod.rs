@@ -54,6 +54,7 @@ use tollgate_control::{Actor, Control, Identity, Kind, Millis, Role};
 use tollgate_engine::Engine;
 
 use crate::config::Config;
+use crate::control::Roll;
 use crate::http::read as http_read;
 use crate::stores::Stores;
 use damping::Damping;
@@ -87,6 +88,7 @@ pub(crate) struct Admin {
     ending: watch::Sender<bool>,
     queue: std::sync::OnceLock<crate::edge::queue::Tickets>,
     seen: std::sync::OnceLock<Seen>,
+    roll: Arc<Roll>,
 }
 
 /// Through which door a call came.
@@ -134,6 +136,7 @@ impl Admin {
         engine: Arc<Engine<Stores>>,
         config: Arc<Config>,
         runtime: tokio::runtime::Handle,
+        roll: Arc<Roll>,
     ) -> Self {
         let damping = Damping::new(config.control.wrong_tokens);
         Self {
@@ -147,6 +150,7 @@ impl Admin {
             ending: watch::Sender::new(false),
             queue: std::sync::OnceLock::new(),
             seen: std::sync::OnceLock::new(),
+            roll,
         }
     }
 
@@ -328,6 +332,7 @@ impl Admin {
             Call::DropQueued => Box::pin(self.drop_queued(asked)),
             Call::Top => return self.top(asked).map(Answer::respond),
             Call::History => return self.history(asked).map(Answer::respond),
+            Call::Nodes => return self.nodes(asked).map(Answer::respond),
             Call::Node => return self.node(asked).map(Answer::respond),
             Call::SetLogLevel => return Self::set_log_level(asked).map(Answer::respond),
             Call::WhoAmI => return Ok(Answer::ok(view::identity(&asked.identity)).respond()),

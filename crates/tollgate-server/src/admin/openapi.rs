@@ -331,6 +331,10 @@ impl Described {
                     reference("AdminHistory"),
                 )
             },
+            Call::Nodes => Self::plain(
+                "All nodes that share a Redis, as each says it is",
+                reference("AdminNodes"),
+            ),
             Call::Node => Self::plain("How this node is", reference("AdminNode")),
             Call::SetLogLevel => Self {
                 body: Some((

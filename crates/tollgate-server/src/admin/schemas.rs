@@ -86,24 +86,26 @@ pub(super) fn body_of(kind: Kind) -> (Value, Value) {
     }
 }
 
+/// What every entry has: its version, and who made and changed it.
+fn stamped(required: &[&str], properties: Value) -> Value {
+    let mut all = json!({
+        "version": { "type": "integer" },
+        "created_at": { "type": "string", "format": "date-time" },
+        "created_by": text(),
+        "updated_at": { "type": "string", "format": "date-time" },
+        "updated_by": text(),
+    });
+    if let (Some(all), Value::Object(more)) = (all.as_object_mut(), properties) {
+        all.extend(more);
+    }
+    let always = ["version", "created_at", "created_by", "updated_at", "updated_by"];
+    let required: Vec<&str> = required.iter().copied().chain(always).collect();
+    json!({ "type": "object", "required": required, "properties": all })
+}
+
 pub(super) fn schemas() -> Map<String, Value> {
     let mut schemas = rule_schemas();
     schemas.extend(super::schemas_seen::schemas());
-    let stamped = |required: &[&str], properties: Value| {
-        let mut all = json!({
-            "version": { "type": "integer" },
-            "created_at": { "type": "string", "format": "date-time" },
-            "created_by": text(),
-            "updated_at": { "type": "string", "format": "date-time" },
-            "updated_by": text(),
-        });
-        if let (Some(all), Value::Object(more)) = (all.as_object_mut(), properties) {
-            all.extend(more);
-        }
-        let always = ["version", "created_at", "created_by", "updated_at", "updated_by"];
-        let required: Vec<&str> = required.iter().copied().chain(always).collect();
-        json!({ "type": "object", "required": required, "properties": all })
-    };
     let mut add = |name: &str, schema: Value| schemas.insert(name.to_owned(), schema);
     add(
         "AdminRule",

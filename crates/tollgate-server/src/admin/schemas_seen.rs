@@ -4,7 +4,8 @@ use serde_json::{Map, Value, json};
 
 use super::schemas::{reference, text};
 
-fn object(properties: Value) -> Value {
+/// An object with all of these.
+fn object(properties: &Value) -> Value {
     let names = properties.as_object().into_iter().flat_map(Map::keys);
     let required: Vec<&String> = names.collect();
     json!({ "type": "object", "required": required, "properties": properties })
@@ -18,7 +19,7 @@ fn or_null(kind: &str) -> Value {
     json!({ "type": [kind, "null"] })
 }
 
-fn list(items: Value) -> Value {
+fn list(items: &Value) -> Value {
     json!({ "type": "array", "items": items })
 }
 
@@ -28,7 +29,7 @@ fn instant() -> Value {
 
 fn by_result() -> Value {
     object(
-        json!({ "allowed": number(), "denied": number(), "throttled": number(), "queued": number() }),
+        &json!({ "allowed": number(), "denied": number(), "throttled": number(), "queued": number() }),
     )
 }
 
@@ -38,33 +39,37 @@ pub(super) fn schemas() -> Map<String, Value> {
     let mut add = |name: &str, schema: Value| schemas.insert(name.to_owned(), schema);
     add(
         "AdminLimit",
-        object(json!({ "rule_id": text(), "scope": text(), "limit": number(), "current": number(),
-            "remaining": number(), "reset_at": instant(), "window_seconds": number() })),
+        object(
+            &json!({ "rule_id": text(), "scope": text(), "limit": number(), "current": number(),
+            "remaining": number(), "reset_at": instant(), "window_seconds": number() }),
+        ),
     );
     add(
         "AdminUsage",
-        object(json!({ "identifier_type": text(), "identifier": text(), "tier": or_null("string"),
+        object(
+            &json!({ "identifier_type": text(), "identifier": text(), "tier": or_null("string"),
             "allowed": or_null("boolean"), "reason": or_null("string"),
-            "limits": list(reference("AdminLimit")) })),
+            "limits": list(&reference("AdminLimit")) }),
+        ),
     );
     add(
         "AdminReset",
-        object(json!({ "identifier_type": text(), "identifier": text(), "reset": list(text()) })),
+        object(&json!({ "identifier_type": text(), "identifier": text(), "reset": list(&text()) })),
     );
     add(
         "AdminExplained",
-        object(json!({ "allowed": { "type": "boolean" }, "reason": text(), "explanation": text(),
+        object(&json!({ "allowed": { "type": "boolean" }, "reason": text(), "explanation": text(),
             "listed": { "type": ["object", "null"] }, "tier": or_null("string"),
             "tier_from": or_null("string"), "rules_left_out": number(),
-            "rules": list(object(json!({ "rule_id": text(), "scope": text(),
+            "rules": list(&object(&json!({ "rule_id": text(), "scope": text(),
                 "verdict": { "enum": ["applies", "less_specific", "replaced", "default_yields", "misses"] },
                 "because": or_null("string"),
                 "key": { "type": "object", "additionalProperties": text() } }))),
-            "limits": list(reference("AdminLimit")) })),
+            "limits": list(&reference("AdminLimit")) })),
     );
     add(
         "AdminTried",
-        object(json!({ "status": number(), "decision": reference("DecisionBody"),
+        object(&json!({ "status": number(), "decision": reference("DecisionBody"),
             "headers": { "type": "object", "additionalProperties": text() } })),
     );
     seen(&mut schemas);
@@ -73,39 +78,49 @@ pub(super) fn schemas() -> Map<String, Value> {
 
 fn seen(schemas: &mut Map<String, Value>) {
     let mut add = |name: &str, schema: Value| schemas.insert(name.to_owned(), schema);
-    add("AdminCounted", object(json!({ "key": text(), "count": number(), "at_least": number() })));
-    let counted = || list(reference("AdminCounted"));
+    add("AdminCounted", object(&json!({ "key": text(), "count": number(), "at_least": number() })));
+    let counted = || list(&reference("AdminCounted"));
     add(
         "AdminTop",
-        object(json!({ "node": text(), "since": instant(), "seconds": number(),
+        object(&json!({ "node": text(), "since": instant(), "seconds": number(),
             "sampled_one_in": number(), "tenants": counted(), "models": counted(),
-            "rules": list(object(json!({ "rule_id": text(), "consumed": number(),
+            "rules": list(&object(&json!({ "rule_id": text(), "consumed": number(),
                 "refused": number(), "top_allowed": counted(), "top_refused": counted(),
                 "allowed_keys": number(), "refused_keys": number(),
                 "allowed_floor": number(), "refused_floor": number() }))) })),
     );
-    let millis = || list(or_null("number"));
-    let mut history = object(json!({ "node": text(), "until": or_null("string"),
+    let millis = || list(&or_null("number"));
+    let mut history = object(&json!({ "node": text(), "until": or_null("string"),
         "step_seconds": number(), "steps": number(),
-        "values": list(object(json!({ "name": text(), "allowed": list(number()),
-            "refused": list(number()) }))) }));
+        "values": list(&object(&json!({ "name": text(), "allowed": list(&number()),
+            "refused": list(&number()) }))) }));
     // Tenants' admins do not see what all do together.
     if let Some(properties) = history.pointer_mut("/properties").and_then(Value::as_object_mut) {
-        let all = object(json!({ "allowed": list(number()), "denied": list(number()),
-            "throttled": list(number()), "queued": list(number()),
+        let all = object(&json!({ "allowed": list(&number()), "denied": list(&number()),
+            "throttled": list(&number()), "queued": list(&number()),
             "p50_ms": millis(), "p95_ms": millis(), "p99_ms": millis() }));
         properties.insert("all".to_owned(), all);
     }
     add("AdminHistory", history);
     add(
+        "AdminNodes",
+        object(&json!({ "node": text(), "items": list(&object(&json!({
+            "node": text(), "version": text(), "role": text(),
+            "uptime_seconds": { "type": "integer" }, "enforcement": text(),
+            "rules": object(&json!({ "count": number(), "source": text(),
+                "revision": { "type": "integer" } })),
+            "stores": list(&object(&json!({ "name": text(), "is_lost": { "type": "boolean" } }))),
+        }))) })),
+    );
+    add(
         "AdminNode",
-        object(json!({ "node": text(), "version": text(), "role": text(),
+        object(&json!({ "node": text(), "version": text(), "role": text(),
             "uptime_seconds": { "type": "integer" },
             "enforcement": { "enum": ["on", "shadow", "off"] }, "log_level": text(),
-            "rules": object(json!({ "count": number(), "source": text(),
+            "rules": object(&json!({ "count": number(), "source": text(),
                 "revision": { "type": "integer" }, "load_failures": number() })),
-            "memory": object(json!({ "counters": number(), "bytes": number(), "evicted": number() })),
-            "stores": list(object(json!({ "name": text(), "is_lost": { "type": "boolean" },
+            "memory": object(&json!({ "counters": number(), "bytes": number(), "evicted": number() })),
+            "stores": list(&object(&json!({ "name": text(), "is_lost": { "type": "boolean" },
                 "open_breakers": number(), "nodes": number(), "waiting_reports": number() }))),
             "decisions": by_result() })),
     );

@@ -136,6 +136,12 @@ impl Admin {
         Ok(Answer::ok(self.node_view()?))
     }
 
+    /// All nodes that share a Redis, or this one alone.
+    pub(super) fn nodes(&self, asked: &Asked) -> Result<Answer, AdminError> {
+        Query::new(&asked.query)?.end()?;
+        Ok(Answer::ok(json!({ "node": self.roll.node(), "items": self.roll.all() })))
+    }
+
     /// How this node is, in few words, for those who watch.
     pub(super) fn pulse(&self) -> Option<Value> {
         let seen = self.seen.get()?;

@@ -6,6 +6,7 @@
 //! | `install.rs` | a set comes into force, and is kept on disk |
 //! | `database.rs` | a node that has the database: it follows it, and tells the others |
 //! | `redis.rs` | sets through Redis: told and heard |
+//! | `roll.rs` | which nodes there are, and how each says it is |
 //! | `decisions.rs` | the audit log of decisions, written in batches |
 
 mod database;
@@ -13,6 +14,7 @@ mod decisions;
 pub(crate) mod figures;
 mod install;
 mod redis;
+mod roll;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -33,6 +35,7 @@ use crate::stores::Stores;
 pub(crate) use figures::ControlFigures;
 use figures::Source;
 use install::Installer;
+pub(crate) use roll::Roll;
 
 /// The file of the embedded database, in the data directory.
 const DATABASE_FILE: &str = "control.db";
@@ -91,6 +94,7 @@ struct Keeper {
     complaint: parking_lot::Mutex<Option<String>>,
     /// How often the revision in Redis was looked at.
     looks: std::sync::atomic::AtomicU64,
+    roll: Arc<Roll>,
 }
 
 impl ControlPlane {
@@ -114,10 +118,11 @@ impl ControlPlane {
             let options = ControlOptions { stores, hide_key: Box::new(hide_key) };
             Arc::new(Control::new(repository, options))
         });
+        let roll = Arc::new(Roll::new(&around));
         let admin = control.as_ref().filter(|_| around.config.has_control()).map(|control| {
             let (engine, config) = (Arc::clone(&around.engine), Arc::clone(&around.config));
             let handle = runtime.handle().clone();
-            Arc::new(Admin::new(Arc::clone(control), engine, config, handle))
+            Arc::new(Admin::new(Arc::clone(control), engine, config, handle, Arc::clone(&roll)))
         });
         let kept = around.config.data_dir.as_ref().map(|folder| folder.join(KEPT_FILE));
         // A rule file decides alone; the database then holds tokens and the audit log.
@@ -142,7 +147,7 @@ impl ControlPlane {
             );
         }
         let (complaint, looks) = (parking_lot::Mutex::default(), 0.into());
-        let keeper = Keeper { around, control, redis, installer, complaint, looks };
+        let keeper = Keeper { around, control, redis, installer, complaint, looks, roll };
         // With rules to go by, nobody has to wait for newer ones.
         let is_kept = keeper.installer.current().is_some() || has_file;
         let (first, heard) = std::sync::mpsc::channel();
@@ -245,9 +250,11 @@ impl Keeper {
         };
         let following = tokio::spawn(follow);
         let writing = tokio::spawn(Arc::clone(&keeper).write_decisions(stopped.clone()));
+        let calling = tokio::spawn(Arc::clone(&keeper).call_the_roll());
         let mut stopped = stopped;
         let _ = stopped.wait_for(|stopped| *stopped).await;
         following.abort();
+        calling.abort();
         let farewell = async {
             let _ = writing.await;
             keeper.installer.keep_now().await;

@@ -125,20 +125,12 @@ fn send(file: &File, asked: &HeaderMap) -> Response<Body> {
 /// The form of a file that the browser takes and that is smallest.
 fn coded(file: &File, asked: &HeaderMap) -> (Option<&'static str>, &'static [u8]) {
     let takes = |coding: &str| {
-        asked
-            .get_all(ACCEPT_ENCODING)
-            .iter()
-            .filter_map(|given| given.to_str().ok())
-            .flat_map(|given| given.split(','))
-            .filter_map(|one| {
-                let mut parts = one.split(';').map(str::trim);
-                let name = parts.next()?;
-                let refused =
-                    parts.any(|part| matches!(part, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"));
-                (name.eq_ignore_ascii_case(coding) && !refused).then_some(())
-            })
-            .next()
-            .is_some()
+        let given = asked.get_all(ACCEPT_ENCODING).iter().filter_map(|given| given.to_str().ok());
+        given.flat_map(|given| given.split(',')).any(|one| {
+            let mut parts = one.split(';').map(str::trim);
+            let is_named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case(coding));
+            is_named && !parts.any(|part| matches!(part, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"))
+        })
     };
     match file {
         File { brotli: Some(bytes), .. } if takes("br") => (Some("br"), bytes),

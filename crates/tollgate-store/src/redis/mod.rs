@@ -47,7 +47,7 @@ use node::Node;
 use script::Scripts;
 use sentinel::Sentinels;
 
-pub use board::{Board, BoardListener, BoardSet, Published};
+pub use board::{Board, BoardListener, BoardSet, MAX_NODE_STATE, Published};
 pub use breaker::BreakerState;
 pub use metrics::{BATCH_BOUNDS, Histogram, LATENCY_BOUNDS, Operation, RedisMetrics};
 pub use options::{RedisKind, RedisOptions, RedisOptionsError};

@@ -1,8 +1,8 @@
 //! What nodes share in Redis besides counters: the rule set, and records of decisions on their way to the
-//! control plane.
+//! control plane; and the roll of nodes (`nodes.rs`), which does expire.
 //!
 //! All of it is under one hash tag: `<prefix>:{config}:set`, a hash, the channel
-//! `<prefix>:{config}:changed`, and the stream `<prefix>:{config}:decisions`. None of them expires, as
+//! `<prefix>:{config}:changed`, and the stream `<prefix>:{config}:decisions`. None of these expires, as
 //! counters do: a node that starts after a quiet month must find its rules, and records wait for whoever
 //! writes them down. Both are bounded by other means: a set replaces the one before, and the stream drops
 //! its oldest records.
@@ -13,6 +13,7 @@
 
 mod link;
 mod listener;
+mod nodes;
 mod records;
 
 use std::fmt::Write as _;
@@ -28,6 +29,7 @@ use crate::Failure;
 use link::{Link, Repeat};
 
 pub use listener::BoardListener;
+pub use nodes::MAX_NODE_STATE;
 
 /// How long a call may take that moves little.
 const SMALL: Duration = Duration::from_secs(2);
@@ -64,6 +66,7 @@ pub struct Board {
     set: Arc<[u8]>,
     channel: Arc<[u8]>,
     records: Arc<[u8]>,
+    nodes: Arc<[u8]>,
 }
 
 /// A rule set to be published.
@@ -128,6 +131,7 @@ impl RedisStore {
             set: set.into(),
             channel: own("changed").into(),
             records: own("decisions").into(),
+            nodes: own("nodes").into(),
         }
     }
 }

@@ -1,0 +1,50 @@
+//! The roll of nodes: each says how it is, and may hear how the others are.
+//!
+//! A hash, `<prefix>:{config}:nodes`. A word holds for a while by the server's clock and is gone then, so a node that
+//! died is missed soon and nothing is left of it.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tokio::time::Instant;
+
+use super::link::Repeat;
+use super::{Board, SMALL, bytes_or_nil, text};
+use crate::Failure;
+
+const SCRIPT: &str = include_str!("../scripts/roll.lua");
+
+/// Nodes on the roll at most; those beyond are not on it.
+const MOST_NODES: usize = 1_000;
+
+/// The longest word of a node, in bytes.
+pub const MAX_NODE_STATE: usize = 8 << 10;
+
+impl Board {
+    /// Says how a node is, for as long as `holds`, and with `hears` tells what the others said: names and words. A word
+    /// that is too long is [`Failure::Protocol`].
+    pub async fn tell_node(
+        &self,
+        node: &str,
+        state: &[u8],
+        holds: Duration,
+        hears: bool,
+    ) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+        if state.len() > MAX_NODE_STATE {
+            return Err(Failure::Protocol);
+        }
+        let millis = u64::try_from(holds.as_millis()).unwrap_or(u64::MAX).max(1);
+        let mut command = Cmd::new();
+        command.arg("EVAL").arg(SCRIPT).arg(1).arg(&*self.nodes);
+        command.arg(node).arg(state).arg(millis).arg(u8::from(hears)).arg(MOST_NODES);
+        let value = self.link.call(&command, Instant::now() + SMALL, Repeat::Safe).await?;
+        let Value::Array(told) = value else { return Err(Failure::Protocol) };
+        let mut told = told.into_iter();
+        let mut others = Vec::with_capacity(told.len() / 2);
+        while let (Some(name), Some(state)) = (told.next(), told.next()) {
+            let word = bytes_or_nil(state).flatten();
+            others.push(text(&name).zip(word).ok_or(Failure::Protocol)?);
+        }
+        Ok(others)
+    }
+}

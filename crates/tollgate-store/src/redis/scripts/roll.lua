@@ -1,0 +1,28 @@
+-- Writes down how a node says it is, and tells how all are whose word still holds.
+--
+-- KEYS[1]     the roll: name -> until when its word holds, in ms, a space, and the word
+-- ARGV        the node's name, its word, for how many ms it holds, 1 if the others are to be told, how many may be on it
+-- result      name, word, name, word…
+
+local key, name, length = KEYS[1], ARGV[1], tonumber(ARGV[3])
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local told = {}
+local roll = redis.call('HGETALL', key)
+local count = 0
+for i = 1, #roll, 2 do
+  local ends, word = string.match(roll[i + 1], '^(%d+) (.*)$')
+  if ends == nil or tonumber(ends) <= now then
+    redis.call('HDEL', key, roll[i])
+  elseif roll[i] ~= name then
+    count = count + 1
+    if ARGV[4] == '1' then
+      told[#told + 1], told[#told + 2] = roll[i], word
+    end
+  end
+end
+if count < tonumber(ARGV[5]) then
+  redis.call('HSET', key, name, string.format('%d', now + length) .. ' ' .. ARGV[2])
+  redis.call('PEXPIRE', key, length)
+end
+return told
