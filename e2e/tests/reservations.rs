@@ -339,9 +339,9 @@ fn reservations_in_memory_are_bounded() {
     for line in [
         "rate_limiter_reservations_total{state=\"reserved\"} 3",
         "rate_limiter_reservations_total{state=\"settled\"} 1",
-        "rate_limiter_reserved_tokens_total 70",
-        "rate_limiter_extra_tokens_total 1",
-        "rate_limiter_refunded_tokens_total 0",
+        "rate_limiter_reserved_tokens_total{} 70",
+        "rate_limiter_extra_tokens_total{} 1",
+        "rate_limiter_refunded_tokens_total{} 0",
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
