@@ -29,5 +29,6 @@ mod proxies;
 mod queue;
 mod regions;
 mod reload;
+mod reservation_storm;
 mod reservations;
 mod tls;

@@ -1,18 +1,18 @@
 //! Reservations and slots: held by estimate, settled to the truth, once, whoever asks and dies.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_client::{Actual, Check, Client as Tollgate, ClientError};
-use tollgate_e2e::{Client, Fleet, Server, ServerBuilder, eventually};
+use tollgate_e2e::server::binary;
+use tollgate_e2e::{ADMIN_TOKEN, Client, Fleet, Server, ServerBuilder, eventually};
 use tollgate_testkit::{Cluster, Redis};
 
 /// Three scopes and three units, whose counters are in several slots of a cluster. Windows do not end
 /// while a test runs.
-const RULES: &str = "
+pub(crate) const RULES: &str = "
 default: false
 rules:
   - {rule_id: tokens, scope: tokens, identifier_type: tenant_id, unit: tokens, limit: 100000, window: 30d, algorithm: fixed_window}
@@ -22,10 +22,10 @@ rules:
 ";
 
 /// Numbers that look random and are the same in every run.
-struct Draw(u64);
+pub(crate) struct Draw(pub(crate) u64);
 
 impl Draw {
-    fn next(&mut self, below: u64) -> u64 {
+    pub(crate) fn next(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -39,7 +39,7 @@ fn asked(tokens: u64) -> Value {
 }
 
 /// How much of every rule is used, by the rule's name.
-fn used(server: &Server, rule: &str) -> u64 {
+pub(crate) fn used(server: &Server, rule: &str) -> u64 {
     let body = json!({"tenantId": "acme", "userId": "ann", "modelId": "gpt4"});
     let answer = server.client().post("/rate-limit/peek", &body).json();
     let scopes = answer["scopes"].as_array().unwrap_or_else(|| panic!("{answer}"));
@@ -47,13 +47,13 @@ fn used(server: &Server, rule: &str) -> u64 {
     scope.and_then(|scope| scope["current"].as_u64()).unwrap_or_else(|| panic!("{answer}"))
 }
 
-fn reserve(client: &mut Client, tokens: u64) -> Value {
+pub(crate) fn reserve(client: &mut Client, tokens: u64) -> Value {
     let response = client.post("/rate-limit/reserve", &asked(tokens));
     assert_eq!(response.status, 200, "{}", response.text());
     response.json()
 }
 
-fn id_of(answer: &Value) -> String {
+pub(crate) fn id_of(answer: &Value) -> String {
     answer["reservationId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned()
 }
 
@@ -339,9 +339,9 @@ fn reservations_in_memory_are_bounded() {
     for line in [
         "rate_limiter_reservations_total{state=\"reserved\"} 3",
         "rate_limiter_reservations_total{state=\"settled\"} 1",
-        "rate_limiter_reserved_tokens_total 70",
-        "rate_limiter_extra_tokens_total 1",
-        "rate_limiter_refunded_tokens_total 0",
+        "rate_limiter_reserved_tokens_total{} 70",
+        "rate_limiter_extra_tokens_total{} 1",
+        "rate_limiter_refunded_tokens_total{} 0",
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
@@ -406,131 +406,60 @@ async fn over_grpc_it_is_the_same() {
     assert_eq!(used(&server, "slots"), 0);
 }
 
-/// What is to become of one reservation in the storm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Settle,
-    SettleTwice,
-    /// Both nodes at the same time.
-    SettleOnBoth,
-    Release,
-    /// It expires, or is open at the end: as estimated either way.
-    Nothing,
+/// A command with its output as JSON, and its exit code.
+fn tollgate(server: &Server, args: &[&str]) -> (i32, Value) {
+    let url = format!("http://{}", server.addr());
+    let mut command = std::process::Command::new(binary());
+    command.args(args).env("TOLLGATE_URL", url).env("TOLLGATE_TOKEN", ADMIN_TOKEN);
+    let output = command.output().expect("it runs");
+    let told = serde_json::from_slice(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code().expect("an exit code"), told.unwrap_or(Value::String(said)))
 }
 
-/// Asks one node, and when that is gone the other, until there is an answer.
-fn surely(addrs: [SocketAddr; 2], what: &str, body: &Value) -> (u16, Value) {
-    let path = format!("/rate-limit/{what}");
-    for attempt in 0..200 {
-        let Ok(mut client) = Client::connect(addrs[attempt % 2]) else { continue };
-        let body = body.to_string();
-        if let Ok(answer) = client.try_request("POST", &path, &[], body.as_bytes())
-            && answer.status != 503
-        {
-            return (answer.status, answer.json());
-        }
-    }
-    panic!("nobody answers {what} {body}");
-}
-
-/// 10,000 reservations end in every way, some of them several times and on two nodes at once, while one
-/// node is killed: afterwards the counters say exactly what was settled.
 #[test]
-fn ten_thousand_reservations_are_conserved_while_a_node_dies() {
-    let _alone = tollgate_e2e::alone();
-    const RESERVATIONS: usize = 10_000;
-    const CALLERS: usize = 16;
-    // A log in Redis gives back only what has few entries behind it; two counters do always.
-    let rules = RULES
-        .replace("limit: 100000,", "limit: 1000000000,")
-        .replace("sliding_window_log", "sliding_window_counter");
+fn on_the_command_line_it_is_the_same_and_slots_are_listed() {
+    let rules = "
+default: false
+rules:
+  - {rule_id: tokens, scope: tokens, identifier_type: user_id, unit: tokens, limit: 1000, window: 30d, algorithm: fixed_window}
+  - {rule_id: gpu, scope: gpu, identifier_type: user_id, unit: concurrency, limit: 2, slot_ttl: 1h}
+  - {rule_id: keys, scope: keys, identifier_type: api_key, unit: concurrency, limit: 3, slot_ttl: 1h}
+";
     let redis = Redis::start();
-    let fleet = Fleet::patient(2, &rules, &["--redis", &redis.url()]);
-    let addrs = [fleet.nodes()[0].addr(), fleet.nodes()[1].addr()];
-    let estimate = |number: usize| 1 + Draw(number as u64).next(1_000);
-    let truth = |number: usize| Draw(number as u64 + 1_000_000).next(1_500);
-    let fate = |number: usize| match Draw(number as u64 + 2_000_000).next(6) {
-        0 | 1 => Fate::Settle,
-        2 => Fate::SettleTwice,
-        3 => Fate::SettleOnBoth,
-        4 => Fate::Release,
-        _ => Fate::Nothing,
-    };
-    let numbers = |caller: usize| (caller..RESERVATIONS).step_by(CALLERS);
-    let made: Vec<Vec<(usize, String)>> = thread::scope(|scope| {
-        let callers: Vec<_> = (0..CALLERS)
-            .map(|caller| {
-                scope.spawn(move || {
-                    let mut client = Client::connect(addrs[caller % 2]).expect("a connection");
-                    let made = |number| (number, id_of(&reserve(&mut client, estimate(number))));
-                    numbers(caller).map(made).collect()
-                })
-            })
-            .collect();
-        callers.into_iter().map(|caller| caller.join().expect("a caller")).collect()
-    });
-    let reserved: u64 = (0..RESERVATIONS).map(estimate).sum();
-    assert_eq!(used(&fleet.nodes()[0], "tokens"), reserved);
-    let done = AtomicUsize::new(0);
-    let refunded_and_extra: Vec<(u64, u64)> = thread::scope(|scope| {
-        let done = &done;
-        let callers: Vec<_> = made
-            .iter()
-            .map(|mine| {
-                scope.spawn(move || {
-                    let (mut refunded, mut extra) = (0, 0);
-                    for (number, id) in mine {
-                        let (number, turn) =
-                            (*number, [addrs[number % 2], addrs[(number + 1) % 2]]);
-                        let settle = json!({"reservationId": id, "tokens": truth(number)});
-                        let answer = match fate(number) {
-                            Fate::Nothing => None,
-                            Fate::Release => {
-                                Some(surely(turn, "release", &json!({"reservationId": id})))
-                            }
-                            Fate::Settle => Some(surely(turn, "settle", &settle)),
-                            Fate::SettleTwice => {
-                                let first = surely(turn, "settle", &settle);
-                                assert_eq!(surely([turn[1], turn[0]], "settle", &settle), first);
-                                Some(first)
-                            }
-                            Fate::SettleOnBoth => Some(thread::scope(|both| {
-                                let settle = &settle;
-                                let other = both
-                                    .spawn(move || surely([turn[1], turn[0]], "settle", settle));
-                                let first = surely(turn, "settle", settle);
-                                assert_eq!(other.join().expect("the other"), first);
-                                first
-                            })),
-                        };
-                        if let Some((status, answer)) = answer {
-                            assert_eq!(status, 200, "{number}: {answer}");
-                            refunded += answer["refundedTokens"].as_u64().unwrap_or(0);
-                            extra += answer["extraTokens"].as_u64().unwrap_or(0);
-                        }
-                        done.fetch_add(1, Ordering::Relaxed);
-                    }
-                    (refunded, extra)
-                })
-            })
-            .collect();
-        eventually("half of it is done", || done.load(Ordering::Relaxed) > RESERVATIONS / 2);
-        fleet.nodes()[1].signal("KILL");
-        callers.into_iter().map(|caller| caller.join().expect("a caller")).collect()
-    });
-    let refunded: u64 = refunded_and_extra.iter().map(|(refunded, _)| refunded).sum();
-    let extra: u64 = refunded_and_extra.iter().map(|(_, extra)| extra).sum();
-    let of = |wanted: &[Fate], figure: &dyn Fn(usize) -> u64| -> u64 {
-        (0..RESERVATIONS).filter(|number| wanted.contains(&fate(*number))).map(figure).sum()
-    };
-    let settled = of(&[Fate::Settle, Fate::SettleTwice, Fate::SettleOnBoth], &truth);
-    let expired = of(&[Fate::Nothing], &estimate);
-    assert_eq!(reserved + extra, settled + refunded + expired, "conservation, as it was told");
-    for rule in ["tokens", "log"] {
-        assert_eq!(used(&fleet.nodes()[0], rule), settled + expired, "{rule}: as it was counted");
+    for args in [vec![], vec!["--redis".to_owned(), redis.url()]] {
+        let builder = ServerBuilder::default().rules(rules).args(&args);
+        let server = builder.env("TOLLGATE_REDIS_TIMEOUT_MS", "5000").start();
+        assert_eq!(tollgate(&server, &["slots", "list", "--json"]).1["items"], json!([]));
+        let reserve = ["reserve", "--user", "ann", "--tokens", "600", "--ttl-ms", "600000"];
+        let (code, answer) = tollgate(&server, &reserve);
+        assert_eq!((code, &answer["allowed"]), (0, &json!(true)), "{answer}");
+        let id = id_of(&answer);
+        let (code, refused) = tollgate(&server, &reserve);
+        assert_eq!((code, &refused["allowed"]), (1, &json!(false)), "{refused}");
+        let by_key = server.client().allow(&json!({"apiKey": "sk-do-not-tell"}));
+        assert_eq!(by_key["allowed"], true);
+
+        let (code, listed) = tollgate(&server, &["slots", "list", "--json"]);
+        assert_eq!(code, 0, "{listed}");
+        assert!(!listed.to_string().contains("sk-do-not-tell"), "{listed}");
+        assert!(!listed.to_string().contains(&id), "whoever has the id can release it: {listed}");
+        assert_eq!(listed["items"].as_array().map(Vec::len), Some(2), "{listed}");
+        let (_, listed) = tollgate(&server, &["slots", "list", "--rule", "gpu", "--json"]);
+        let gpu = &listed["items"][0];
+        assert_eq!((&gpu["rule_id"], &gpu["key"]), (&json!("gpu"), &json!(["ann"])), "{listed}");
+        assert_eq!((&gpu["held"], &gpu["limit"]), (&json!(1), &json!(2)));
+        assert!(id.starts_with(gpu["slots"][0]["id"].as_str().expect("an id")), "{listed}");
+
+        let (code, renewed) = tollgate(&server, &["renew", &id, "--ttl-ms", "700000"]);
+        assert_eq!((code, &renewed["renewed"]), (0, &json!(true)), "{renewed}");
+        let (code, settled) = tollgate(&server, &["settle", &id, "--tokens", "650"]);
+        assert_eq!((code, &settled["extraTokens"]), (0, &json!(50)), "{settled}");
+        let (code, late) = tollgate(&server, &["release", &id]);
+        assert_eq!(code, 1, "{late}");
+        assert!(late.as_str().is_some_and(|said| said.contains("was settled before")), "{late}");
+        let (_, listed) = tollgate(&server, &["slots", "list", "--rule", "gpu", "--json"]);
+        assert_eq!(listed["items"], json!([]), "its slot was given back");
+        assert_eq!(tollgate(&server, &["settle", "nonsense"]).0, 2, "wrong usage");
     }
-    let open = of(&[Fate::Nothing], &|_| 1);
-    let released = of(&[Fate::Release], &|_| 1);
-    assert_eq!(used(&fleet.nodes()[0], "slots"), open, "no slot leaked");
-    assert_eq!(used(&fleet.nodes()[0], "calls"), RESERVATIONS as u64 - released);
 }

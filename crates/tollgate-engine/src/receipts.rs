@@ -252,8 +252,7 @@ impl<S: Store> Engine<S> {
         receipts: &Receipts,
         actual: Actual,
     ) -> Result<Settled, EngineError> {
-        let applied = self.adjust(id, receipts, |part| part.change(&actual)).await?;
-        let settled = receipts.settled(&actual);
+        let (settled, applied) = self.apply_truth(id, receipts, actual).await?;
         if applied != Applied::Before {
             self.reserved.settled(&settled);
         }
@@ -262,12 +261,30 @@ impl<S: Store> Engine<S> {
 
     /// Gives all of it back, requests too; once under an id, as [`Engine::settle`].
     pub async fn release(&self, id: u128, receipts: &Receipts) -> Result<Settled, EngineError> {
-        let applied = self.adjust(id, receipts, Part::undone).await?;
-        let released = receipts.released();
+        let (released, applied) = self.undo(id, receipts).await?;
         if applied != Applied::Before {
             self.reserved.released(&released);
         }
         Ok(released)
+    }
+
+    pub(crate) async fn apply_truth(
+        &self,
+        id: u128,
+        receipts: &Receipts,
+        actual: Actual,
+    ) -> Result<(Settled, Applied), EngineError> {
+        let applied = self.adjust(id, receipts, |part| part.change(&actual)).await?;
+        Ok((receipts.settled(&actual), applied))
+    }
+
+    pub(crate) async fn undo(
+        &self,
+        id: u128,
+        receipts: &Receipts,
+    ) -> Result<(Settled, Applied), EngineError> {
+        let applied = self.adjust(id, receipts, Part::undone).await?;
+        Ok((receipts.released(), applied))
     }
 
     async fn adjust(

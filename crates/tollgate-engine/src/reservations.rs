@@ -15,7 +15,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tollgate_core::{Nanos, SECOND};
-use tollgate_store::{RecordAnswer, RecordAsk, Store};
+use tollgate_store::{Applied, RecordAnswer, RecordAsk, Store};
 
 use crate::decision::Decision;
 use crate::receipts::{Actual, Receipts, Settled};
@@ -264,7 +264,7 @@ impl<S: Store> Engine<S> {
             Ok(_) => Ok(()),
             Err(error) => {
                 // If that fails too, it stays charged until its window passes, as if it had expired.
-                let _ = self.give_back(&all).await;
+                let _ = self.undo(id, &all).await;
                 Err(error)
             }
         }
@@ -314,15 +314,39 @@ impl<S: Store> Engine<S> {
         is_same(how.ending())?;
         let receipts = encode::decode(&content, self.instance);
         let receipts = receipts.ok_or(EngineError::ReservationUnreadable)?;
-        let settled = match how {
-            How::Settle(actual) => self.settle(id, &receipts, actual).await?,
-            How::Release => self.release(id, &receipts).await?,
+        let (settled, applied) = match how {
+            How::Settle(actual) => self.apply_truth(id, &receipts, actual).await?,
+            How::Release => self.undo(id, &receipts).await?,
         };
-        let answer = encode_answer(wanted, &settled);
-        // Without it whoever asks again does it again, and nothing is changed twice.
-        let complete = RecordAsk::Complete { answer: &answer };
-        let _ = self.store.record(id, &complete, self.clock().now()).await;
+        if self.complete(id, wanted, &settled, applied).await {
+            match wanted {
+                Ending::Settled => self.reserved.settled(&settled),
+                Ending::Released => self.reserved.released(&settled),
+            }
+        }
         Ok(settled)
+    }
+
+    /// Writes down that a reservation has ended. True for one of all who ended it. What is not applied
+    /// yet has not ended: if this node dies before it is, another can do it.
+    async fn complete(&self, id: u128, how: Ending, settled: &Settled, applied: Applied) -> bool {
+        if applied == Applied::Later {
+            return true;
+        }
+        let answer = encode_answer(how, settled);
+        let complete = RecordAsk::Complete { answer: &answer };
+        // Without it whoever asks again does it again, and nothing is changed twice.
+        let before = self.store.record(id, &complete, self.clock().now()).await;
+        match before {
+            Ok(before) => matches!(before, RecordAnswer::Ending { .. }),
+            Err(_) => applied == Applied::Now,
+        }
+    }
+
+    /// Counts what was charged by estimate as reserved, where no record is kept: by whoever settles it
+    /// with the receipts.
+    pub fn count_reserved(&self, receipts: &Receipts) {
+        self.reserved.made(receipts);
     }
 
     /// Holds a reservation, or the slot of an admitted request, for so long from now on, or for its own

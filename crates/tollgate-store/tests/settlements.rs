@@ -1,0 +1,189 @@
+//! Settlements while the shared store comes and goes, from leases, and over several stores.
+
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    dead_code,
+    reason = "these are tests: a panic is how they fail; helpers are shared"
+)]
+
+mod leased_support;
+
+use std::sync::Arc;
+
+use leased_support::{COSTS, Remote, World, charge, counter, failing, leased, limit};
+use tollgate_core::{Algorithm, Limit, Nanos, SECOND};
+use tollgate_store::leased::{LeaseOptions, Leased};
+use tollgate_store::placed::Placed;
+use tollgate_store::resilient::{Resilient, ResilientOptions};
+use tollgate_store::{
+    Adjustment, Applied, Change, Consistency, Counter, Home, MemoryStore, OnFailure, Settlement,
+    Store,
+};
+
+const LONG: Nanos = 30 * 24 * 3600 * SECOND;
+
+fn node(world: &Arc<World>, name: &str) -> Resilient<Remote> {
+    Resilient::new(Remote(Arc::clone(world)), ResilientOptions::new(name.to_owned()))
+}
+
+async fn settle(
+    store: &impl Store,
+    id: u128,
+    counter: Counter<'_>,
+    limit: &Limit,
+    change: Change,
+    now: Nanos,
+) -> Applied {
+    let adjustments = [Adjustment { counter, limit, change }];
+    let settlement = Settlement { id, remember: 180 * SECOND, adjustments: &adjustments };
+    store.settle(&settlement, now).await.expect("it answers")
+}
+
+/// What the store did not take is kept and sent again under its id: once, whoever was first.
+#[tokio::test]
+async fn a_settlement_waits_for_the_store_and_is_applied_once() {
+    for algorithm in COSTS {
+        let world = World::new();
+        let (a, b) = (node(&world, "a"), node(&world, "b"));
+        let (counter, limit) =
+            (counter("r", &["k"], failing(OnFailure::Local)), limit(algorithm, 100, LONG));
+        let mut charged = Vec::new();
+        for cost in [60, 20] {
+            let outcome = charge(&a, counter, &limit, cost, world.now()).await.expect("answers");
+            charged.push(outcome.receipt);
+        }
+        world.set_down(true);
+        // The later one first: a bucket gives back exactly from its end.
+        let refund = Change::GiveBack(limit.part_of(&charged[1], 15, 0));
+        for _ in 0..2 {
+            let now = world.now();
+            assert_eq!(settle(&a, 1, counter, &limit, refund, now).await, Applied::Later);
+            let owed = settle(&a, 2, counter, &limit, Change::Owe(7), now).await;
+            assert_eq!(owed, Applied::Later, "{algorithm}");
+        }
+        assert_eq!(a.waiting_settlements(), 2, "each once");
+        assert!(!a.heal(world.now()).await, "{algorithm}: it is still away");
+        assert_eq!(a.waiting_settlements(), 2);
+        assert_eq!(world.status(counter, &limit).used, 80, "{algorithm}");
+        world.set_down(false);
+        // Another node is asked to settle the same meanwhile.
+        assert_eq!(settle(&b, 1, counter, &limit, refund, world.now()).await, Applied::Now);
+        assert!(a.heal(world.now()).await);
+        assert_eq!(a.waiting_settlements(), 0);
+        assert_eq!(world.status(counter, &limit).used, 72, "{algorithm}: each once");
+        for id in [1, 2] {
+            let again = settle(&b, id, counter, &limit, refund, world.now()).await;
+            assert_eq!(again, Applied::Before, "{algorithm}");
+        }
+    }
+}
+
+/// A store that was away for longer than it would remember is not told: it might have been before.
+#[tokio::test]
+async fn a_settlement_that_comes_too_late_stays_at_its_estimate() {
+    let world = World::new();
+    let store = node(&world, "a");
+    let limit = limit(Algorithm::FixedWindow, 100, LONG);
+    let counter = counter("r", &["k"], failing(OnFailure::Local));
+    let outcome = charge(&store, counter, &limit, 60, world.now()).await.expect("answers");
+    world.set_down(true);
+    let refund = Change::GiveBack(outcome.receipt);
+    assert_eq!(settle(&store, 1, counter, &limit, refund, world.now()).await, Applied::Later);
+    world.advance(175 * SECOND);
+    world.set_down(false);
+    store.heal(world.now()).await;
+    assert_eq!(store.waiting_settlements(), 0);
+    assert_eq!(world.status(counter, &limit).used, 60);
+}
+
+/// What was charged without the store is settled where it waits to be reported.
+#[tokio::test]
+async fn what_was_charged_without_the_store_is_settled_before_it_is_reported() {
+    let world = World::new();
+    let store = node(&world, "a");
+    let limit = limit(Algorithm::FixedWindow, 100, LONG);
+    let counter = counter("r", &["k"], failing(OnFailure::Local));
+    world.set_down(true);
+    let outcome = charge(&store, counter, &limit, 60, world.now()).await.expect("answers");
+    let refund = Change::GiveBack(limit.part_of(&outcome.receipt, 45, 0));
+    assert_eq!(settle(&store, 1, counter, &limit, refund, world.now()).await, Applied::Now);
+    assert_eq!(settle(&store, 1, counter, &limit, refund, world.now()).await, Applied::Before);
+    world.set_down(false);
+    assert!(store.heal(world.now()).await);
+    assert_eq!(world.status(counter, &limit).used, 15, "what is reported is the truth");
+}
+
+/// A piece of a lease is settled on the shared counter, by any node.
+#[tokio::test]
+async fn what_was_spent_from_a_lease_is_settled_on_the_shared_counter() {
+    for algorithm in COSTS {
+        let world = World::new();
+        let lease = |name: &str| {
+            Leased::new(Remote(Arc::clone(&world)), LeaseOptions::new(name.to_owned()))
+        };
+        let (a, b) = (lease("a"), lease("b"));
+        let limit = limit(algorithm, 1_000, LONG);
+        let counter = counter("r", &["k"], leased(500_000));
+        let mut receipts = Vec::new();
+        for _ in 0..40 {
+            let outcome = charge(&a, counter, &limit, 5, world.now()).await.expect("answers");
+            receipts.push(outcome.receipt);
+            world.advance(1_000);
+        }
+        assert!(a.usage().local > 0, "{algorithm}: some were decided from the lease");
+        // The latest first: a bucket gives back exactly from its end.
+        for (number, receipt) in receipts.iter().enumerate().rev() {
+            let refund = Change::GiveBack(limit.part_of(receipt, 2, 0));
+            for (store, expected) in [(&b, Applied::Now), (&a, Applied::Before)] {
+                let id = number as u128;
+                let applied = settle(store, id, counter, &limit, refund, world.now()).await;
+                assert_eq!(applied, expected, "{algorithm}");
+            }
+        }
+        a.return_all(world.now()).await;
+        let used = world.status(counter, &limit).used;
+        if algorithm.is_bucket() {
+            assert!((120..=200).contains(&used), "{algorithm}: {used}, never less than the truth");
+        } else {
+            assert_eq!(used, 120, "{algorithm}");
+        }
+    }
+}
+
+/// One settlement over this node's memory and two shared stores.
+#[tokio::test]
+async fn every_store_settles_its_own_part() {
+    let worlds = [World::new(), World::new()];
+    let shared = worlds.iter().map(|world| node(world, "a")).collect();
+    let names = vec!["one".to_owned(), "two".to_owned()];
+    let store = Placed::new(MemoryStore::new(1_000), shared, names);
+    let limit = limit(Algorithm::FixedWindow, 100, LONG);
+    let homes = [
+        Home::default(),
+        Home { store: 1, ..Home::default() },
+        Home { consistency: Consistency::Local, ..Home::default() },
+    ];
+    let counters = homes.map(|home| counter("r", &["k"], home));
+    let now = worlds[0].now();
+    let mut receipts = Vec::new();
+    for counter in counters {
+        receipts.push(charge(&store, counter, &limit, 50, now).await.expect("answers").receipt);
+    }
+    let changes = [
+        Change::GiveBack(limit.part_of(&receipts[0], 10, 0)),
+        Change::Owe(70),
+        Change::GiveBack(receipts[2]),
+    ];
+    let adjustments: Vec<Adjustment<'_>> = (counters.into_iter().zip(changes))
+        .map(|(counter, change)| Adjustment { counter, limit: &limit, change })
+        .collect();
+    let settlement = Settlement { id: 9, remember: 180 * SECOND, adjustments: &adjustments };
+    for expected in [Applied::Now, Applied::Before] {
+        assert_eq!(store.settle(&settlement, now).await, Ok(expected));
+        assert_eq!(worlds[0].status(counters[0], &limit).used, 40);
+        assert_eq!(worlds[1].status(counters[1], &limit).used, 120);
+    }
+    let local = charge(&store, counters[2], &limit, 100, now).await.expect("answers");
+    assert!(local.examination.admits(), "all of it came back here");
+}
