@@ -215,11 +215,13 @@ fn tokens_of(characters: usize) -> u64 {
 /// How many tokens the prompt of a request has: a quarter of its characters, and four for each message.
 fn prompt_tokens(body: &Value) -> u64 {
     if let Some(messages) = body["messages"].as_array() {
-        let characters = |message: &Value| message["content"].as_str().unwrap_or("").chars().count();
+        let characters =
+            |message: &Value| message["content"].as_str().unwrap_or("").chars().count();
         let text = messages.iter().map(characters).sum();
         return tokens_of(text) + 4 * (messages.len() as u64 + 1);
     }
-    let overhead = if body["prompt"].is_null() && body["max_output_tokens"].is_u64() { 4 } else { 0 };
+    let overhead =
+        if body["prompt"].is_null() && body["max_output_tokens"].is_u64() { 4 } else { 0 };
     let input = if body["prompt"].is_null() { &body["input"] } else { &body["prompt"] };
     let text = match input {
         Value::Array(texts) => {
@@ -236,9 +238,8 @@ async fn answer(
 ) -> Result<Response<Body>, hyper::Error> {
     let (head, body) = request.into_parts();
     let bytes = body.collect().await?.to_bytes();
-    let text = |value: &hyper::header::HeaderValue| {
-        String::from_utf8_lossy(value.as_bytes()).into_owned()
-    };
+    let text =
+        |value: &hyper::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     if !state.forgets.load(Ordering::Relaxed) {
         let headers = head.headers.iter();
         state.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(Arrived {
@@ -251,7 +252,10 @@ async fn answer(
     }
     state.note(|ledger| ledger.requests += 1);
     if head.uri.path().ends_with("/models") {
-        return Ok(json_answer(200, &json!({"object": "list", "data": [{"id": "own", "object": "model"}]})));
+        return Ok(json_answer(
+            200,
+            &json!({"object": "list", "data": [{"id": "own", "object": "model"}]}),
+        ));
     }
     let Ok(body) = serde_json::from_slice::<Value>(&bytes) else {
         return Ok(json_answer(400, &json!({"error": {"message": "no JSON", "type": "bad"}})));
@@ -260,7 +264,8 @@ async fn answer(
     let behaviour = Behaviour::of(&body);
     if let Some(status) = behaviour.status {
         tokio::time::sleep(behaviour.delay).await;
-        let message = json!({"error": {"message": "as told", "type": "server_error", "code": null}});
+        let message =
+            json!({"error": {"message": "as told", "type": "server_error", "code": null}});
         return Ok(json_answer(status, &message));
     }
     let prompt = prompt_tokens(&body);
@@ -360,8 +365,10 @@ impl Made {
                 json!({"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": model,
                     "choices": [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": null}]})
             }
-            Kind::Completions => json!({"id": "cmpl-1", "object": "text_completion", "created": 1, "model": model,
-                "choices": [{"index": 0, "text": text, "finish_reason": "stop", "logprobs": null}]}),
+            Kind::Completions => {
+                json!({"id": "cmpl-1", "object": "text_completion", "created": 1, "model": model,
+                "choices": [{"index": 0, "text": text, "finish_reason": "stop", "logprobs": null}]})
+            }
             Kind::Embeddings => json!({"object": "list", "model": model,
                 "data": [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}]}),
             Kind::Responses => {
@@ -435,11 +442,13 @@ impl Made {
 
     fn last_events(&self) -> String {
         if self.kind == Kind::Responses {
-            let usage = if self.behaviour.is_silent { Value::Null } else { self.usage(self.tokens) };
+            let usage =
+                if self.behaviour.is_silent { Value::Null } else { self.usage(self.tokens) };
             let response = json!({"id": "resp_1", "object": "response", "created_at": 1, "status": "completed",
                 "model": self.body["model"], "output": [], "parallel_tool_calls": true, "tool_choice": "auto",
                 "tools": [], "usage": usage});
-            let done = json!({"type": "response.completed", "sequence_number": 2, "response": response});
+            let done =
+                json!({"type": "response.completed", "sequence_number": 2, "response": response});
             return format!("event: response.completed\ndata: {done}\n\n");
         }
         let mut text = String::new();

@@ -58,11 +58,13 @@ impl Lengths {
         }
         let wanted = (self.total * QUANTILE_PERCENT).div_ceil(100);
         let mut below = 0;
-        self.seen.iter().position(|count| {
-            below += u64::from(*count);
-            below >= wanted
-        })
-        .map(most)
+        self.seen
+            .iter()
+            .position(|count| {
+                below += u64::from(*count);
+                below >= wanted
+            })
+            .map(most)
     }
 }
 
