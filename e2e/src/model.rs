@@ -20,7 +20,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::sync::watch;
 
 use crate::Arrived;
 
@@ -90,7 +90,8 @@ struct State {
     arrived: Mutex<Vec<Arrived>>,
     ledger: Mutex<Ledger>,
     active: AtomicU64,
-    gate: Option<Semaphore>,
+    /// How many tokens every gated answer may have.
+    allowed: watch::Sender<u64>,
     /// Whether what arrives is not kept.
     forgets: std::sync::atomic::AtomicBool,
 }
@@ -138,7 +139,7 @@ impl Model {
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"));
         let listener = listener.expect("a listener");
         let addr = listener.local_addr().expect("an address");
-        let state = Arc::new(State { gate: Some(Semaphore::new(0)), ..State::default() });
+        let state = Arc::new(State::default());
         let shared = Arc::clone(&state);
         runtime.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -179,11 +180,9 @@ impl Model {
         self.state.forgets.store(true, Ordering::Relaxed);
     }
 
-    /// Lets so many tokens of gated answers out.
-    pub fn go_on(&self, tokens: usize) {
-        if let Some(gate) = &self.state.gate {
-            gate.add_permits(tokens);
-        }
+    /// Lets every gated answer have so many tokens more.
+    pub fn go_on(&self, tokens: u64) {
+        self.state.allowed.send_modify(|allowed| *allowed += tokens);
     }
 }
 
@@ -322,13 +321,11 @@ impl Made {
         }
     }
 
-    /// One more token was made.
-    async fn token(&self) {
-        if self.behaviour.is_gated
-            && let Some(gate) = &self.active.0.gate
-            && let Ok(permit) = gate.acquire().await
-        {
-            permit.forget();
+    /// One more token is made, after so many.
+    async fn token(&self, after: u64) {
+        if self.behaviour.is_gated {
+            let mut allowed = self.active.0.allowed.subscribe();
+            let _ = allowed.wait_for(|allowed| *allowed > after).await;
         }
         if !self.behaviour.delay.is_zero() {
             tokio::time::sleep(self.behaviour.delay).await;
@@ -353,8 +350,8 @@ impl Made {
 
     async fn plain(self) -> Response<Body> {
         self.begun();
-        for _ in 0..self.tokens {
-            self.token().await;
+        for after in 0..self.tokens {
+            self.token(after).await;
         }
         self.finished();
         let text = TOKEN.repeat(self.tokens as usize);
@@ -407,7 +404,7 @@ impl Made {
             std::future::pending::<()>().await;
         }
         let text = if step < self.tokens {
-            self.token().await;
+            self.token(step).await;
             self.token_events(step + 1 == self.tokens)
         } else if step == self.tokens {
             self.finished();

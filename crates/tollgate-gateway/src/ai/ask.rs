@@ -156,11 +156,7 @@ impl<'a> Ask<'a> {
                 (
                     Call::Chat | Call::Responses,
                     "tools" | "functions" | "response_format" | "text",
-                ) => {
-                    if !member.value.is_null() {
-                        sink.source(member.value.text);
-                    }
-                }
+                ) if !member.value.is_null() => sink.source(member.value.text),
                 _ => {}
             }
         }
@@ -213,13 +209,13 @@ impl<'a> Ask<'a> {
                 let inside = options.at + 1;
                 (inside..inside, format!("{ASKED}{comma}"))
             }
-            None => match self.null_options() {
-                Some(null) => (null.span(), format!("{{{ASKED}}}")),
-                None => {
-                    let inside = self.whole.at + 1;
-                    (inside..inside, format!(r#""stream_options":{{{ASKED}}},"#))
+            None => {
+                if let Some(null) = self.null_options() {
+                    return (null.span(), format!("{{{ASKED}}}"));
                 }
-            },
+                let inside = self.whole.at + 1;
+                (inside..inside, format!(r#""stream_options":{{{ASKED}}},"#))
+            }
         }
     }
 

@@ -23,6 +23,15 @@ pub(crate) struct Model {
     pub(crate) asks_usage: bool,
 }
 
+impl Model {
+    /// What the upstream is asked for: whatever the client called it, one model has one name there. One that stands
+    /// for many goes by the name that the client used.
+    pub(crate) fn sent_as(&self) -> Option<&str> {
+        let own = (!self.is_prefix).then_some(self.name.as_str());
+        self.upstream_name.as_deref().or(own)
+    }
+}
+
 /// All models.
 #[derive(Debug)]
 pub(crate) struct Models {

@@ -64,13 +64,13 @@ impl Drop for Charge {
     }
 }
 
-impl<D: Decide> Worker<D> {
-    /// Answers a request on a route of models, if it is a call that is known; else gives it back.
-    pub(crate) fn ai_call(&self, parts: &Parts, asked: &Asked) -> Option<Call> {
-        let path = asked.endpoint.as_deref().unwrap_or("/");
-        Call::of_path(path).filter(|_| parts.method == Method::POST)
-    }
+/// The call of the API that a request is, if it is one that is known.
+pub(crate) fn call_of(parts: &Parts, asked: &Asked) -> Option<Call> {
+    let path = asked.endpoint.as_deref().unwrap_or("/");
+    Call::of_path(path).filter(|_| parts.method == Method::POST)
+}
 
+impl<D: Decide> Worker<D> {
     /// The models that are listed, where that is asked for and answered here.
     pub(crate) fn ai_list(&self, parts: &Parts, asked: &Asked) -> Option<Response<GatewayBody>> {
         let path = asked.endpoint.as_deref()?.trim_end_matches('/');
@@ -141,8 +141,7 @@ impl<D: Decide> Worker<D> {
             asked.identity.extra.push((END_USER.to_owned(), user.clone().into_owned()));
         }
         let admitted = self.admit(&ask, model, &mut asked, &parts.headers, route).await?;
-        let bytes =
-            ask.rewritten(admitted.model.upstream_name.as_deref(), admitted.model.asks_usage);
+        let bytes = ask.rewritten(admitted.model.sent_as(), admitted.model.asks_usage);
         let body = bytes.map_or_else(|| body.clone(), Bytes::from);
         self.clean(&mut parts, connection);
         prepare(&mut parts.headers, body.len());
