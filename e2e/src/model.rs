@@ -20,7 +20,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
+use tokio::sync::watch;
 
 use crate::Arrived;
 
@@ -90,7 +90,8 @@ struct State {
     arrived: Mutex<Vec<Arrived>>,
     ledger: Mutex<Ledger>,
     active: AtomicU64,
-    gate: Option<Semaphore>,
+    /// How many tokens every gated answer may have.
+    allowed: watch::Sender<u64>,
     /// Whether what arrives is not kept.
     forgets: std::sync::atomic::AtomicBool,
 }
@@ -138,7 +139,7 @@ impl Model {
         let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0"));
         let listener = listener.expect("a listener");
         let addr = listener.local_addr().expect("an address");
-        let state = Arc::new(State { gate: Some(Semaphore::new(0)), ..State::default() });
+        let state = Arc::new(State::default());
         let shared = Arc::clone(&state);
         runtime.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -179,11 +180,9 @@ impl Model {
         self.state.forgets.store(true, Ordering::Relaxed);
     }
 
-    /// Lets so many tokens of gated answers out.
-    pub fn go_on(&self, tokens: usize) {
-        if let Some(gate) = &self.state.gate {
-            gate.add_permits(tokens);
-        }
+    /// Lets every gated answer have so many tokens more.
+    pub fn go_on(&self, tokens: u64) {
+        self.state.allowed.send_modify(|allowed| *allowed += tokens);
     }
 }
 
@@ -215,11 +214,13 @@ fn tokens_of(characters: usize) -> u64 {
 /// How many tokens the prompt of a request has: a quarter of its characters, and four for each message.
 fn prompt_tokens(body: &Value) -> u64 {
     if let Some(messages) = body["messages"].as_array() {
-        let characters = |message: &Value| message["content"].as_str().unwrap_or("").chars().count();
+        let characters =
+            |message: &Value| message["content"].as_str().unwrap_or("").chars().count();
         let text = messages.iter().map(characters).sum();
         return tokens_of(text) + 4 * (messages.len() as u64 + 1);
     }
-    let overhead = if body["prompt"].is_null() && body["max_output_tokens"].is_u64() { 4 } else { 0 };
+    let overhead =
+        if body["prompt"].is_null() && body["max_output_tokens"].is_u64() { 4 } else { 0 };
     let input = if body["prompt"].is_null() { &body["input"] } else { &body["prompt"] };
     let text = match input {
         Value::Array(texts) => {
@@ -236,9 +237,8 @@ async fn answer(
 ) -> Result<Response<Body>, hyper::Error> {
     let (head, body) = request.into_parts();
     let bytes = body.collect().await?.to_bytes();
-    let text = |value: &hyper::header::HeaderValue| {
-        String::from_utf8_lossy(value.as_bytes()).into_owned()
-    };
+    let text =
+        |value: &hyper::header::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     if !state.forgets.load(Ordering::Relaxed) {
         let headers = head.headers.iter();
         state.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(Arrived {
@@ -251,7 +251,10 @@ async fn answer(
     }
     state.note(|ledger| ledger.requests += 1);
     if head.uri.path().ends_with("/models") {
-        return Ok(json_answer(200, &json!({"object": "list", "data": [{"id": "own", "object": "model"}]})));
+        return Ok(json_answer(
+            200,
+            &json!({"object": "list", "data": [{"id": "own", "object": "model"}]}),
+        ));
     }
     let Ok(body) = serde_json::from_slice::<Value>(&bytes) else {
         return Ok(json_answer(400, &json!({"error": {"message": "no JSON", "type": "bad"}})));
@@ -260,7 +263,8 @@ async fn answer(
     let behaviour = Behaviour::of(&body);
     if let Some(status) = behaviour.status {
         tokio::time::sleep(behaviour.delay).await;
-        let message = json!({"error": {"message": "as told", "type": "server_error", "code": null}});
+        let message =
+            json!({"error": {"message": "as told", "type": "server_error", "code": null}});
         return Ok(json_answer(status, &message));
     }
     let prompt = prompt_tokens(&body);
@@ -317,13 +321,11 @@ impl Made {
         }
     }
 
-    /// One more token was made.
-    async fn token(&self) {
-        if self.behaviour.is_gated
-            && let Some(gate) = &self.active.0.gate
-            && let Ok(permit) = gate.acquire().await
-        {
-            permit.forget();
+    /// One more token is made, after so many.
+    async fn token(&self, after: u64) {
+        if self.behaviour.is_gated {
+            let mut allowed = self.active.0.allowed.subscribe();
+            let _ = allowed.wait_for(|allowed| *allowed > after).await;
         }
         if !self.behaviour.delay.is_zero() {
             tokio::time::sleep(self.behaviour.delay).await;
@@ -348,8 +350,8 @@ impl Made {
 
     async fn plain(self) -> Response<Body> {
         self.begun();
-        for _ in 0..self.tokens {
-            self.token().await;
+        for after in 0..self.tokens {
+            self.token(after).await;
         }
         self.finished();
         let text = TOKEN.repeat(self.tokens as usize);
@@ -360,8 +362,10 @@ impl Made {
                 json!({"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": model,
                     "choices": [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": null}]})
             }
-            Kind::Completions => json!({"id": "cmpl-1", "object": "text_completion", "created": 1, "model": model,
-                "choices": [{"index": 0, "text": text, "finish_reason": "stop", "logprobs": null}]}),
+            Kind::Completions => {
+                json!({"id": "cmpl-1", "object": "text_completion", "created": 1, "model": model,
+                "choices": [{"index": 0, "text": text, "finish_reason": "stop", "logprobs": null}]})
+            }
             Kind::Embeddings => json!({"object": "list", "model": model,
                 "data": [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}]}),
             Kind::Responses => {
@@ -400,7 +404,7 @@ impl Made {
             std::future::pending::<()>().await;
         }
         let text = if step < self.tokens {
-            self.token().await;
+            self.token(step).await;
             self.token_events(step + 1 == self.tokens)
         } else if step == self.tokens {
             self.finished();
@@ -435,11 +439,13 @@ impl Made {
 
     fn last_events(&self) -> String {
         if self.kind == Kind::Responses {
-            let usage = if self.behaviour.is_silent { Value::Null } else { self.usage(self.tokens) };
+            let usage =
+                if self.behaviour.is_silent { Value::Null } else { self.usage(self.tokens) };
             let response = json!({"id": "resp_1", "object": "response", "created_at": 1, "status": "completed",
                 "model": self.body["model"], "output": [], "parallel_tool_calls": true, "tool_choice": "auto",
                 "tools": [], "usage": usage});
-            let done = json!({"type": "response.completed", "sequence_number": 2, "response": response});
+            let done =
+                json!({"type": "response.completed", "sequence_number": 2, "response": response});
             return format!("event: response.completed\ndata: {done}\n\n");
         }
         let mut text = String::new();

@@ -30,7 +30,9 @@ impl EventStream {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
         let body = body.to_string();
-        let mut head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n");
+        let mut head = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        );
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }

@@ -98,7 +98,8 @@ fn a_refusal_is_in_the_words_of_the_api_and_never_arrives() {
     assert_eq!(refused.status, 429);
     assert_eq!(refused.header("x-ratelimit-remaining-tokens"), Some("16"));
     let seconds: u64 = refused.header("retry-after").and_then(|it| it.parse().ok()).expect("when");
-    let millis: u64 = refused.header("retry-after-ms").and_then(|it| it.parse().ok()).expect("when");
+    let millis: u64 =
+        refused.header("retry-after-ms").and_then(|it| it.parse().ok()).expect("when");
     assert!(millis.div_ceil(1_000) == seconds && seconds <= 3_600, "{millis} ms, {seconds} s");
     let error = refused.json()["error"].clone();
     assert_eq!((&error["type"], &error["code"]), (&json!("tokens"), &json!("rate_limit_exceeded")));

@@ -339,12 +339,12 @@ impl Body for GatewayBody {
     }
 }
 
+/// A piece, and whether it is the last.
+type Piece = Result<(Frame<Bytes>, bool), BodyError>;
+
 impl GatewayBody {
     /// The next piece as it comes, and whether it is the last.
-    fn poll_piece(
-        &mut self,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<(Frame<Bytes>, bool), BodyError>>> {
+    fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Piece>> {
         let this = self;
         let (incoming, idle, lease) = match &mut this.kind {
             AnswerKind::Full(bytes) => {

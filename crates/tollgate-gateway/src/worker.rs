@@ -9,9 +9,11 @@ use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use parking_lot::Mutex;
+use tollgate_tower::openai::reshape;
 use tollgate_tower::{Asked, Decide, Held, Pass, Postponed, Ruling, TRACE_TARGET};
 use tracing::{Instrument as _, trace_span};
 
+use crate::ai::call_of;
 use crate::balance::{Balancer, Tried};
 use crate::body::{GatewayBody, RequestBody};
 use crate::connections::Connections;
@@ -126,7 +128,7 @@ impl<D: Decide> Worker<D> {
             Err(Stop::Answer(answer)) => return own(*answer),
         };
         if route.is_ai {
-            if let Some(call) = self.ai_call(&parts, &asked) {
+            if let Some(call) = call_of(&parts, &asked) {
                 let answered = self.answer_ai(call, (parts, body), asked, route, connection);
                 return Box::pin(answered).await;
             }
@@ -174,15 +176,20 @@ impl<D: Decide> Worker<D> {
         }
         let domain = hygiene::check(parts, gateway.options.max_header_bytes)?;
         let path = hygiene::path(parts)?;
-        let peer = Some(connection.peer.ip());
-        let identity = gateway.identifier.identify(&parts.headers, peer).map_err(Stop::Answer)?;
         let model = match &gateway.options.model_header {
             Some(name) => only_text(&parts.headers, name)?,
             None => None,
         };
         let asking =
             Asking { domain: domain.as_deref(), path: &path, method: &parts.method, model };
-        let route = gateway.routes.find(&asking).ok_or(Fault::NoRoute)?;
+        let route = gateway.routes.find(&asking);
+        let peer = Some(connection.peer.ip());
+        let identity = gateway.identifier.identify(&parts.headers, peer).map_err(|answer| {
+            // Whoever asks a model reads what is wrong in the words of that API.
+            let is_ai = route.is_some_and(|route| route.is_ai);
+            Stop::Answer(if is_ai { Box::new(reshape(*answer)) } else { answer })
+        })?;
+        let route = route.ok_or(Fault::NoRoute)?;
         let asked = Asked {
             identity,
             model_id: model.map(str::to_owned),

@@ -37,7 +37,8 @@ const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 pub fn describe(headers: &mut HeaderMap, decision: &Decision<'_>) {
     for (unit, names) in [(Unit::Requests, &REQUESTS), (Unit::Tokens, &TOKENS)] {
         let of_unit = decision.scopes().filter(|scope| scope.rule.unit == unit);
-        let tightest = of_unit.reduce(|one, other| if is_tighter(other, one) { other } else { one });
+        let tightest =
+            of_unit.reduce(|one, other| if is_tighter(other, one) { other } else { one });
         let (Some(scope), [limit, remaining, reset]) = (tightest, names) else { continue };
         let status = &scope.outcome.status;
         headers.insert(limit, HeaderValue::from(scope.quota));
@@ -81,11 +82,7 @@ pub fn duration(length: Duration) -> String {
 }
 
 /// A refusal: 429, 403 for the deny list, 503 where the store is away.
-pub fn refusal(
-    decision: &Decision<'_>,
-    line: Option<Line>,
-    on: HeaderFamilies,
-) -> Response<Bytes> {
+pub fn refusal(decision: &Decision<'_>, line: Option<Line>, on: HeaderFamilies) -> Response<Bytes> {
     let (status, code) = match decision.reason {
         Reason::DenyListed => (StatusCode::FORBIDDEN, "deny_listed"),
         Reason::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),

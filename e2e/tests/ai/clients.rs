@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use tollgate_e2e::{Model, Server, ServerBuilder, eventually};
-use tollgate_testkit::edge::of_the_tools;
+use tollgate_testkit::of_the_tools;
 
 use super::{registered, rules, used};
 
@@ -44,7 +44,8 @@ fn here(file: &str) -> String {
 fn run(mut command: Command, server: &Server) -> Value {
     command.env("BASE_URL", format!("http://{}/v1", server.gateway_addr()));
     let output = command.output().expect("the client runs");
-    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, error) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{error}\n{}", server.log());
     serde_json::from_str(out.trim()).unwrap_or_else(|wrong| panic!("{wrong}: {out} {error}"))
 }
@@ -86,10 +87,14 @@ fn the_python_client_reads_refusals_as_its_own_errors() {
     let models = "  openai: {models: [{name: m}]}";
     let server = start(&model, &rules(20, 100), models);
     let limited = python(&server, "limited");
-    assert_eq!((&limited["code"], &limited["type"]), (&json!("rate_limit_exceeded"), &json!("tokens")));
+    assert_eq!(
+        (&limited["code"], &limited["type"]),
+        (&json!("rate_limit_exceeded"), &json!("tokens"))
+    );
     assert!(limited["message"].as_str().is_some_and(|it| it.contains("costs 29")), "{limited}");
     let errors = python(&server, "errors");
-    let expected = json!([["NotFoundError", "model_not_found"], ["AuthenticationError", "unknown_api_key"]]);
+    let expected =
+        json!([["NotFoundError", "model_not_found"], ["AuthenticationError", "unknown_api_key"]]);
     assert_eq!(errors["errors"], expected);
     assert_eq!(model.ledger().requests, 0);
 }

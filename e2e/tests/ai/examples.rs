@@ -39,7 +39,11 @@ fn the_documentation_is_right() {
         if block.contains("gateway:") {
             // What stands there of models names pools that stand elsewhere.
             let pools = "  pools: {gpu: {targets: [{url: 'http://127.0.0.1:1'}]}, cpu: {targets: [{url: 'http://127.0.0.1:2'}]}}";
-            let whole = if block.contains("pools:") { block.to_owned() } else { format!("{block}{pools}\n") };
+            let whole = if block.contains("pools:") {
+                block.to_owned()
+            } else {
+                format!("{block}{pools}\n")
+            };
             std::fs::write(folder.path().join(&name), whole).expect("a file");
             check(&["config", "check", "--config", &name], folder.path());
         } else {
@@ -59,7 +63,8 @@ fn what_is_wrong_with_models_is_said_before_the_start() {
         ("[{name: a, colour: red}]", "unknown field `colour`"),
     ] {
         let file = folder.path().join("t.yaml");
-        std::fs::write(&file, format!("gateway: {{openai: {{models: {models}}}}}")).expect("a file");
+        std::fs::write(&file, format!("gateway: {{openai: {{models: {models}}}}}"))
+            .expect("a file");
         let output = Command::new(tollgate_e2e::server::binary())
             .args(["config", "check", "--config"])
             .arg(&file)

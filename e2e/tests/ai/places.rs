@@ -145,7 +145,8 @@ fn what_an_idle_tenant_leaves_is_used_and_given_back() {
 #[test]
 fn the_line_is_bounded_in_number_and_time_and_who_leaves_leaves_it() {
     let model = Model::start();
-    let server = start(&model, NO_RULES, ", max_concurrency: 1, max_waiting: 1, max_wait_ms: 200", "");
+    let server =
+        start(&model, NO_RULES, ", max_concurrency: 1, max_waiting: 1, max_wait_ms: 200", "");
     let hang = with(chat(&json!({"hang_after": 1})), "stream", json!(true));
     let first = post(&server, &hang);
     assert_eq!(first.status, 200);

@@ -25,10 +25,15 @@ fn what_we_ask_for_is_hidden_again() {
         assert_eq!(text.matches("tok ").count(), 3);
     }
     let sent: Value = serde_json::from_slice(&model.arrived()[0].body).expect("JSON");
-    assert_eq!(sent["stream_options"], json!({"include_usage": true}), "asked in the client's place");
+    assert_eq!(
+        sent["stream_options"],
+        json!({"include_usage": true}),
+        "asked in the client's place"
+    );
     eventually("both are settled", || used(&server, "tokens") == 2 * 12);
     // A client that asks gets what it asked for.
-    let body = with(stream(&json!({"tokens": 3})), "stream_options", json!({"include_usage": true}));
+    let body =
+        with(stream(&json!({"tokens": 3})), "stream_options", json!({"include_usage": true}));
     let (text, _) = post(&server, &body).rest();
     assert!(text.contains(r#""usage":null"#) && text.contains(r#""total_tokens":12"#), "{text}");
     assert_eq!(String::from_utf8_lossy(&model.arrived()[2].body), body.to_string());
@@ -114,7 +119,8 @@ fn without_a_word_from_the_upstream_the_stream_is_counted() {
 #[test]
 fn a_stream_that_outruns_its_reservation_is_stopped_where_that_is_wanted() {
     let model = Model::start();
-    let more = "  openai: {stream_overrun: stop, default_output_tokens: 4, learn_output_tokens: false}";
+    let more =
+        "  openai: {stream_overrun: stop, default_output_tokens: 4, learn_output_tokens: false}";
     let server = gateway(&model, &rules(1_000, 100), more).start();
     let mut body = stream(&json!({"tokens": 50}));
     body.as_object_mut().expect("an object").remove("max_tokens");

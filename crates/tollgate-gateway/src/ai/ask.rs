@@ -99,8 +99,17 @@ impl<'a> Ask<'a> {
                 return Err(wrong(name, format!("{name:?} is given twice")));
             }
         }
-        let [model, user, stream, stream_options, max_tokens, max_completion, max_output, n, best_of] =
-            found.map(|value| value.filter(|value| !value.is_null()));
+        let [
+            model,
+            user,
+            stream,
+            stream_options,
+            max_tokens,
+            max_completion,
+            max_output,
+            n,
+            best_of,
+        ] = found.map(|value| value.filter(|value| !value.is_null()));
         let model_value = model.ok_or_else(|| wrong("model", "you must provide a model"))?;
         let options = stream_options.filter(|value| value.is_object());
         let wants_usage = options
@@ -147,11 +156,7 @@ impl<'a> Ask<'a> {
                 (
                     Call::Chat | Call::Responses,
                     "tools" | "functions" | "response_format" | "text",
-                ) => {
-                    if !member.value.is_null() {
-                        sink.source(member.value.text);
-                    }
-                }
+                ) if !member.value.is_null() => sink.source(member.value.text),
                 _ => {}
             }
         }
@@ -204,13 +209,13 @@ impl<'a> Ask<'a> {
                 let inside = options.at + 1;
                 (inside..inside, format!("{ASKED}{comma}"))
             }
-            None => match self.null_options() {
-                Some(null) => (null.span(), format!("{{{ASKED}}}")),
-                None => {
-                    let inside = self.whole.at + 1;
-                    (inside..inside, format!(r#""stream_options":{{{ASKED}}},"#))
+            None => {
+                if let Some(null) = self.null_options() {
+                    return (null.span(), format!("{{{ASKED}}}"));
                 }
-            },
+                let inside = self.whole.at + 1;
+                (inside..inside, format!(r#""stream_options":{{{ASKED}}},"#))
+            }
         }
     }
 
@@ -228,10 +233,7 @@ fn positive(param: &'static str, value: Option<Value<'_>>) -> Result<Option<u64>
     }
 }
 
-fn name<'a>(
-    param: &'static str,
-    value: Option<Value<'a>>,
-) -> Result<Option<Cow<'a, str>>, Wrong> {
+fn name<'a>(param: &'static str, value: Option<Value<'a>>) -> Result<Option<Cow<'a, str>>, Wrong> {
     let Some(value) = value else { return Ok(None) };
     match value.string() {
         Some(text) if !text.is_empty() && text.len() <= MAX_NAME_BYTES => Ok(Some(text)),
@@ -301,6 +303,173 @@ fn content(value: Value<'_>, sink: &mut TextSink) {
             sink.text(text);
         } else {
             sink.image();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value as Json, json};
+
+    use super::super::text::Tariff;
+    use super::*;
+
+    fn estimate(call: Call, body: &Json) -> u64 {
+        let text = body.to_string();
+        let ask = Ask::read(call, text.as_bytes()).unwrap();
+        let mut sink = TextSink::new(Tariff::default());
+        ask.prompt(&mut sink);
+        sink.total()
+    }
+
+    #[test]
+    fn paths_are_calls() {
+        for (path, call) in [
+            ("/v1/chat/completions", Some(Call::Chat)),
+            ("/api/v1/completions/", Some(Call::Completions)),
+            ("/v1/embeddings", Some(Call::Embeddings)),
+            ("/v1/responses", Some(Call::Responses)),
+            ("/v1/responses/7", None),
+            ("/v1/models", None),
+        ] {
+            assert_eq!(Call::of_path(path), call, "{path}");
+        }
+    }
+
+    #[test]
+    fn prompts_are_estimated() {
+        let chat = json!({"model": "m", "messages": [
+            {"role": "system", "content": "abcdefgh"},
+            {"role": "user", "content": [{"type": "text", "text": "abcd"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAAAAAAAAAAAAAA"}}]},
+            {"role": "assistant", "content": null, "tool_calls": [{"id": "c"}]},
+        ]});
+        // Three messages and the answer's beginning, an image, 12 characters and 14 of a call.
+        assert_eq!(estimate(Call::Chat, &chat), 4 * 4 + 1_000 + (12_u64 + 14).div_ceil(4));
+        let tools = json!({"model": "m", "messages": [], "tools": [{"a": 1}]});
+        assert_eq!(estimate(Call::Chat, &tools), 4 + 9_u64.div_ceil(4));
+        let tokens = json!({"model": "m", "prompt": [[1, 2, 3], [4]], "suffix": "abcd"});
+        assert_eq!(estimate(Call::Completions, &tokens), 4 + 1);
+        assert_eq!(estimate(Call::Embeddings, &json!({"model": "m", "input": [5, 6, 7]})), 3);
+        let response = json!({"model": "m", "instructions": "abcd", "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "abcd"}]},
+            {"type": "function_call_output", "call_id": "abcd", "output": "abcd"}]});
+        assert_eq!(estimate(Call::Responses, &response), 2 * 4 + 4);
+    }
+
+    #[test]
+    fn answers_are_bounded_as_the_client_says() {
+        for (call, body, most, answers) in [
+            (Call::Chat, json!({"max_tokens": 5, "max_completion_tokens": 7}), Some(7), 1),
+            (Call::Chat, json!({"max_tokens": 5.0, "n": 3}), Some(5), 3),
+            (Call::Chat, json!({"max_tokens": null}), None, 1),
+            (
+                Call::Completions,
+                json!({"max_tokens": 5, "prompt": ["a", "b"], "best_of": 2}),
+                Some(5),
+                4,
+            ),
+            (Call::Completions, json!({"max_tokens": 5, "prompt": [1, 2]}), Some(5), 1),
+            (Call::Responses, json!({"max_output_tokens": 9, "max_tokens": 1}), Some(9), 1),
+            (Call::Embeddings, json!({"max_tokens": 5}), None, 1),
+        ] {
+            let mut body = body;
+            body["model"] = json!("m");
+            let text = body.to_string();
+            let ask = Ask::read(call, text.as_bytes()).unwrap();
+            assert_eq!((ask.max_output, ask.answers), (most, answers), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_read_in_two_ways_is_refused() {
+        for (body, param) in [
+            (r#"{"model":"a","model":"b"}"#, Some("model")),
+            (r#"{"model":"a","mod\u0065l":"b"}"#, Some("model")),
+            (r#"{"model":"a","max_tokens":1,"max_tokens":2}"#, Some("max_tokens")),
+            (r#"{"model":"a","max_tokens":0}"#, Some("max_tokens")),
+            (r#"{"model":"a","n":1.5}"#, Some("n")),
+            (r#"{"model":7}"#, Some("model")),
+            (r#"{"model":""}"#, Some("model")),
+            ("{}", Some("model")),
+            ("[]", None),
+            ("{", None),
+            ("\u{1}", None),
+        ] {
+            let wrong = Ask::read(Call::Chat, body.as_bytes()).unwrap_err();
+            assert_eq!(wrong.param, param, "{body}: {wrong:?}");
+        }
+        assert!(Ask::read(Call::Chat, b"{\"model\":\"\xff\"}").is_err());
+        let long = format!(r#"{{"model":"{}"}}"#, "x".repeat(MAX_NAME_BYTES + 1));
+        assert!(Ask::read(Call::Chat, long.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn as_little_is_changed_as_can_be() {
+        let stream =
+            |options: &str| format!(r#"{{ "model" : "a",{options} "stream": true , "x": "y" }}"#);
+        for (before, after) in [
+            (
+                stream(""),
+                r#"{"stream_options":{"include_usage":true}, "model" : "A", "stream": true , "x": "y" }"#,
+            ),
+            (
+                stream(r#""stream_options":null,"#),
+                r#"{ "model" : "A","stream_options":{"include_usage":true}, "stream": true , "x": "y" }"#,
+            ),
+            (
+                stream(r#""stream_options":{},"#),
+                r#"{ "model" : "A","stream_options":{"include_usage":true}, "stream": true , "x": "y" }"#,
+            ),
+            (
+                stream(r#""stream_options":{"a":1},"#),
+                r#"{ "model" : "A","stream_options":{"include_usage":true,"a":1}, "stream": true , "x": "y" }"#,
+            ),
+            (
+                stream(r#""stream_options":{"include_usage":false},"#),
+                r#"{ "model" : "A","stream_options":{"include_usage":true}, "stream": true , "x": "y" }"#,
+            ),
+            (
+                stream(r#""stream_options":{"include_usage":true},"#),
+                r#"{ "model" : "A","stream_options":{"include_usage":true}, "stream": true , "x": "y" }"#,
+            ),
+        ] {
+            let ask = Ask::read(Call::Chat, before.as_bytes()).unwrap();
+            let bytes = ask.rewritten(Some("A"), true).unwrap();
+            assert_eq!(String::from_utf8(bytes).unwrap(), after);
+        }
+        for (call, body) in [
+            (Call::Chat, r#"{"model":"a"}"#),
+            (Call::Responses, r#"{"model":"a","stream":true}"#),
+            (Call::Embeddings, r#"{"model":"a","stream":true}"#),
+        ] {
+            let ask = Ask::read(call, body.as_bytes()).unwrap();
+            assert_eq!(ask.rewritten(Some("a"), true), None, "{body}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_rewritten_says_the_same(
+            extra in prop::collection::btree_map("[a-z]{1,6}_x", ".{0,8}", 0..5),
+            options in prop::option::of(prop::collection::btree_map("[a-z]{1,4}", any::<i32>(), 0..3)),
+            name in ".{1,10}",
+            pretty in any::<bool>(),
+        ) {
+            let mut body = serde_json::to_value(&extra).unwrap();
+            body["model"] = json!("a");
+            body["stream"] = json!(true);
+            if let Some(options) = &options {
+                body["stream_options"] = json!(options);
+            }
+            let text = if pretty { serde_json::to_string_pretty(&body) } else { serde_json::to_string(&body) }.unwrap();
+            let text = format!(" {text}\n");
+            let ask = Ask::read(Call::Chat, text.as_bytes()).unwrap();
+            let after: Json = serde_json::from_slice(&ask.rewritten(Some(&name), true).unwrap()).unwrap();
+            body["model"] = json!(name);
+            body["stream_options"]["include_usage"] = json!(true);
+            prop_assert_eq!(after, body);
         }
     }
 }

@@ -58,11 +58,13 @@ impl Lengths {
         }
         let wanted = (self.total * QUANTILE_PERCENT).div_ceil(100);
         let mut below = 0;
-        self.seen.iter().position(|count| {
-            below += u64::from(*count);
-            below >= wanted
-        })
-        .map(most)
+        self.seen
+            .iter()
+            .position(|count| {
+                below += u64::from(*count);
+                below >= wanted
+            })
+            .map(most)
     }
 }
 
@@ -123,7 +125,9 @@ mod tests {
         #[test]
         fn nine_in_ten_fit(lengths in prop::collection::vec(1_u64..100_000, 20..200)) {
             let mut known = Lengths::default();
-            lengths.iter().for_each(|length| known.note(*length));
+            for length in &lengths {
+                known.note(*length);
+            }
             let expected = known.expected().unwrap();
             let fitting = lengths.iter().filter(|length| **length <= expected).count();
             prop_assert!(fitting * 10 >= lengths.len() * 9);

@@ -121,8 +121,8 @@ impl Meter {
                 piece
             }
             Reading::Events(events) => {
-                let out = events
-                    .pass(&piece, &mut |data| usage::event(call, data, hides, told, sink));
+                let out =
+                    events.pass(&piece, &mut |data| usage::event(call, data, hides, told, sink));
                 if self.outruns() {
                     return self.stop(&out);
                 }
@@ -199,5 +199,132 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         self.settle();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+    use tollgate_tower::Account;
+
+    use super::super::text::Tariff;
+    use super::*;
+
+    /// What became of a charge, each time something did.
+    #[derive(Clone, Default)]
+    struct Book(Arc<Mutex<Vec<Option<u64>>>>);
+
+    impl Account for Book {
+        fn settle(self: Box<Self>, tokens: u64) {
+            self.0.lock().push(Some(tokens));
+        }
+
+        fn release(self: Box<Self>) {
+            self.0.lock().push(None);
+        }
+    }
+
+    fn meter(book: &Book, hides_usage: bool, overrun: Overrun) -> Box<Meter> {
+        let estimate = Estimate {
+            call: Call::Chat,
+            model: "m".to_owned(),
+            prompt: 10,
+            output: 3,
+            answers: 1,
+            sink: TextSink::new(Tariff::default()),
+            hides_usage,
+        };
+        Box::new(Meter::new(Some(Bill::new(book.clone(), 13)), estimate, None, overrun))
+    }
+
+    fn token() -> Bytes {
+        Bytes::from_static(b"data: {\"choices\":[{\"delta\":{\"content\":\"abcd\"}}]}\n\n")
+    }
+
+    const USED: Bytes =
+        Bytes::from_static(b"data: {\"choices\":[],\"usage\":{\"total_tokens\":21}}\n\n");
+    const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
+
+    #[test]
+    fn a_stream_is_settled_once_at_its_last_word() {
+        let book = Book::default();
+        let mut meter = meter(&book, true, Overrun::Run);
+        meter.begins(true);
+        assert_eq!(meter.pass(token()), token());
+        assert_eq!(meter.pass(USED), Bytes::new());
+        assert!(book.0.lock().is_empty());
+        assert_eq!(meter.pass(DONE), DONE);
+        assert_eq!(*book.0.lock(), [Some(21)], "before the connection says that this was all");
+        assert!(meter.ends().is_empty());
+        assert_eq!(book.0.lock().len(), 1);
+    }
+
+    #[test]
+    fn however_it_ends_it_is_settled_once() {
+        let book = Book::default();
+        let mut left = meter(&book, true, Overrun::Run);
+        left.begins(true);
+        left.pass(token());
+        left.pass(token().slice(..20));
+        drop(left);
+        assert_eq!(*book.0.lock(), [Some(11)], "the prompt, and what came whole");
+        let book = Book::default();
+        meter(&book, true, Overrun::Run).not_sent();
+        assert_eq!(*book.0.lock(), [None]);
+        let book = Book::default();
+        let mut failed = meter(&book, true, Overrun::Run);
+        failed.not_served();
+        drop(failed);
+        assert_eq!(*book.0.lock(), [Some(0)]);
+        let book = Book::default();
+        drop(meter(&book, true, Overrun::Run));
+        assert_eq!(*book.0.lock(), [Some(10)], "it may have been read before the client left");
+    }
+
+    #[test]
+    fn a_plain_answer_is_settled_at_its_usage_or_its_words() {
+        for (body, used) in [
+            (r#"{"choices":[{"message":{"content":"abcdefgh"}}],"usage":{"total_tokens":33}}"#, 33),
+            (r#"{"choices":[{"message":{"content":"abcdefgh"}}]}"#, 12),
+            ("", 10),
+        ] {
+            let book = Book::default();
+            let mut meter = meter(&book, false, Overrun::Run);
+            meter.begins(false);
+            for byte in body.bytes() {
+                assert_eq!(&*meter.pass(Bytes::from(vec![byte])), [byte]);
+            }
+            meter.ends();
+            assert_eq!(*book.0.lock(), [Some(used)], "{body}");
+        }
+    }
+
+    #[test]
+    fn a_stream_is_stopped_where_it_outruns_what_was_reserved() {
+        let book = Book::default();
+        let mut meter = meter(&book, false, Overrun::Stop);
+        meter.begins(true);
+        for _ in 0..3 {
+            assert_eq!(meter.pass(token()), token());
+        }
+        let last = meter.pass(token());
+        assert!(meter.is_stopped);
+        let text = String::from_utf8_lossy(&last).into_owned();
+        assert!(text.contains("reservation_exceeded") && text.ends_with("\n\n"), "{text}");
+        drop(meter);
+        assert_eq!(*book.0.lock(), [Some(14)]);
+    }
+
+    #[test]
+    fn lengths_of_answers_are_learned() {
+        let known = Arc::new(Expectations::default());
+        for _ in 0..20 {
+            let mut meter = meter(&Book::default(), true, Overrun::Run);
+            meter.expectations = Some(Arc::clone(&known));
+            meter.begins(true);
+            meter.pass(token());
+            meter.pass(DONE);
+        }
+        assert_eq!(known.expected("m"), Some(1));
     }
 }

@@ -30,6 +30,7 @@ use std::sync::Arc;
 pub use text::{Tariff, Tokenizer};
 
 pub(crate) use meter::Meter;
+pub(crate) use serve::call_of;
 
 use expect::Expectations;
 use lanes::Lanes;

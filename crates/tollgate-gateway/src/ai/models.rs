@@ -23,6 +23,15 @@ pub(crate) struct Model {
     pub(crate) asks_usage: bool,
 }
 
+impl Model {
+    /// What the upstream is asked for: whatever the client called it, one model has one name there. One that stands
+    /// for many goes by the name that the client used.
+    pub(crate) fn sent_as(&self) -> Option<&str> {
+        let own = (!self.is_prefix).then_some(self.name.as_str());
+        self.upstream_name.as_deref().or(own)
+    }
+}
+
 /// All models.
 #[derive(Debug)]
 pub(crate) struct Models {
@@ -47,7 +56,9 @@ impl Models {
                     return Err(format!("a model's name must have 1 to {MAX_NAME_BYTES} bytes"));
                 }
                 if by_name.insert(name.clone(), place).is_some() {
-                    return Err(format!("two models are called {name:?}; names and aliases differ"));
+                    return Err(format!(
+                        "two models are called {name:?}; names and aliases differ"
+                    ));
                 }
             }
         }
@@ -106,7 +117,9 @@ fn make(
     };
     let is_prefix = model.name.ends_with('*');
     if is_prefix && (model.upstream_name.is_some() || !model.aliases.is_empty()) {
-        return Err("a name with a * stands for many: it has no upstream_name and no aliases".into());
+        return Err(
+            "a name with a * stands for many: it has no upstream_name and no aliases".into()
+        );
     }
     let fallback = match &model.fallback {
         None if !model.fallback_rules.is_empty() => {
@@ -178,7 +191,8 @@ mod tests {
 
     #[test]
     fn models_are_found_by_name_alias_and_beginning() {
-        let large = ModelOptions { aliases: vec!["best".into()], pool: Some("b".into()), ..model("large") };
+        let large =
+            ModelOptions { aliases: vec!["best".into()], pool: Some("b".into()), ..model("large") };
         let known = models(vec![large, model("gpt-*"), model("gpt-4*"), model("gpt-4o")]).unwrap();
         let found = |name: &str| known.find(name).map(|model| model.name.clone());
         assert_eq!(found("large").as_deref(), Some("large"));
@@ -204,8 +218,14 @@ mod tests {
             (vec![model("")], "1 to 256"),
             (vec![ModelOptions { pool: Some("x".into()), ..model("a") }], "no pool \"x\""),
             (vec![ModelOptions { fallback: Some("x".into()), ..model("a") }], "no model of this"),
-            (vec![ModelOptions { fallback_rules: vec!["r".into()], ..model("a") }], "need a fallback"),
-            (vec![ModelOptions { upstream_name: Some("x".into()), ..model("a*") }], "stands for many"),
+            (
+                vec![ModelOptions { fallback_rules: vec!["r".into()], ..model("a") }],
+                "need a fallback",
+            ),
+            (
+                vec![ModelOptions { upstream_name: Some("x".into()), ..model("a*") }],
+                "stands for many",
+            ),
             (vec![ModelOptions { max_output_tokens: Some(0), ..model("a") }], "at least 1"),
             (circle, "in a row"),
         ] {

@@ -98,8 +98,7 @@ pub struct Weights {
 impl Weights {
     /// Who shares as one, and how much that gets: a tenant, else a key, a user, an address.
     pub(crate) fn of<'i>(&self, identity: &'i Identity) -> (&'i str, u32) {
-        let known =
-            [&identity.tenant_id, &identity.api_key, &identity.user_id, &identity.ip];
+        let known = [&identity.tenant_id, &identity.api_key, &identity.user_id, &identity.ip];
         let who = known.into_iter().find_map(Option::as_deref).unwrap_or_default();
         let own = identity.tenant_id.as_ref().and_then(|tenant| self.tenants.get(tenant));
         let plan = || identity.tier.as_ref().and_then(|tier| self.tiers.get(tier));

@@ -164,7 +164,9 @@ mod tests {
 
     #[test]
     fn what_is_no_usage_is_none() {
-        for text in ["", "{}", "[]", r#"{"usage":null}"#, r#"{"usage":{"total_tokens":1}"#, "<html>"] {
+        for text in
+            ["", "{}", "[]", r#"{"usage":null}"#, r#"{"usage":{"total_tokens":1}"#, "<html>"]
+        {
             let expected = text.ends_with("1}").then_some(Usage { total: 1, output: 0 });
             assert_eq!(scan(text, &[]).usage(), expected, "{text}");
         }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE,
+};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -62,13 +64,13 @@ impl Drop for Charge {
     }
 }
 
-impl<D: Decide> Worker<D> {
-    /// Answers a request on a route of models, if it is a call that is known; else gives it back.
-    pub(crate) fn ai_call(&self, parts: &Parts, asked: &Asked) -> Option<Call> {
-        let path = asked.endpoint.as_deref().unwrap_or("/");
-        Call::of_path(path).filter(|_| parts.method == Method::POST)
-    }
+/// The call of the API that a request is, if it is one that is known.
+pub(crate) fn call_of(parts: &Parts, asked: &Asked) -> Option<Call> {
+    let path = asked.endpoint.as_deref().unwrap_or("/");
+    Call::of_path(path).filter(|_| parts.method == Method::POST)
+}
 
+impl<D: Decide> Worker<D> {
     /// The models that are listed, where that is asked for and answered here.
     pub(crate) fn ai_list(&self, parts: &Parts, asked: &Asked) -> Option<Response<GatewayBody>> {
         let path = asked.endpoint.as_deref()?.trim_end_matches('/');
@@ -117,14 +119,21 @@ impl<D: Decide> Worker<D> {
     ) -> Result<Response<GatewayBody>, Refusal> {
         let ai = &self.gateway.ai;
         if parts.headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
-            let message = "the body must not be compressed: its model and its length decide what it costs";
-            return Err(refuse(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_encoding", message, None));
+            let message =
+                "the body must not be compressed: its model and its length decide what it costs";
+            return Err(refuse(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "unsupported_encoding",
+                message,
+                None,
+            ));
         }
         let most = ai.options.max_body_bytes;
         let body = RequestBody::from_client(body, route.timeouts.request_idle);
         let body = read_whole(body, most).await.map_err(|fault| unread(fault, most))?;
         let ask = Ask::read(call, &body).map_err(|wrong| bad_request(&wrong))?;
-        let model = ai.models.find(&ask.model).ok_or_else(|| Box::new(unknown_model(&ask.model)))?;
+        let model =
+            ai.models.find(&ask.model).ok_or_else(|| Box::new(unknown_model(&ask.model)))?;
         asked.dialect = Dialect::OpenAi;
         if let Some(user) = &ask.user
             && is_verified(&asked)
@@ -132,7 +141,7 @@ impl<D: Decide> Worker<D> {
             asked.identity.extra.push((END_USER.to_owned(), user.clone().into_owned()));
         }
         let admitted = self.admit(&ask, model, &mut asked, &parts.headers, route).await?;
-        let bytes = ask.rewritten(admitted.model.upstream_name.as_deref(), admitted.model.asks_usage);
+        let bytes = ask.rewritten(admitted.model.sent_as(), admitted.model.asks_usage);
         let body = bytes.map_or_else(|| body.clone(), Bytes::from);
         self.clean(&mut parts, connection);
         prepare(&mut parts.headers, body.len());
@@ -169,7 +178,15 @@ impl<D: Decide> Worker<D> {
                     let pool = model.pool.unwrap_or(route.pool);
                     match self.place(pool, model, &name, &asked.identity).await {
                         Ok(place) => {
-                            return Ok(Admitted { model, pool, place, name, pass, charge, estimate });
+                            return Ok(Admitted {
+                                model,
+                                pool,
+                                place,
+                                name,
+                                pass,
+                                charge,
+                                estimate,
+                            });
                         }
                         Err(refusal) => (refusal, true),
                     }
@@ -269,7 +286,9 @@ impl<D: Decide> Worker<D> {
         identity: &Identity,
     ) -> Result<Option<Place>, Response<Bytes>> {
         let Some(pool) = self.gateway.pools.get(pool) else { return Ok(None) };
-        let (Some(gate), Some(options)) = (&pool.gate, &pool.options.places) else { return Ok(None) };
+        let (Some(gate), Some(options)) = (&pool.gate, &pool.options.places) else {
+            return Ok(None);
+        };
         let weights = &self.gateway.ai.options.weights;
         let patience = if model.fallback.is_some() { Duration::ZERO } else { options.max_wait };
         let entered = turn::enter(gate, options, weights, identity, patience).await;

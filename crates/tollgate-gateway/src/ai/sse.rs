@@ -25,6 +25,7 @@ pub(crate) enum Verdict {
 
 /// Reads events out of the bytes that pass.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "what one knows between two bytes")]
 pub(crate) struct Events {
     /// The part of an event that has come so far.
     begun: BytesMut,
@@ -245,14 +246,16 @@ mod tests {
             Just("retry: 5"),
         ];
         let end = prop_oneof![Just("\n"), Just("\r\n"), Just("\r")];
-        (prop::collection::vec(event, 0..8), end, any::<bool>()).prop_map(|(events, end, is_cut)| {
-            let mut text: String =
-                events.iter().map(|event| format!("{event}@@").replace('@', end)).collect();
-            if is_cut {
-                text.push_str("data: hid");
-            }
-            text.into_bytes()
-        })
+        (prop::collection::vec(event, 0..8), end, any::<bool>()).prop_map(
+            |(events, end, is_cut)| {
+                let mut text: String =
+                    events.iter().map(|event| format!("{event}@@").replace('@', end)).collect();
+                if is_cut {
+                    text.push_str("data: hid");
+                }
+                text.into_bytes()
+            },
+        )
     }
 
     proptest! {
@@ -294,7 +297,8 @@ mod tests {
 
     #[test]
     fn what_is_hidden_is_gone_and_what_is_replaced_keeps_its_lines() {
-        let stream = b"event: x\r\ndata: change\r\nid: 1\r\n\r\ndata: hide\r\n\r\ndata: [DONE]\r\n\r\n";
+        let stream =
+            b"event: x\r\ndata: change\r\nid: 1\r\n\r\ndata: hide\r\n\r\ndata: [DONE]\r\n\r\n";
         let (out, seen) = run(stream, &[], true, true);
         assert_eq!(seen, ["change", "hide", "[DONE]"]);
         let expected = "event: x\r\nid: 1\r\ndata: changed\r\n\r\ndata: [DONE]\r\n\r\n";

@@ -21,7 +21,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// The gate of a pool.
 pub(crate) fn gate(options: &PlacesOptions) -> Result<Arc<Gate>, String> {
     if !(1..=MAX_PLACES).contains(&options.capacity) || options.max_waiting > MAX_PLACES {
-        return Err(format!("max_concurrency must be from 1 to {MAX_PLACES}, max_waiting at most that"));
+        return Err(format!(
+            "max_concurrency must be from 1 to {MAX_PLACES}, max_waiting at most that"
+        ));
     }
     let all: u64 = options.shares.iter().map(|share| u64::from(share.percent)).sum();
     if all > 100 || options.shares.iter().any(|share| share.percent == 0) {
@@ -63,7 +65,9 @@ pub(crate) fn busy(why: Busy, model: &str) -> Response<Bytes> {
     let why = match why {
         Busy::Full => "as many requests wait for it as may",
         Busy::TooLong => "no place became free in time",
-        Busy::PushedOut => "your other requests wait for it already, and others had none in the line",
+        Busy::PushedOut => {
+            "your other requests wait for it already, and others had none in the line"
+        }
     };
     let shown: String = model.chars().take(100).collect();
     let message = format!("The model `{shown}` is busy: {why}; try again in a moment.");

@@ -190,7 +190,8 @@ mod tests {
         ] {
             assert_eq!(look(Call::Chat, before).0, Verdict::Replace(after.to_owned()));
         }
-        let last = r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}"#;
+        let last =
+            r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}"#;
         let (verdict, told, _) = look(Call::Completions, last);
         assert_eq!(verdict, Verdict::Hide);
         assert_eq!(told.usage, Some(Usage { total: 3, output: 2 }));
@@ -199,7 +200,8 @@ mod tests {
     #[test]
     fn what_the_upstream_says_unasked_stays() {
         // With the last words, as some servers do whether asked or not.
-        let text = r#"{"choices":[{"text":"ab"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
+        let text =
+            r#"{"choices":[{"text":"ab"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
         let (verdict, told, count) = look(Call::Completions, text);
         assert_eq!((verdict, count), (Verdict::Pass, 2));
         assert_eq!(told.usage.map(|usage| usage.total), Some(3));

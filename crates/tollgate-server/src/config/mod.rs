@@ -30,8 +30,7 @@ pub use check::parse_address;
 pub use control::{AuditConfig, ControlConfig, NodeRole, PostgresConfig};
 pub use edge::{
     AddressHeader, ClientCertificates, GatewayConfig, HealthConfig, IdentityConfig, JwtConfig,
-    PoolConfig, QueueConfig, RouteConfig, RouteKind, ShareConfig, TargetConfig,
-    TlsConfig,
+    PoolConfig, QueueConfig, RouteConfig, RouteKind, ShareConfig, TargetConfig, TlsConfig,
 };
 pub use openai::{ModelConfig, OpenAiConfig, UnknownModels};
 pub use problem::{ConfigProblem, ConfigProblems, Origin};

@@ -111,6 +111,7 @@ impl OpenAiConfig {
             lists_models: self.list_models,
             overrun: self.stream_overrun,
             weights: self.weights.clone(),
+            ..AiOptions::default()
         })
     }
 }
@@ -157,7 +158,8 @@ pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> Open
             tokens_per_image: reader.number("gateway.openai.tokens_per_image", 0..=1_000_000),
             tokenizer: reader.choice("gateway.openai.tokenizer", Tokenizer::ALL),
         },
-        default_output_tokens: reader.number("gateway.openai.default_output_tokens", 1..=MAX_TOKENS),
+        default_output_tokens: reader
+            .number("gateway.openai.default_output_tokens", 1..=MAX_TOKENS),
         learn_output_tokens: reader.boolean("gateway.openai.learn_output_tokens"),
         stream_overrun: reader.choice("gateway.openai.stream_overrun", Overrun::ALL),
         list_models: reader.boolean("gateway.openai.list_models"),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use tollgate_engine::Engine;
+use tollgate_gateway::ai::options::AiOptions;
 use tollgate_gateway::options::{
     GatewayOptions, HealthOptions, Http2Mode, PlacesOptions, PoolOptions, RetryOptions,
     RouteOptions, ShareOptions, TargetOptions, TimeoutOverrides, Timeouts, TlsOptions,
@@ -81,7 +82,10 @@ fn options(config: &Config) -> Result<GatewayOptions, EdgeError> {
         max_stored_body_bytes: config.queue.max_body_bytes,
         preserve_host: config.gateway.preserve_host,
         model_header: HeaderName::from_bytes(config.gateway.model_header.as_bytes()).ok(),
-        ai: config.gateway.openai.options().map_err(EdgeError::Wrong)?,
+        ai: AiOptions {
+            max_waiting: config.gateway.max_waiting,
+            ..config.gateway.openai.options().map_err(EdgeError::Wrong)?
+        },
         inject_trace: Some(traces::inject),
         ..GatewayOptions::default()
     };

@@ -46,6 +46,7 @@ pub(super) fn authorization(headers: &HeaderMap) -> Result<Option<Authorization<
 }
 
 /// Which API keys are identities.
+#[expect(clippy::struct_excessive_bools, reason = "each is a setting by itself")]
 pub(super) struct ApiKeyCheck {
     pub(super) header: Option<HeaderName>,
     pub(super) in_authorization: bool,
