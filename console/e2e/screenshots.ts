@@ -22,6 +22,9 @@ const PAGES: [name: string, path: string][] = [
   ['audit', '/audit'],
   ['decisions', '/audit?kind=decisions'],
   ['nodes', '/nodes'],
+  ['review', '/rules/tenant-hourly'],
+  ['conflict', '/rules/gpu-pool'],
+  ['details', '/audit?entry_id=chat-per-user'],
   ['tokens', '/tokens'],
 ];
 const SIZES = [
@@ -54,6 +57,17 @@ test('pictures', async () => {
           await page.getByText(/allowed, .* refused/).waitFor();
           await page.getByText('Send 50').waitFor();
         }
+        if (name === 'review') {
+          await page.getByLabel('How many').fill('4000');
+          await page.getByRole('button', { name: 'Review and save' }).click();
+        }
+        if (name === 'conflict') {
+          await page.getByLabel('How many').fill('500');
+          const { rule } = await server.admin<{ rule: { limit: number } }>('GET', 'rules/gpu-pool');
+          await server.admin('POST', 'rules', { ...rule, limit: rule.limit + 50 });
+          await page.getByRole('alert', { name: 'Conflict' }).waitFor();
+        }
+        if (name === 'details') await page.getByRole('button', { name: /Details of rule.update/ }).first().click();
         await page.waitForTimeout(name === 'overview' ? 2500 : 400);
         await shoot(name);
       }

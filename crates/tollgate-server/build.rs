@@ -6,15 +6,20 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What `make console` makes.
+/// What `make console` makes, and of what.
 const DIST: &str = "../../console/dist";
+const SOURCES: &str = "../../console";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo:rerun-if-changed={DIST}");
-    let root = Path::new(&std::env::var("CARGO_MANIFEST_DIR")?).join(DIST);
+    let here = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?);
+    let root = here.join(DIST);
     let mut files = Vec::new();
+    println!("cargo:rerun-if-changed=build.rs");
     if root.join("index.html").exists() {
         collect(&root, &mut files)?;
+    } else if here.join(SOURCES).exists() {
+        // What is missing counts as changed, always: its folder is watched instead.
+        println!("cargo:rerun-if-changed={SOURCES}");
     }
     files.sort();
     let mut list = String::from("pub(super) const FILES: &[File] = &[\n");

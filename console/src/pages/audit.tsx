@@ -143,7 +143,7 @@ function changeColumns(show: (row: Change) => void): Column<Change>[] {
     { name: 'Who', minor: true, width: '9rem', cell: ({ actor, address }) => <span className="two-lines"><span>{actor}</span><small>{address}</small></span> },
     { name: 'Did', width: '10rem', cell: ({ action, timestamp }) => <span className="two-lines"><Badge tone={tone(action)}>{action}</Badge><small className="phone-only"><Ago at={timestamp} /></small></span> },
     { name: 'What', cell: (row) => <span className="two-lines"><span className="mono clip" title={row.entry_id}>{row.entry_id}</span><small>{KIND_NAMES[row.kind] ?? row.kind}{row.version === null ? '' : `, version ${String(row.version)}`}</small></span> },
-    { name: 'Actions', hidden: true, align: 'right', width: '7rem', cell: (row) => <Button kind="quiet" icon="right" aria-label={`Details of ${row.action} ${row.entry_id}`} onClick={() => show(row)}>Details</Button> },
+    { name: 'Actions', hidden: true, align: 'right', width: '8.5rem', cell: (row) => <Button kind="quiet" icon="right" aria-label={`Details of ${row.action} ${row.entry_id}`} onClick={() => show(row)}>Details</Button> },
   ];
 }
 
@@ -155,7 +155,7 @@ function decisionColumns(show: (row: Decided) => void): Column<Decided>[] {
     { name: 'Client', cell: (row) => <span className="two-lines"><span className="mono clip">{row.client_id ?? row.user_id ?? row.ip_address ?? '–'}</span><small>{row.tenant_id}</small></span> },
     { name: 'Rule', minor: true, cell: (row) => <span className="two-lines"><span>{row.rule_id ?? '–'}</span><small>{row.limit_count === null ? '' : `${String(row.request_count ?? 0)} of ${String(row.limit_count)}`}</small></span> },
     { name: 'Request', minor: true, cell: (row) => <span className="clip">{[row.method, row.endpoint, row.model_id].filter(Boolean).join(' ') || '–'}</span> },
-    { name: 'Actions', hidden: true, align: 'right', width: '7rem', cell: (row) => <Button kind="quiet" icon="right" aria-label={`Details of the decision ${String(row.id)}`} onClick={() => show(row)}>Details</Button> },
+    { name: 'Actions', hidden: true, align: 'right', width: '8.5rem', cell: (row) => <Button kind="quiet" icon="right" aria-label={`Details of the decision ${String(row.id)}`} onClick={() => show(row)}>Details</Button> },
   ];
 }
 

@@ -44,9 +44,14 @@ fn session_paths() -> Value {
     let one = |id: &str, summary: &str, success: (&str, Value)| {
         json!({ "tags": ["admin"], "operationId": id, "summary": summary, "responses": {
             success.0: success.1,
+            "400": problem("Something that was sent is wrong; `field` says what"),
             "401": problem("An admin token is needed"),
             "403": problem("The page that asks is not the console's"),
-            "429": problem("Too many wrong tokens") } })
+            "405": problem("The path takes other methods"),
+            "408": problem("The body did not arrive in time"),
+            "413": problem("The body is too large"),
+            "429": problem("Too many wrong tokens"),
+            "503": problem("The database is not available, or too much at once") } })
     };
     let who = || {
         json!({ "description": "Who is signed in",

@@ -182,6 +182,20 @@ mod tests {
     }
 
     #[test]
+    fn a_cookie_is_secure_where_the_connection_is() {
+        let head = head(&[("host", "gate.example")]);
+        let cookie = |value: &str, is_tls: bool| {
+            let mut headers = HeaderMap::new();
+            set(&mut headers, &head, value, is_tls);
+            headers.get(SET_COOKIE).unwrap().to_str().unwrap().to_owned()
+        };
+        let plain = "tollgate_session=t; Path=/admin; HttpOnly; SameSite=Strict";
+        assert_eq!(cookie("t", false), plain);
+        assert_eq!(cookie("t", true), format!("{plain}; Secure"));
+        assert!(cookie("", true).ends_with("; Secure; Max-Age=0"));
+    }
+
+    #[test]
     fn changes_come_from_a_page_of_ours() {
         let console = ("x-tollgate-console", "1");
         let host = ("host", "gate.example:8080");
