@@ -60,6 +60,7 @@ fn table() -> Vec<(&'static str, &'static str, May)> {
         ("GET", "audit", VIEW_OWN),
         ("GET", "usage/{identifier_type}/{identifier}", VIEW_OWN),
         ("POST", "usage/{identifier_type}/{identifier}/reset", OPERATE_OWN),
+        ("GET", "slots", VIEW),
         ("GET", "queue", OPERATE),
         ("POST", "queue/{ticket}/retry", OPERATE),
         ("DELETE", "queue/{ticket}", OPERATE),

@@ -35,7 +35,7 @@ fn bed_of(rules: &str, store: MemoryStore) -> Bed {
     Bed { engine, clock }
 }
 
-fn request(tokens: u64, cost: Option<u64>) -> Request<'static> {
+fn request<'a>(tokens: u64, cost: Option<u64>) -> Request<'a> {
     let mut request = Request { tokens: Some(tokens), cost, ..Request::default() };
     request.attributes.set(Known::UserId, "ann");
     request
