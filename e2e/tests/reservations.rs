@@ -21,6 +21,9 @@ rules:
   - {rule_id: slots, scope: slots, identifier_type: tenant_id, unit: concurrency, limit: 20000, slot_ttl: 1h}
 ";
 
+/// Who reserve at the same time.
+const CALLERS: u64 = 200;
+
 /// Numbers that look random and are the same in every run.
 pub(crate) struct Draw(pub(crate) u64);
 
@@ -61,7 +64,6 @@ pub(crate) fn id_of(answer: &Value) -> String {
 /// one.
 fn never_above_the_limit_and_exact_after(fleet: &Fleet) {
     let _alone = tollgate_e2e::alone();
-    const CALLERS: u64 = 200;
     let addrs: Vec<SocketAddr> = fleet.nodes().iter().map(Server::addr).collect();
     let addr = |caller: u64, turn: u64| addrs[((caller + turn) % addrs.len() as u64) as usize];
     let estimate = |caller: u64| 300 + Draw(caller).next(900);

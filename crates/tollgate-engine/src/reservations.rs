@@ -247,13 +247,12 @@ impl<S: Store> Engine<S> {
         }
         let all = self.receipts(request, decision);
         let id = decision.slot.map_or_else(new_reservation_id, |slot| slot.0);
-        let kept = match request.reserve {
-            Some(ttl) => self.keep(id, &all, ttl).await,
-            None => {
-                let slots = all.clone().slots();
-                let Some(ttl) = slots.slot_ttl() else { return Ok(()) };
-                self.keep(id, &slots, ttl).await
-            }
+        let kept = if let Some(ttl) = request.reserve {
+            self.keep(id, &all, ttl).await
+        } else {
+            let slots = all.clone().slots();
+            let Some(ttl) = slots.slot_ttl() else { return Ok(()) };
+            self.keep(id, &slots, ttl).await
         };
         match kept {
             Ok(expires_at) if request.reserve.is_some() => {

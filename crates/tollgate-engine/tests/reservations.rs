@@ -278,7 +278,9 @@ async fn play(steps: Vec<Step>) {
     let mut made: Vec<Reserved> = Vec::new();
     let mut now = START;
     for step in steps {
-        made.iter_mut().for_each(|one| one.pass(now));
+        for one in &mut made {
+            one.pass(now);
+        }
         let counted: u64 = made.iter().map(Reserved::counts).sum();
         let chosen = |which: usize| (!made.is_empty()).then(|| which % made.len());
         match step {
