@@ -10,6 +10,9 @@ use tollgate_testkit::Redis;
 
 use crate::reservations::{Draw, RULES, id_of, reserve, used};
 
+const RESERVATIONS: usize = 10_000;
+const CALLERS: usize = 16;
+
 /// What is to become of one reservation in the storm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
@@ -42,8 +45,6 @@ fn surely(addrs: [SocketAddr; 2], what: &str, body: &Value) -> (u16, Value) {
 #[test]
 fn ten_thousand_reservations_are_conserved_while_a_node_dies() {
     let _alone = tollgate_e2e::alone();
-    const RESERVATIONS: usize = 10_000;
-    const CALLERS: usize = 16;
     // A log in Redis gives back only what has few entries behind it; two counters do always.
     let rules = RULES
         .replace("limit: 100000,", "limit: 1000000000,")

@@ -35,7 +35,7 @@ fn bed_of(rules: &str, store: MemoryStore) -> Bed {
     Bed { engine, clock }
 }
 
-fn request(tokens: u64, cost: Option<u64>) -> Request<'static> {
+fn request<'a>(tokens: u64, cost: Option<u64>) -> Request<'a> {
     let mut request = Request { tokens: Some(tokens), cost, ..Request::default() };
     request.attributes.set(Known::UserId, "ann");
     request
@@ -278,7 +278,9 @@ async fn play(steps: Vec<Step>) {
     let mut made: Vec<Reserved> = Vec::new();
     let mut now = START;
     for step in steps {
-        made.iter_mut().for_each(|one| one.pass(now));
+        for one in &mut made {
+            one.pass(now);
+        }
         let counted: u64 = made.iter().map(Reserved::counts).sum();
         let chosen = |which: usize| (!made.is_empty()).then(|| which % made.len());
         match step {

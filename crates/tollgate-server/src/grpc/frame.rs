@@ -138,7 +138,9 @@ impl http_body::Body for Once {
 pub(crate) fn status(error: ApiError) -> Status {
     let code = match &error {
         ApiError::Invalid { .. } => Code::InvalidArgument,
-        ApiError::TooLarge { .. } => Code::ResourceExhausted,
+        ApiError::TooLarge { .. } | ApiError::Engine(EngineError::ReservationsFull) => {
+            Code::ResourceExhausted
+        }
         ApiError::Slow => Code::DeadlineExceeded,
         ApiError::NotFound | ApiError::MethodNotAllowed(_) => Code::Unimplemented,
         ApiError::Unauthorized | ApiError::NoCertificate => Code::Unauthenticated,
@@ -151,7 +153,6 @@ pub(crate) fn status(error: ApiError) -> Status {
         ApiError::Engine(EngineError::ReservationEnded(_) | EngineError::ReservationUnreadable) => {
             Code::FailedPrecondition
         }
-        ApiError::Engine(EngineError::ReservationsFull) => Code::ResourceExhausted,
         ApiError::Internal => Code::Internal,
     };
     let detail = error.body().1.error;

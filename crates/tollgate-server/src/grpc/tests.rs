@@ -147,7 +147,10 @@ fn expected(decision: &Decision<'_>) -> v1::AllowResponse {
             _ => String::new(),
         },
         explanation: if decision.is_allowed() { String::new() } else { decision.explain() },
-        reservation_id: decision.slot.map(|slot| format!("{:032x}", slot.0)).unwrap_or_default(),
+        reservation_id: decision
+            .reservation_id()
+            .map(|id| format!("{id:032x}"))
+            .unwrap_or_default(),
         rules_version: decision.rules_version,
     }
 }
@@ -264,8 +267,38 @@ async fn tokens_and_resets() {
     assert_eq!(client.reset(call).await.unwrap().into_inner().rule_ids, ["per-user"]);
     let answer = client.allow(user("ann")).await.unwrap().into_inner();
     assert_eq!(answer.remaining, Some(2));
-    let error = client.reserve(v1::ReserveRequest::default()).await.unwrap_err();
-    assert_eq!(error.code(), Code::Unimplemented);
+}
+
+#[tokio::test]
+async fn reservations_are_made_and_end_once() {
+    let mut client = client();
+    let asked = |ttl_ms| v1::ReserveRequest { request: Some(user("ann")), ttl_ms };
+    let error = client.reserve(asked(Some(0))).await.unwrap_err();
+    assert_eq!((error.code(), error.message().contains("ttl_ms")), (Code::InvalidArgument, true));
+    let reserved = client.reserve(asked(Some(90_000))).await.unwrap().into_inner();
+    assert_eq!(reserved.expires_at, Some(instant(1_000_090 * SECOND)));
+    let id = reserved.decision.unwrap().reservation_id;
+    let renew = v1::RenewRequest { reservation_id: id.clone(), ttl_ms: Some(120_000) };
+    let renewed = client.renew(renew).await.unwrap().into_inner();
+    assert_eq!((renewed.renewed, renewed.expires_at), (true, Some(instant(1_000_120 * SECOND))));
+    let release = v1::ReleaseRequest { reservation_id: id.clone() };
+    for _ in 0..2 {
+        assert!(client.release(release.clone()).await.unwrap().into_inner().released);
+    }
+    let answer = client.allow(user("ann")).await.unwrap().into_inner();
+    assert_eq!(answer.remaining, Some(2), "the call was given back");
+    let settle = v1::SettleRequest { reservation_id: id, ..v1::SettleRequest::default() };
+    let error = client.settle(settle).await.unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition);
+    assert!(error.message().contains("was released before"), "{}", error.message());
+    let unknown = v1::ReleaseRequest { reservation_id: "0".repeat(32) };
+    assert_eq!(client.release(unknown).await.unwrap_err().code(), Code::NotFound);
+    let wrong = v1::ReleaseRequest { reservation_id: "x".to_owned() };
+    assert_eq!(client.release(wrong).await.unwrap_err().code(), Code::InvalidArgument);
+    let slot = v1::AllowRequest { api_key: "k".to_owned(), ..v1::AllowRequest::default() };
+    let held = client.allow(slot).await.unwrap().into_inner().reservation_id;
+    let release = v1::ReleaseRequest { reservation_id: held };
+    assert!(client.release(release).await.unwrap().into_inner().released);
 }
 
 #[tokio::test]

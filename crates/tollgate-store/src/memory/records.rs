@@ -169,7 +169,8 @@ impl Kept {
 
     /// Whether there is room for another, once those that have ended have made some.
     fn make_room(&mut self, bytes: usize, most: usize) -> bool {
-        let most_bytes = most.saturating_mul(BYTES_EACH);
+        // However few there may be, the largest one fits.
+        let most_bytes = most.saturating_mul(BYTES_EACH).max(MAX_RECORD_BYTES + ENTRY_BYTES);
         while self.by_id.len() >= most || self.bytes + bytes > most_bytes {
             let Some(id) = self.ended.pop_front() else { return false };
             self.remove(id);
@@ -207,9 +208,13 @@ mod tests {
     #[test]
     fn bytes_are_bounded_too() {
         let records = Records::new(2);
-        let large = vec![0; 1_500];
+        let large = vec![0; MAX_RECORD_BYTES / 2 + 1];
         assert!(matches!(records.ask(1, &keep(&large), 0), RecordAnswer::Open { .. }));
         assert_eq!(records.ask(2, &keep(&large), 0), RecordAnswer::Full);
         assert!(matches!(records.ask(2, &keep(b"x"), 0), RecordAnswer::Open { .. }));
+        let too_large = vec![0; MAX_RECORD_BYTES + 1];
+        let records = Records::new(1_000);
+        assert_eq!(records.ask(1, &keep(&too_large), 0), RecordAnswer::Full);
+        assert!(matches!(records.ask(1, &keep(&large), 0), RecordAnswer::Open { .. }));
     }
 }
