@@ -60,12 +60,9 @@ fn table() -> Vec<(&'static str, &'static str, May)> {
         ("GET", "audit", VIEW_OWN),
         ("GET", "usage/{identifier_type}/{identifier}", VIEW_OWN),
         ("POST", "usage/{identifier_type}/{identifier}/reset", OPERATE_OWN),
-<<<<<<< HEAD
         ("POST", "decide", OPERATE),
         ("POST", "peek", VIEW),
-=======
         ("GET", "slots", VIEW),
->>>>>>> 9b0ff51989b602961b0d3d68f2ab634830bd0b8c
         ("GET", "queue", OPERATE),
         ("POST", "queue/{ticket}/retry", OPERATE),
         ("DELETE", "queue/{ticket}", OPERATE),
