@@ -345,8 +345,8 @@ mod tests {
                 {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAAAAAAAAAAAAAA"}}]},
             {"role": "assistant", "content": null, "tool_calls": [{"id": "c"}]},
         ]});
-        // Three messages and the answer's beginning, an image, 12 characters and 14 of a call.
-        assert_eq!(estimate(Call::Chat, &chat), 4 * 4 + 1_000 + (12_u64 + 14).div_ceil(4));
+        // Three messages and the answer's beginning, an image, 12 characters and 12 of a call.
+        assert_eq!(estimate(Call::Chat, &chat), 4 * 4 + 1_000 + (12_u64 + 12).div_ceil(4));
         let tools = json!({"model": "m", "messages": [], "tools": [{"a": 1}]});
         assert_eq!(estimate(Call::Chat, &tools), 4 + 9_u64.div_ceil(4));
         let tokens = json!({"model": "m", "prompt": [[1, 2, 3], [4]], "suffix": "abcd"});

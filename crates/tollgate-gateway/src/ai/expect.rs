@@ -70,7 +70,7 @@ impl Lengths {
 
 /// The place of a length: doublings, in equal steps.
 fn place(tokens: u64) -> usize {
-    let tokens = tokens.max(1);
+    let tokens = tokens.clamp(1, u64::from(u32::MAX));
     let doublings = u64::from(tokens.ilog2());
     // How far it is to the next doubling, in steps.
     let step = ((tokens - (1 << doublings)) * STEPS) >> doublings;

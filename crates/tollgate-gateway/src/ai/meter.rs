@@ -94,6 +94,13 @@ impl Meter {
         self.is_free = true;
     }
 
+    /// A good answer that cannot be read here: what was estimated is taken for what was used.
+    pub(crate) fn unreadable(&mut self) {
+        let (total, output) = (self.estimate.total(), self.estimate.output);
+        self.told.usage = Some(Usage { total, output });
+        self.expectations = None;
+    }
+
     /// A good answer begins.
     pub(crate) fn begins(&mut self, is_stream: bool) {
         self.reading = if is_stream {

@@ -175,6 +175,11 @@ impl<D: Decide> Worker<D> {
             asked.tokens = Some(estimate.total().min(MAX_ESTIMATE));
             let (refusal, leads_on) = match self.decide_in_line(asked, headers).await {
                 Ok((pass, charge)) => {
+                    // Nobody has a place while it waits for something else.
+                    if !pass.wait.is_zero() {
+                        let waited = Box::pin(self.wait(pass.wait, None)).await;
+                        waited.map_err(|fault| shaped(fault, &pass.headers))?;
+                    }
                     let pool = model.pool.unwrap_or(route.pool);
                     match self.place(pool, model, &name, &asked.identity).await {
                         Ok(place) => {
@@ -341,11 +346,8 @@ impl<D: Decide> Worker<D> {
         path: &str,
     ) -> Result<Response<GatewayBody>, Refusal> {
         let Admitted { pool: at, place, pass, mut charge, estimate, .. } = admitted;
-        let Pass { wait, headers, held, lines, .. } = pass;
+        let Pass { headers, held, lines, .. } = pass;
         let held = self.held(held, place, lines);
-        if !wait.is_zero() {
-            Box::pin(self.wait(wait, None)).await.map_err(|fault| shaped(fault, &headers))?;
-        }
         let outgoing = self.outgoing_to(route, at, path, request, None);
         let (pool, outgoing) = outgoing.map_err(|fault| shaped(fault, &headers))?;
         let ai = &self.gateway.ai;
@@ -389,6 +391,12 @@ fn metered(answered: Answered, mut meter: Box<Meter>, route: &Route) -> Response
     let mut response = plain_answer(answered, None, route.timeouts.response_idle);
     if !response.status().is_success() {
         meter.not_served();
+        return response;
+    }
+    if response.headers().get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+        // It was not asked for. What it holds is between the upstream and the client.
+        meter.unreadable();
+        response.body_mut().measure(meter);
         return response;
     }
     let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
