@@ -170,7 +170,7 @@ test('an address is blocked, and the audit log knows who did it', async () => {
   await dialog.getByLabel('Ends').selectOption('24');
   await dialog.getByRole('button', { name: 'Block' }).click();
   await page.getByText('203.0.113.0/24 is on the deny list.').waitFor();
-  await page.getByText('abuse report 4711').waitFor();
+  await page.getByText('abuse report 4711').filter({ visible: true }).waitFor();
   expect(await server.allow({ userId: 'bob', ip: '203.0.113.7' })).toMatchObject({ allowed: false, reason: 'DENY_LISTED' });
   await page.getByRole('link', { name: 'Audit' }).click();
   await page.getByLabel('Id', { exact: true }).fill('ip:203.0.113.0/24');
