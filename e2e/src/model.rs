@@ -29,6 +29,7 @@ pub const TOKEN: &str = "tok ";
 
 /// What a request is to meet.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one thing that servers do")]
 pub struct Behaviour {
     /// How many tokens an answer has, unless the client allows fewer.
     pub tokens: u64,
@@ -403,14 +404,16 @@ impl Made {
         if self.behaviour.hang_after == Some(step) {
             std::future::pending::<()>().await;
         }
-        let text = if step < self.tokens {
-            self.token(step).await;
-            self.token_events(step + 1 == self.tokens)
-        } else if step == self.tokens {
-            self.finished();
-            self.last_events()
-        } else {
-            return None;
+        let text = match step.cmp(&self.tokens) {
+            std::cmp::Ordering::Less => {
+                self.token(step).await;
+                self.token_events(step + 1 == self.tokens)
+            }
+            std::cmp::Ordering::Equal => {
+                self.finished();
+                self.last_events()
+            }
+            std::cmp::Ordering::Greater => return None,
         };
         Some(Ok(if self.behaviour.has_crlf { text.replace('\n', "\r\n") } else { text }))
     }

@@ -183,3 +183,40 @@ proptest! {
         prop_assert!(digests.len() <= MAX_API_KEYS);
     }
 }
+
+#[test]
+fn a_bearer_may_be_a_key_where_that_is_wanted() {
+    let as_bearer = |options: &mut IdentityOptions| options.api_key_as_bearer = true;
+    let keys_alone = identifier(as_bearer);
+    let identity = ask(&keys_alone, &bearer("key-one")).unwrap();
+    assert_eq!(
+        (identity.api_key.as_deref(), identity.user_id.as_deref()),
+        (Some("key-one"), Some("ann"))
+    );
+    assert!(
+        ask(&keys_alone, &bearer("guess")).is_err(),
+        "unknown, and there is nothing else it could be"
+    );
+    let both = {
+        let mut headers = bearer("key-one");
+        headers.extend(shown(&["key-two"]));
+        headers
+    };
+    assert!(ask(&keys_alone, &both).is_err(), "of two keys nobody could say which is meant");
+    assert_eq!(
+        ask(&identifier(|_| {}), &bearer("key-one")).unwrap().api_key,
+        None,
+        "not unless wanted"
+    );
+    // Beside tokens: what is registered is a key, the rest is a token.
+    let issuer = Issuer::secret(SECRET, Algorithm::HS256);
+    let with_tokens = identifier(|options_| {
+        options_.api_key_as_bearer = true;
+        options_.jwt = Some(options(&[Algorithm::HS256], KeySource::Secret(SECRET.to_vec())));
+    });
+    assert_eq!(ask(&with_tokens, &bearer("key-two")).unwrap().api_key.as_deref(), Some("key-two"));
+    let token = issuer.token("any", &claims(json!({"sub": "bob"})));
+    let identity = ask(&with_tokens, &bearer(&token)).unwrap();
+    assert_eq!((identity.api_key, identity.user_id.as_deref()), (None, Some("bob")));
+    assert!(ask(&with_tokens, &bearer("guess")).is_err(), "no key, and no token");
+}
