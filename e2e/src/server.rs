@@ -60,6 +60,13 @@ impl ServerBuilder {
         self.arg("--rules").arg(&path.display().to_string())
     }
 
+    /// Writes a file into its folder, and says where it is.
+    pub fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        fs::write(&path, text).expect("the file is written");
+        path
+    }
+
     /// As a gateway, on a free port.
     pub fn gateway(mut self) -> Self {
         "gateway".clone_into(&mut self.command);

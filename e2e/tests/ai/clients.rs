@@ -21,10 +21,7 @@ rules:
 fn start(model: &Model, rules: &str, more: &str) -> Server {
     let url = model.url();
     let builder = ServerBuilder::default().gateway().rules(rules);
-    // Relative to the process's own folder nothing is found: the file's place is written out.
-    let dir = tempfile::tempdir().expect("a directory").keep();
-    let keys = dir.join("keys");
-    std::fs::write(&keys, registered()).expect("a file");
+    let keys = builder.file("keys", &registered());
     let config = format!(
         "identity: {{api_keys_file: '{}', api_key_as_bearer: true}}
 gateway:

@@ -18,9 +18,8 @@ rules:
 
 fn start(model: &Model, rules: &str, pool: &str, more: &str) -> Server {
     let url = model.url();
-    let dir = tempfile::tempdir().expect("a directory").keep();
-    let keys = dir.join("keys");
-    std::fs::write(&keys, registered()).expect("a file");
+    let builder = ServerBuilder::default().gateway().rules(rules);
+    let keys = builder.file("keys", &registered());
     let config = format!(
         "identity: {{api_keys_file: '{}', api_key_as_bearer: true}}
 gateway:
@@ -29,7 +28,7 @@ gateway:
 {more}",
         keys.display()
     );
-    ServerBuilder::default().gateway().rules(rules).config(&config).start()
+    builder.config(&config).start()
 }
 
 fn ask(server: &Server, key: &str, body: &Value) -> std::io::Result<u16> {
