@@ -2,6 +2,7 @@
 
 mod chaos;
 mod clients;
+mod doors;
 mod examples;
 mod places;
 mod streams;
@@ -209,7 +210,8 @@ rules:
         "identity: {{api_keys_file: '{}', api_key_as_bearer: true}}
 gateway:
   pools: {{gpu: {{targets: [{{url: '{url}'}}]}}}}
-  routes: [{{name: ai, kind: openai, pool: gpu}}]",
+  routes: [{{name: ai, kind: openai, pool: gpu}}]
+  openai: {{anonymous: allow}}",
         keys.display()
     );
     let server = ServerBuilder::default().gateway().rules(rules).config(&config).start();

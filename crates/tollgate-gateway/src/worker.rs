@@ -13,7 +13,7 @@ use tollgate_tower::openai::reshape;
 use tollgate_tower::{Asked, Decide, Held, Pass, Postponed, Ruling, TRACE_TARGET};
 use tracing::{Instrument as _, trace_span};
 
-use crate::ai::call_of;
+use crate::ai::{self, call_of};
 use crate::balance::{Balancer, Tried};
 use crate::body::{GatewayBody, RequestBody};
 use crate::connections::Connections;
@@ -135,6 +135,10 @@ impl<D: Decide> Worker<D> {
             if let Some(list) = self.ai_list(&parts, &asked) {
                 return list;
             }
+            if !self.gateway.ai.forwards(&parts, &asked) {
+                return own(ai::unknown_call(&parts, &asked));
+            }
+            ai::keep_own_key(&mut parts.headers, &asked);
         }
         let decide = &self.gateway.decide;
         let pass = match decide.decide_now(&asked, &parts.headers) {
@@ -190,6 +194,9 @@ impl<D: Decide> Worker<D> {
             Stop::Answer(if is_ai { Box::new(reshape(*answer)) } else { answer })
         })?;
         let route = route.ok_or(Fault::NoRoute)?;
+        if route.is_ai && gateway.ai.refuses(&identity, &gateway.identifier) {
+            return Err(Stop::Answer(Box::new(ai::no_key())));
+        }
         let asked = Asked {
             identity,
             model_id: model.map(str::to_owned),

@@ -38,6 +38,12 @@ const MAX_RESET_STREAMS: usize = 32;
 /// How long a listener rests when the system gives it no connection (out of file handles, say).
 const REST: Duration = Duration::from_millis(50);
 
+/// After connections are cut, so long until what they held is on its way back.
+const AFTER_CUT: Duration = Duration::from_millis(50);
+
+/// The longest that the end waits for requests to be settled.
+const SETTLING: Duration = Duration::from_secs(2);
+
 /// Of so many failures to accept a connection one is logged: about one in ten seconds.
 const FAILURES_PER_WARNING: u64 = 200;
 
@@ -120,7 +126,8 @@ pub(crate) async fn accept<A: Answer>(
     let listener = TcpListener::from_std(listener)?;
     let local = listener.local_addr()?;
     let builder = Arc::new(connection_builder(&door));
-    let graceful = Arc::new(GracefulShutdown::new());
+    let graceful =
+        Arc::new(Ending { graceful: GracefulShutdown::new(), cut: watch::Sender::new(false) });
     let mut failures = 0_u64;
     loop {
         let accepted = tokio::select! {
@@ -165,15 +172,34 @@ pub(crate) async fn accept<A: Answer>(
     }
     drop(listener);
     // Greetings under way hold no share of it for longer than it takes to begin serving.
-    let graceful = loop_until_sole(graceful).await;
+    let Ending { graceful, cut } = loop_until_sole(graceful).await;
     let drained = tokio::time::timeout(door.limits.drain_timeout, graceful.shutdown());
     if drained.await.is_err() {
         tracing::warn!("some connections did not finish in time and were cut");
+        // They end while there still is a runtime, so that what they hold is given back and settled.
+        cut.send_replace(true);
+        tokio::time::sleep(AFTER_CUT).await;
+    }
+    let settled = async {
+        while tollgate_tower::unfinished() > 0 {
+            tokio::time::sleep(REST).await;
+        }
+    };
+    if tokio::time::timeout(SETTLING, settled).await.is_err() {
+        tracing::warn!("some requests were not settled in time: their estimates stay charged");
     }
     Ok(())
 }
 
-async fn loop_until_sole(mut shared: Arc<GracefulShutdown>) -> GracefulShutdown {
+/// How connections end.
+struct Ending {
+    /// Those that finish.
+    graceful: GracefulShutdown,
+    /// Those that do not.
+    cut: watch::Sender<bool>,
+}
+
+async fn loop_until_sole(mut shared: Arc<Ending>) -> Ending {
     loop {
         match Arc::try_unwrap(shared) {
             Ok(sole) => return sole,
@@ -190,7 +216,7 @@ fn serve<A: Answer>(
     answers: &Arc<A>,
     door: &Door,
     builder: &auto::Builder<TokioExecutor>,
-    graceful: &GracefulShutdown,
+    Ending { graceful, cut }: &Ending,
     slot: OwnedSemaphorePermit,
 ) {
     let digest = |certificate: &rustls::pki_types::CertificateDer<'_>| -> [u8; 32] {
@@ -215,11 +241,11 @@ fn serve<A: Answer>(
         let service = service_fn(answering(Arc::clone(answers), activity, connection));
         let io = TokioIo::new(stream);
         let connection = builder.serve_connection_with_upgrades(io, service).into_owned();
-        spawn(graceful.watch(connection), slot)
+        spawn(graceful.watch(connection), slot, cut.subscribe())
     } else {
         let service = service_fn(answering(Arc::clone(answers), activity, connection));
         let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-        spawn(graceful.watch(connection), slot)
+        spawn(graceful.watch(connection), slot, cut.subscribe())
     };
     let (head, idle) = (door.limits.header_timeout, door.limits.idle_timeout);
     tokio::spawn(activity::watch(watched, task, head, idle));
@@ -248,10 +274,18 @@ fn answering<A: Answer>(
 fn spawn<E: std::fmt::Display + Send>(
     connection: impl Future<Output = Result<(), E>> + Send + 'static,
     slot: Arc<OwnedSemaphorePermit>,
+    mut cut: watch::Receiver<bool>,
 ) -> tokio::task::AbortHandle {
     let task = tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "a connection ended early");
+        tokio::select! {
+            biased;
+            ended = connection => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection ended early");
+                }
+            }
+            // One that is not to be cut goes on, also when nobody is left who could.
+            () = async { if cut.wait_for(|cut| *cut).await.is_err() { std::future::pending().await } } => {}
         }
         drop(slot);
     });

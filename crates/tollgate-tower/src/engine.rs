@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -215,7 +216,35 @@ fn finish(is_alone: bool, work: impl Future<Output = ()> + Send + 'static) {
     let mut work = Box::pin(work);
     let polled = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     if let (Poll::Pending, Ok(runtime)) = (polled, runtime) {
-        runtime.spawn(work);
+        let counted = Counted::new();
+        runtime.spawn(async move {
+            work.await;
+            drop(counted);
+        });
+    }
+}
+
+/// How many settlements and give-backs are under way in the background. A process that ends waits until there
+/// are none: what is not settled stays charged as estimated.
+pub fn unfinished() -> usize {
+    UNFINISHED.load(Ordering::Relaxed)
+}
+
+static UNFINISHED: AtomicUsize = AtomicUsize::new(0);
+
+/// One of them.
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        UNFINISHED.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        UNFINISHED.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

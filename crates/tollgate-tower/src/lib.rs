@@ -19,7 +19,7 @@ pub mod service;
 pub use bill::{Account, Bill};
 pub use body::LimitedBody;
 pub use decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Refused, Ruling};
-pub use engine::InProcess;
+pub use engine::{InProcess, unfinished};
 pub use headers::HeaderFamilies;
 pub use held::Held;
 pub use identity::{Identifier, Identity};

@@ -210,10 +210,15 @@ fn a_bearer_may_be_a_key_where_that_is_wanted() {
     );
     // Beside tokens: what is registered is a key, the rest is a token.
     let issuer = Issuer::secret(SECRET, Algorithm::HS256);
-    let with_tokens = identifier(|options_| {
-        options_.api_key_as_bearer = true;
-        options_.jwt = Some(options(&[Algorithm::HS256], KeySource::Secret(SECRET.to_vec())));
-    });
+    let with_tokens = IdentityOptions {
+        api_keys: registered(),
+        api_key_as_bearer: true,
+        jwt: Some(options(&[Algorithm::HS256], KeySource::Secret(SECRET.to_vec()))),
+        ..IdentityOptions::default()
+    };
+    let clock =
+        std::sync::Arc::new(tollgate_engine::ManualClock::new(tokens::NOW * tollgate_core::SECOND));
+    let with_tokens = Identifier::with_clock(with_tokens, clock).unwrap();
     assert_eq!(ask(&with_tokens, &bearer("key-two")).unwrap().api_key.as_deref(), Some("key-two"));
     let token = issuer.token("any", &claims(json!({"sub": "bob"})));
     let identity = ask(&with_tokens, &bearer(&token)).unwrap();

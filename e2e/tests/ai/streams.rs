@@ -127,8 +127,9 @@ fn a_stream_that_outruns_its_reservation_is_stopped_where_that_is_wanted() {
     let (text, error) = post(&server, &body).rest();
     assert!(error.is_none(), "ended properly: {error:?}");
     assert!(text.contains("reservation_exceeded") && !text.contains("[DONE]"), "{text}");
-    assert!(text.matches("tok ").count() <= 5, "{text}");
-    eventually("it is settled", || used(&server, "tokens") <= 9 + 5);
+    // Characters tell tokens only roughly: twice what was reserved is let pass.
+    assert!(text.matches("tok ").count() <= 9, "{text}");
+    eventually("it is settled", || used(&server, "tokens") <= 9 + 9);
     eventually("the upstream's work ends", || model.active() == 0);
     // Where it may run, what is beyond is a debt.
     let more = "  openai: {default_output_tokens: 4, learn_output_tokens: false}";

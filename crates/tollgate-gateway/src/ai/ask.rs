@@ -117,11 +117,18 @@ impl<'a> Ask<'a> {
             .and_then(Value::boolean)
             .unwrap_or(false);
         let max_output = match call {
+            // Which of the two an upstream goes by is its own affair.
             Call::Chat => positive("max_completion_tokens", max_completion)?
-                .or(positive("max_tokens", max_tokens)?),
+                .max(positive("max_tokens", max_tokens)?),
             Call::Completions => positive("max_tokens", max_tokens)?,
             Call::Responses => positive("max_output_tokens", max_output)?,
             Call::Embeddings => None,
+        };
+        let is_stream = match stream.map(Value::boolean) {
+            None => false,
+            Some(Some(said)) => said,
+            // Some would take it for one.
+            Some(None) => return Err(wrong("stream", "\"stream\" must be true or false")),
         };
         let each = positive("n", n)?.unwrap_or(1).max(positive("best_of", best_of)?.unwrap_or(1));
         let prompts = if call == Call::Completions { prompts(whole) } else { 1 };
@@ -131,7 +138,7 @@ impl<'a> Ask<'a> {
             model: name("model", Some(model_value))?.unwrap_or_default(),
             model_value,
             user: name("user", user)?,
-            is_stream: stream.and_then(Value::boolean).unwrap_or(false) && call != Call::Embeddings,
+            is_stream: is_stream && call != Call::Embeddings,
             wants_usage,
             stream_options,
             max_output,

@@ -22,8 +22,8 @@ const STEPS: u64 = 4;
 /// Beyond 2^32 tokens nothing is told apart.
 const PLACES: usize = 32 * STEPS as usize;
 
-/// The most models that are learned about. Those that come later get the default.
-const MAX_MODELS: usize = 1_000;
+/// The most models, for each tenant, that are learned about. Those that come later get the default.
+const MAX_MODELS: usize = 10_000;
 
 /// Lengths of answers, the recent ones counting most.
 #[derive(Debug, Clone)]

@@ -21,6 +21,8 @@ pub(crate) struct Estimate {
     pub(crate) call: Call,
     /// What rules know the model as.
     pub(crate) model: String,
+    /// Under what its length is learned.
+    pub(crate) lesson: String,
     /// Of the prompt alone.
     pub(crate) prompt: u64,
     /// Of all answers together.
@@ -145,7 +147,8 @@ impl Meter {
     fn outruns(&self) -> bool {
         self.overrun == Overrun::Stop
             && self.told.usage.is_none()
-            && self.estimate.sink.total() > self.estimate.output
+            && self.estimate.sink.total()
+                > self.estimate.output.saturating_mul(self.estimate.sink.slack())
     }
 
     /// The last that a client gets: what came, and why no more does.
@@ -195,7 +198,7 @@ impl Meter {
             && self.estimate.call != Call::Embeddings
         {
             let each = used.output.div_ceil(self.estimate.answers.max(1));
-            expectations.note(&self.estimate.model, each);
+            expectations.note(&self.estimate.lesson, each);
         }
         if let Some(bill) = self.bill.take() {
             bill.settle(used.total);
@@ -235,6 +238,7 @@ mod tests {
         let estimate = Estimate {
             call: Call::Chat,
             model: "m".to_owned(),
+            lesson: "m".to_owned(),
             prompt: 10,
             output: 3,
             answers: 1,
@@ -311,7 +315,8 @@ mod tests {
         let book = Book::default();
         let mut meter = meter(&book, false, Overrun::Stop);
         meter.begins(true);
-        for _ in 0..3 {
+        // Characters tell tokens only roughly: it may have twice as many.
+        for _ in 0..6 {
             assert_eq!(meter.pass(token()), token());
         }
         let last = meter.pass(token());
@@ -319,7 +324,7 @@ mod tests {
         let text = String::from_utf8_lossy(&last).into_owned();
         assert!(text.contains("reservation_exceeded") && text.ends_with("\n\n"), "{text}");
         drop(meter);
-        assert_eq!(*book.0.lock(), [Some(14)]);
+        assert_eq!(*book.0.lock(), [Some(17)]);
     }
 
     #[test]

@@ -27,15 +27,23 @@ mod usage;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use http::request::Parts;
+use tollgate_tower::{Asked, Identifier, Identity};
+
 pub use text::{Tariff, Tokenizer};
 
 pub(crate) use meter::Meter;
-pub(crate) use serve::call_of;
+pub(crate) use serve::{call_of, keep_own_key, no_key, unknown_call};
 
 use expect::Expectations;
 use lanes::Lanes;
 use models::Models;
-use options::AiOptions;
+use options::{AiOptions, Anonymous, Others};
+
+/// Whether more is known of a caller than its address.
+const fn is_verified(identity: &Identity) -> bool {
+    identity.api_key.is_some() || identity.user_id.is_some() || identity.tenant_id.is_some()
+}
 
 /// What all routes of models share.
 #[derive(Debug)]
@@ -51,5 +59,20 @@ impl Ai {
         let models = Models::new(&options, pools)?;
         let lanes = Arc::new(Lanes::new(options.max_waiting));
         Ok(Self { options, models, expectations: Arc::default(), lanes })
+    }
+
+    /// Whether a call goes to the upstream although nobody counts its tokens.
+    pub(crate) fn forwards(&self, parts: &Parts, asked: &Asked) -> bool {
+        self.options.others == Others::Forward || serve::is_list(parts, asked)
+    }
+
+    /// Whether a caller is refused because nothing is known of it.
+    pub(crate) fn refuses(&self, identity: &Identity, identifier: &Identifier) -> bool {
+        let refuses = match self.options.anonymous {
+            Anonymous::Allow => false,
+            Anonymous::Refuse => true,
+            Anonymous::Auto => identifier.knows_clients(),
+        };
+        refuses && !is_verified(identity)
     }
 }

@@ -35,6 +35,10 @@ pub struct AiOptions {
     pub lists_models: bool,
     /// What becomes of a stream that brings more than was reserved for it.
     pub overrun: Overrun,
+    /// Whether other calls than those whose tokens are counted, and the list of models, go to the upstream.
+    pub others: Others,
+    /// What becomes of callers of whom nothing but the address is known.
+    pub anonymous: Anonymous,
     /// Who gets how much of what is scarce.
     pub weights: Weights,
     /// The most requests that wait for slots of one rule.
@@ -52,6 +56,8 @@ impl Default for AiOptions {
             forwards_unknown: false,
             lists_models: false,
             overrun: Overrun::default(),
+            others: Others::default(),
+            anonymous: Anonymous::default(),
             weights: Weights::default(),
             max_waiting: 1_000,
         }
@@ -63,6 +69,50 @@ impl AiOptions {
     pub fn check<'p>(&self, pools: impl Iterator<Item = &'p String>) -> Result<(), String> {
         let places = pools.map(|name| (name.as_str(), 0)).collect();
         Models::new(self, &places).map(|_| ())
+    }
+}
+
+/// What becomes of calls that are not known here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Others {
+    /// There are none.
+    #[default]
+    Refuse,
+    /// They go to the upstream, uncounted but for the request itself.
+    Forward,
+}
+
+impl Others {
+    /// Every choice with its name in the configuration.
+    pub const ALL: &'static [(&'static str, Self)] =
+        &[("refuse", Self::Refuse), ("forward", Self::Forward)];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, it)| *it == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// What becomes of callers without a key or a token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Anonymous {
+    /// They are refused where there are keys or tokens that they could show.
+    #[default]
+    Auto,
+    /// They are refused.
+    Refuse,
+    /// They are served.
+    Allow,
+}
+
+impl Anonymous {
+    /// Every choice with its name in the configuration.
+    pub const ALL: &'static [(&'static str, Self)] =
+        &[("auto", Self::Auto), ("refuse", Self::Refuse), ("allow", Self::Allow)];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, it)| *it == self).map_or("", |(name, _)| name)
     }
 }
 

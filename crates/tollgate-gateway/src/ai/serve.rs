@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE,
-};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -14,6 +12,7 @@ use tollgate_tower::openai::{error, kind_of, reshape};
 use tollgate_tower::{Asked, Bill, Decide, Dialect, Held, Identity, Line, Pass, Refused, Ruling};
 
 use super::ask::{Ask, Call, Wrong};
+use super::is_verified;
 use super::lanes::RECHECK;
 use super::meter::{Estimate, Meter};
 use super::models::Model;
@@ -30,6 +29,9 @@ use crate::worker::{Worker, plain_answer};
 
 /// The largest estimate: what can still be counted exactly everywhere.
 const MAX_ESTIMATE: u64 = (1 << 53) - 1;
+
+/// An answer is never expected to have less than this part of the default.
+const LEAST_LEARNED: u64 = 4;
 
 /// Tells the client which model answered, where it is not the one that it asked for.
 const SERVED_MODEL: HeaderName = HeaderName::from_static("x-tollgate-model");
@@ -136,7 +138,7 @@ impl<D: Decide> Worker<D> {
             ai.models.find(&ask.model).ok_or_else(|| Box::new(unknown_model(&ask.model)))?;
         asked.dialect = Dialect::OpenAi;
         if let Some(user) = &ask.user
-            && is_verified(&asked)
+            && is_verified(&asked.identity)
         {
             asked.identity.extra.push((END_USER.to_owned(), user.clone().into_owned()));
         }
@@ -169,7 +171,7 @@ impl<D: Decide> Worker<D> {
         let ai = &self.gateway.ai;
         let mut model = first;
         loop {
-            let estimate = self.estimate(ask, model);
+            let estimate = self.estimate(ask, model, &asked.identity);
             let name = estimate.model.clone();
             asked.model_id = Some(name.clone());
             asked.tokens = Some(estimate.total().min(MAX_ESTIMATE));
@@ -300,21 +302,27 @@ impl<D: Decide> Worker<D> {
         entered.map(Some).map_err(|why| turn::busy(why, name))
     }
 
-    fn estimate(&self, ask: &Ask<'_>, model: &Model) -> Estimate {
+    fn estimate(&self, ask: &Ask<'_>, model: &Model, identity: &Identity) -> Estimate {
         let ai = &self.gateway.ai;
         let name = if model.is_prefix { ask.model.as_ref() } else { &model.name };
+        // Nobody is charged by what others ask for.
+        let lesson = format!("{name} {}", ai.options.weights.of(identity).0);
         let mut prompt = TextSink::new(model.tariff);
         ask.prompt(&mut prompt);
         let each = if ask.call == Call::Embeddings {
             0
         } else {
-            let learned = || ai.options.learns.then(|| ai.expectations.expected(name)).flatten();
+            let learned = || ai.options.learns.then(|| ai.expectations.expected(&lesson)).flatten();
+            // Short answers teach only so much: the next may be as long as any.
+            let least = model.default_output / LEAST_LEARNED;
+            let learned = || learned().map(|learned| learned.max(least));
             let each = ask.max_output.or_else(learned).unwrap_or(model.default_output);
             each.min(model.max_output)
         };
         Estimate {
             call: ask.call,
             model: name.to_owned(),
+            lesson,
             prompt: prompt.total(),
             output: each.saturating_mul(ask.answers),
             answers: ask.answers,
@@ -358,10 +366,11 @@ impl<D: Decide> Worker<D> {
         let answered = match self.forward_to(route, at, pool, outgoing).await {
             Ok(answered) => answered,
             Err(fault) => {
-                if fault == Fault::NoUpstream {
-                    meter.not_sent();
-                } else {
-                    meter.not_served();
+                match fault {
+                    Fault::NoUpstream => meter.not_sent(),
+                    // It may still be at it: what it has read is paid, as by a client that leaves.
+                    Fault::UpstreamTimeout => drop(meter),
+                    _ => meter.not_served(),
                 }
                 return Err(shaped(fault, &headers));
             }
@@ -400,7 +409,11 @@ fn metered(answered: Answered, mut meter: Box<Meter>, route: &Route) -> Response
         return response;
     }
     let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    meter.begins(kind.is_some_and(|kind| kind.starts_with(b"text/event-stream")));
+    let is_stream = |kind: &[u8]| {
+        let name = b"text/event-stream";
+        kind.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
+    };
+    meter.begins(kind.is_some_and(is_stream));
     if meter.may_change() {
         response.headers_mut().remove(CONTENT_LENGTH);
     }
@@ -415,22 +428,52 @@ fn prepare(headers: &mut HeaderMap, length: usize) {
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
 }
 
-/// A key that is registered here is of no use to an upstream, and none of its business.
-fn keep_own_key(headers: &mut HeaderMap, asked: &Asked) {
+/// A key that is registered here is of no use to an upstream, and none of its business, whatever header it came in.
+pub(crate) fn keep_own_key(headers: &mut HeaderMap, asked: &Asked) {
     let Some(key) = &asked.identity.api_key else { return };
     let is_it = |value: &HeaderValue| {
         let mut words = value.as_bytes().split(u8::is_ascii_whitespace);
         words.any(|word| word == key.as_bytes())
     };
-    if headers.get(AUTHORIZATION).is_some_and(is_it) {
-        headers.remove(AUTHORIZATION);
+    let tell_it = headers.iter().filter(|(_, value)| is_it(value)).map(|(name, _)| name.clone());
+    for name in tell_it.collect::<Vec<HeaderName>>() {
+        headers.remove(name);
     }
 }
 
-/// Whether more is known of the caller than its address.
-fn is_verified(asked: &Asked) -> bool {
-    let identity = &asked.identity;
-    identity.api_key.is_some() || identity.user_id.is_some() || identity.tenant_id.is_some()
+/// Whether it is asked which models there are, or about one of them.
+pub(super) fn is_list(parts: &Parts, asked: &Asked) -> bool {
+    let path = asked.endpoint.as_deref().unwrap_or("/").trim_end_matches('/');
+    let is_name = |name: &str| {
+        // What another server may read as a way out of here is no name.
+        let mut bytes = name.bytes();
+        bytes.all(|byte| byte.is_ascii_alphanumeric() || b"-._~:/@+".contains(&byte))
+            && name.split('/').all(|part| !matches!(part, "" | "." | ".."))
+    };
+    let named = || path.rsplit_once("/models/").is_some_and(|(_, name)| is_name(name));
+    parts.method == Method::GET && (path.ends_with("/models") || named())
+}
+
+/// What is none of the calls that are known here.
+pub(crate) fn unknown_call(parts: &Parts, asked: &Asked) -> Response<Bytes> {
+    let path: String = asked.endpoint.as_deref().unwrap_or("/").chars().take(100).collect();
+    let message = format!(
+        "{} {path} is not served here: only chat/completions, completions, embeddings, responses \
+         and models are",
+        parts.method
+    );
+    let (status, kind) = (StatusCode::NOT_FOUND, "invalid_request_error");
+    error(status, kind, Some("unknown_url"), &message, None)
+}
+
+/// To a caller of whom nothing is known.
+pub(crate) fn no_key() -> Response<Bytes> {
+    let status = StatusCode::UNAUTHORIZED;
+    let message = "You didn't provide an API key: send yours as `Authorization: Bearer …`.";
+    let mut response = error(status, kind_of(status), Some("missing_api_key"), message, None);
+    let bearer = HeaderValue::from_static("Bearer");
+    response.headers_mut().insert(http::header::WWW_AUTHENTICATE, bearer);
+    response
 }
 
 fn refuse(status: StatusCode, code: &str, message: &str, param: Option<&str>) -> Refusal {

@@ -71,6 +71,14 @@ pub(crate) struct TextSink {
 }
 
 impl TextSink {
+    /// How many times what it tells may be wrong: characters only tell tokens roughly.
+    pub(crate) const fn slack(&self) -> u64 {
+        match self.tariff.tokenizer {
+            Tokenizer::Characters => 2,
+            Tokenizer::Cl100k | Tokenizer::O200k => 1,
+        }
+    }
+
     pub(crate) const fn new(tariff: Tariff) -> Self {
         Self { tariff, characters: 0, tokens: 0 }
     }

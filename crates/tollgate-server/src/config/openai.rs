@@ -1,12 +1,13 @@
 //! Models behind the gateway.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tollgate_gateway::ai::options::{AiOptions, ModelOptions, Overrun, Weights};
+use tollgate_gateway::ai::options::{AiOptions, Anonymous, ModelOptions, Others, Overrun, Weights};
 use tollgate_gateway::ai::{Tariff, Tokenizer};
 
-use super::check::size;
+use super::check::{millis, size};
 use super::read::Reader;
 
 /// The largest number of tokens that anything is said to have.
@@ -25,6 +26,12 @@ pub struct OpenAiConfig {
     pub learn_output_tokens: bool,
     /// What becomes of a stream that brings more than was reserved.
     pub stream_overrun: Overrun,
+    /// How long an upstream may be silent before and in an answer.
+    pub answer_timeout: Duration,
+    /// What becomes of other calls than those that are known.
+    pub other_calls: Others,
+    /// What becomes of callers without a key or a token.
+    pub anonymous: Anonymous,
     /// Whether `GET …/models` is answered here.
     pub list_models: bool,
     /// What becomes of models that are not listed.
@@ -110,6 +117,8 @@ impl OpenAiConfig {
             forwards_unknown: self.unknown_models == UnknownModels::Forward,
             lists_models: self.list_models,
             overrun: self.stream_overrun,
+            others: self.other_calls,
+            anonymous: self.anonymous,
             weights: self.weights.clone(),
             ..AiOptions::default()
         })
@@ -162,6 +171,9 @@ pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> Open
             .number("gateway.openai.default_output_tokens", 1..=MAX_TOKENS),
         learn_output_tokens: reader.boolean("gateway.openai.learn_output_tokens"),
         stream_overrun: reader.choice("gateway.openai.stream_overrun", Overrun::ALL),
+        answer_timeout: millis(reader, "gateway.openai.answer_timeout_ms", 1, 86_400_000),
+        other_calls: reader.choice("gateway.openai.other_calls", Others::ALL),
+        anonymous: reader.choice("gateway.openai.anonymous", Anonymous::ALL),
         list_models: reader.boolean("gateway.openai.list_models"),
         unknown_models: reader.choice("gateway.openai.unknown_models", UnknownModels::ALL),
         weights: Weights {
@@ -188,6 +200,9 @@ pub(super) struct ShownOpenAi {
     default_output_tokens: u64,
     learn_output_tokens: bool,
     stream_overrun: &'static str,
+    answer_timeout_ms: u64,
+    other_calls: &'static str,
+    anonymous: &'static str,
     list_models: bool,
     unknown_models: &'static str,
     tenant_weights: Option<BTreeMap<String, u32>>,
@@ -206,6 +221,9 @@ impl From<&OpenAiConfig> for ShownOpenAi {
             default_output_tokens: config.default_output_tokens,
             learn_output_tokens: config.learn_output_tokens,
             stream_overrun: config.stream_overrun.name(),
+            answer_timeout_ms: u64::try_from(config.answer_timeout.as_millis()).unwrap_or(u64::MAX),
+            other_calls: config.other_calls.name(),
+            anonymous: config.anonymous.name(),
             list_models: config.list_models,
             unknown_models: config.unknown_models.name(),
             tenant_weights: shown(&config.weights.tenants),

@@ -92,7 +92,9 @@ fn options(config: &Config) -> Result<GatewayOptions, EdgeError> {
     for (name, pool) in pools {
         options.pools.insert(name.clone(), pool_options(name, pool)?);
     }
-    options.routes = routes.iter().map(route_options).collect::<Result<_, _>>()?;
+    let patience = config.gateway.openai.answer_timeout;
+    let route = |route| route_options(route, patience);
+    options.routes = routes.iter().map(route).collect::<Result<_, _>>()?;
     if let Some(url) = upstream {
         if options.pools.contains_key(ONLY) {
             let message = format!("gateway.pools has a pool named {ONLY:?}, which --upstream is");
@@ -179,12 +181,14 @@ fn read_file(pool: &str, file: &Path) -> Result<Vec<u8>, EdgeError> {
     })
 }
 
-fn route_options(route: &RouteConfig) -> Result<RouteOptions, EdgeError> {
+fn route_options(route: &RouteConfig, answer_timeout: Duration) -> Result<RouteOptions, EdgeError> {
     let method = |text: &String| {
         text.to_ascii_uppercase().parse::<Method>().map_err(|_| {
             EdgeError::Wrong(format!("gateway.routes: {}: {text:?} is no method", route.name))
         })
     };
+    // Models think before they speak, and while they do.
+    let patience = (route.kind == RouteKind::OpenAi).then_some(answer_timeout);
     Ok(RouteOptions {
         name: route.name.clone(),
         hosts: route.hosts.clone(),
@@ -195,7 +199,8 @@ fn route_options(route: &RouteConfig) -> Result<RouteOptions, EdgeError> {
         is_ai: route.kind == RouteKind::OpenAi,
         strip_prefix: route.strip_prefix.clone(),
         timeouts: TimeoutOverrides {
-            head: route.response_timeout_ms.map(Duration::from_millis),
+            head: route.response_timeout_ms.map(Duration::from_millis).or(patience),
+            response_idle: patience,
             ..TimeoutOverrides::default()
         },
         ..RouteOptions::default()

@@ -203,6 +203,15 @@ impl Identifier {
         self.addresses.trusts(peer)
     }
 
+    /// Whether there is anything that callers could show: keys that are registered or trusted, or tokens.
+    pub fn knows_clients(&self) -> bool {
+        let keys = &self.api_keys;
+        self.tokens.is_some()
+            || keys.is_trusted
+            || keys.reads_authorization()
+            || !keys.registered.load().is_empty()
+    }
+
     /// Puts other API keys in force, at once.
     pub fn set_api_keys(&self, keys: ApiKeys) {
         self.api_keys.registered.store(Arc::new(keys));
