@@ -51,7 +51,8 @@ test('a tenant admin sees and tightens what is its own', async () => {
   expect((await places(window)).map((name) => name.trim())).toEqual(['Overview', 'Rules', 'Clients', 'Audit']);
   await page.getByText('You see what belongs to your tenant.').waitFor();
   await page.getByRole('link', { name: 'Rules' }).click();
-  await page.getByText('No rules yet').waitFor();
+  await page.getByText('No rules of your own yet').waitFor();
+  expect(await page.getByText('built-in default').count()).toBe(0);
   await page.getByRole('link', { name: 'New rule', exact: true }).click();
   await page.getByLabel('Id', { exact: true }).fill('per-user');
   // The server says what an id must be.
