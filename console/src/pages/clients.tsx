@@ -291,7 +291,7 @@ function Lately({ client }: { client: Client }) {
   const name = IN_AUDIT[client.type] ?? '';
   const lately = useAsk({
     queryKey: ['audit', 'decisions', client.type, client.id],
-    queryFn: ({ signal }) => get<Page<Decided>>('audit', { kind: 'decisions', [name]: client.id, limit: 10 }, signal),
+    queryFn: ({ signal }) => get<Page<Decided>>('audit', { kind: 'decisions', action: 'rejected', [name]: client.id, limit: 10 }, signal),
     refetchInterval: LOOK_MS,
   });
   return (
