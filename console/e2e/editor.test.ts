@@ -117,7 +117,8 @@ test.each([true, false])('a rule that was deleted meanwhile is a conflict (heard
     expect(await server.admin('GET', 'rules/kept')).toMatchObject({ rule: { limit: 8 } });
   } else {
     await conflict.getByRole('button', { name: 'Drop mine' }).click();
-    await page.getByText('The rule was deleted.').waitFor();
+    await page.getByText('The rule was deleted.').first().waitFor();
+    await conflict.waitFor({ state: 'detached' });
   }
   await window.close();
 });
