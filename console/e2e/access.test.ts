@@ -59,6 +59,18 @@ test('it can be read on a telephone', async () => {
   await window.close();
 });
 
+test.each([390, 1440])('a long reason does not widen its table at %i', async (width) => {
+  const window = await Window.open(browser, server, { viewport: { width, height: 844 } });
+  const { page } = window;
+  await server.admin('POST', 'blacklist', { identifier_type: 'user_id', identifier: `long-${String(width)}`, reason: 'x'.repeat(200) });
+  await window.signIn();
+  await window.go('/lists');
+  await page.getByText(`long-${String(width)}`).waitFor();
+  const wider = await page.locator('.table-box').evaluate((box) => box.scrollWidth - box.clientWidth);
+  expect(wider).toBe(0);
+  await window.close();
+});
+
 /** Goes on with Tab until something has the focus. */
 async function tabTo(page: Page, target: Locator) {
   for (let presses = 0; presses < 120; presses += 1) {
