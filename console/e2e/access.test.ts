@@ -59,6 +59,18 @@ test('it can be read on a telephone', async () => {
   await window.close();
 });
 
+test.each([390, 1440])('a long reason does not widen its table at %i', async (width) => {
+  const window = await Window.open(browser, server, { viewport: { width, height: 844 } });
+  const { page } = window;
+  await server.admin('POST', 'blacklist', { identifier_type: 'user_id', identifier: `long-${String(width)}`, reason: 'x'.repeat(200) });
+  await window.signIn();
+  await window.go('/lists');
+  await page.getByText(`long-${String(width)}`).waitFor();
+  const wider = await page.locator('.table-box').evaluate((box) => box.scrollWidth - box.clientWidth);
+  expect(wider).toBe(0);
+  await window.close();
+});
+
 /** Goes on with Tab until something has the focus. */
 async function tabTo(page: Page, target: Locator) {
   for (let presses = 0; presses < 120; presses += 1) {
@@ -115,6 +127,11 @@ test('everything that matters can be done by keyboard', async () => {
   await keyboard.press('Enter');
   await page.getByRole('dialog').waitFor();
   await keyboard.press('Escape');
+  await page.getByRole('dialog').waitFor({ state: 'detached' });
+  expect(await page.getByRole('button', { name: 'Block somebody' }).evaluate((element) => element === document.activeElement)).toBe(true);
+  await keyboard.press('Enter');
+  await tabTo(page, page.getByRole('button', { name: 'Cancel' }));
+  await keyboard.press('Enter');
   await page.getByRole('dialog').waitFor({ state: 'detached' });
   expect(await page.getByRole('button', { name: 'Block somebody' }).evaluate((element) => element === document.activeElement)).toBe(true);
   await tabTo(page, page.getByRole('button', { name: /^Theme/ }));

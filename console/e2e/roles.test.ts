@@ -51,7 +51,8 @@ test('a tenant admin sees and tightens what is its own', async () => {
   expect((await places(window)).map((name) => name.trim())).toEqual(['Overview', 'Rules', 'Clients', 'Audit']);
   await page.getByText('You see what belongs to your tenant.').waitFor();
   await page.getByRole('link', { name: 'Rules' }).click();
-  await page.getByText('No rules yet').waitFor();
+  await page.getByText('No rules of your own yet').waitFor();
+  expect(await page.getByText('built-in default').count()).toBe(0);
   await page.getByRole('link', { name: 'New rule', exact: true }).click();
   await page.getByLabel('Id', { exact: true }).fill('per-user');
   // The server says what an id must be.
@@ -83,7 +84,7 @@ test('a token that is revoked ends its session', async () => {
   await window.signIn(token);
   const { token_id: id } = await server.admin<{ token_id: string }>('GET', 'whoami', undefined, token);
   await server.admin('DELETE', `tokens/${id}`);
-  await page.getByRole('link', { name: 'Lists' }).click();
+  // The page asks again by itself, and hears of it.
   await page.getByLabel('Admin token').waitFor();
   await window.close();
 });

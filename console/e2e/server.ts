@@ -1,7 +1,7 @@
 // A real Tollgate on a free port, in a folder of its own.
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
 import { createInterface } from 'node:readline';
@@ -19,17 +19,23 @@ function binary(): string {
 export class Server {
   readonly token = TOKEN;
   url = '';
+  private file: string | null = null;
   private child: ChildProcess | null = null;
   private readonly folder = mkdtempSync(join(tmpdir(), 'tollgate-console-'));
 
-  static async start(): Promise<Server> {
+  /** `rules`, if given, is the text of a rule file that it goes by. */
+  static async start(rules?: string): Promise<Server> {
     const server = new Server();
+    if (rules !== undefined) {
+      server.file = join(server.folder, 'rules.yaml');
+      writeFileSync(server.file, rules);
+    }
     await server.begin('127.0.0.1:0');
     return server;
   }
 
   private async begin(address: string) {
-    const args = ['serve', '--http', address, '--grpc', '127.0.0.1:0', '--data-dir', join(this.folder, 'data')];
+    const args = ['serve', '--http', address, '--grpc', '127.0.0.1:0', '--data-dir', join(this.folder, 'data'), ...(this.file ? ['--rules', this.file] : [])];
     const child = spawn(binary(), args, { env: { ...process.env, TOLLGATE_ADMIN_TOKEN: TOKEN }, stdio: ['ignore', 'pipe', 'ignore'] });
     this.child = child;
     const lines = createInterface({ input: child.stdout });

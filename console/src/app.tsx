@@ -1,11 +1,11 @@
 // The frame: who is signed in, where one can go, and whether the server is there.
-import { useQuery as useAsk, useQueryClient } from '@tanstack/react-query';
+import { type QueryClient, useMutation, useQuery as useAsk, useQueryClient } from '@tanstack/react-query';
 import { type ReactNode, useEffect, useRef, useState } from 'react';
-import { get, session, whenSignedOut } from './api/client';
+import { ApiError, get, session, whenSignedOut } from './api/client';
 import { connection, useConnection } from './api/connection';
-import { may, SessionContext } from './api/session';
+import { may, SessionContext, useIsFromFile } from './api/session';
 import type { Identity } from './api/types';
-import { Link, navigate, usePath } from './router';
+import { guardLeaving, Link, mayLeave, navigate, usePath } from './router';
 import Audit from './pages/audit';
 import Clients from './pages/clients';
 import Lists from './pages/lists';
@@ -19,7 +19,8 @@ import Tokens from './pages/tokens';
 import { SignIn } from './pages/signin';
 import { Boundary } from './ui/boundary';
 import { Icon, type IconName, Logo } from './ui/icons';
-import { Button, Empty, Fault, Loading, PageHead } from './ui/parts';
+import { Button, Empty, Fault, Loading, PageHead, sentence } from './ui/parts';
+import { SecretOnce } from './ui/secret';
 import { ThemeSwitch } from './ui/theme';
 import { Toasts } from './ui/toast';
 
@@ -44,13 +45,32 @@ const PLACES: Place[] = [
   { path: 'tokens', name: 'Tokens', icon: 'tokens', for: ({ administer }) => administer },
 ];
 
+/** Nobody is signed in any more, and whoever signs in next sees nothing of what was here. */
+function forget(queries: QueryClient) {
+  queries.setQueryData(['session'], null);
+  queries.removeQueries({ predicate: ({ queryKey }) => queryKey[0] !== 'session' });
+}
+
+const isRefusal = (error: unknown) => error instanceof ApiError && error.status < 500;
+
 export function App() {
+  return (
+    <>
+      <Door />
+      <SecretOnce />
+    </>
+  );
+}
+
+function Door() {
   const queries = useQueryClient();
-  const who = useAsk({ queryKey: ['session'], queryFn: () => session.who(), staleTime: Infinity, retry: 2 });
+  const who = useAsk({ queryKey: ['session'], queryFn: () => session.who(), staleTime: Infinity, retry: (failures, error) => !isRefusal(error) && failures < 2 });
   useEffect(() => {
-    whenSignedOut(() => queries.setQueryData(['session'], null));
+    whenSignedOut(() => forget(queries));
   }, [queries]);
   if (who.isPending) return <Splash />;
+  // Who sent wrong tokens has to wait, and is told so where the next one is typed.
+  if (who.error instanceof ApiError && who.error.status === 429) return <SignIn note={who.error.message} />;
   if (who.error) {
     return (
       <main className="alone">
@@ -94,13 +114,16 @@ function Frame({ identity }: { identity: Identity }) {
     close();
     main.current?.querySelector<HTMLElement>('h1')?.focus({ preventScroll: true });
   }, [here]);
-  const signOut = () => {
-    void session.signOut().finally(() => {
-      queries.setQueryData(['session'], null);
-      // Whoever signs in next sees nothing of this.
-      queries.removeQueries({ predicate: ({ queryKey }) => queryKey[0] !== 'session' });
+  const out = useMutation({
+    mutationFn: () => session.signOut(),
+    onSuccess: () => {
+      guardLeaving(null);
+      forget(queries);
       navigate('/');
-    });
+    },
+  });
+  const signOut = () => {
+    if (mayLeave()) out.mutate();
   };
   return (
     <div className="frame">
@@ -142,6 +165,16 @@ function Frame({ identity }: { identity: Identity }) {
       </div>
       <main id="main" ref={main} tabIndex={-1}>
         <Away />
+        {out.error && (
+          <div className="banner bad" role="alert">
+            <Icon name="warn" />
+            <p>
+              <b>You are still signed in.</b> {sentence(out.error)}
+            </p>
+            <Button busy={out.isPending} onClick={signOut}>Sign out again</Button>
+          </div>
+        )}
+        <FromFile />
         <Enforcement />
         <Boundary key={here}>
           <Page path={path} allowed={allowed} />
@@ -230,6 +263,18 @@ function Away() {
         <b>The server does not answer.</b> What you see may be old. <span aria-hidden="true">Trying again {seconds > 0 ? `in ${String(seconds)} s` : 'now'}.</span>
       </p>
       <Button onClick={connection.retryNow}>Try now</Button>
+    </div>
+  );
+}
+
+function FromFile() {
+  if (!useIsFromFile()) return null;
+  return (
+    <div className="banner">
+      <Icon name="rules" />
+      <p>
+        <b>The rules of this node come from a file.</b> It was started with <code>--rules</code>: rules, lists and plans are changed there, and are not shown here.
+      </p>
     </div>
   );
 }

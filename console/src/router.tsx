@@ -3,13 +3,48 @@ import { type AnchorHTMLAttributes, type MouseEvent, useSyncExternalStore } from
 
 const changed = 'tollgate:navigated';
 
+/** Where the page is. The address is ahead of it while somebody is asked whether to leave. */
+let here = { path: window.location.pathname, search: window.location.search };
+/** Which entry of the history this is: to know the way back to it. */
+let at = stampOf(history.state) ?? 0;
+let isReturning = false;
+history.replaceState({ at }, '');
+
+function stampOf(state: unknown): number | null {
+  const stamp = (state as { at?: unknown } | null)?.at;
+  return typeof stamp === 'number' ? stamp : null;
+}
+
+function arrive() {
+  here = { path: window.location.pathname, search: window.location.search };
+  window.dispatchEvent(new Event(changed));
+}
+
+/** Back and forward: the address has changed already, and is put back if somebody wants to stay. */
+window.addEventListener('popstate', (event) => {
+  const to = stampOf(event.state);
+  if (isReturning) {
+    isReturning = false;
+    return;
+  }
+  if (to !== null && to !== at && window.location.pathname !== here.path && !mayLeave()) {
+    isReturning = true;
+    history.go(at - to);
+    return;
+  }
+  // An entry without a stamp is a new one, made by a link within the page.
+  at = to ?? at + 1;
+  if (to === null) history.replaceState({ at }, '');
+  arrive();
+});
+
+window.addEventListener('beforeunload', (event) => {
+  if (guard) event.preventDefault();
+});
+
 function subscribe(listener: () => void) {
-  window.addEventListener('popstate', listener);
   window.addEventListener(changed, listener);
-  return () => {
-    window.removeEventListener('popstate', listener);
-    window.removeEventListener(changed, listener);
-  };
+  return () => window.removeEventListener(changed, listener);
 }
 
 /** Somebody who must be asked before the page is left. */
@@ -19,17 +54,27 @@ export function guardLeaving(ask: (() => boolean) | null) {
   guard = ask;
 }
 
-export function navigate(to: string, options: { replace?: boolean; keepScroll?: boolean } = {}) {
-  if (guard && !guard()) return;
+/** Asks whoever must be asked; who has agreed is not asked again. */
+export function mayLeave(): boolean {
+  if (guard && !guard()) return false;
   guard = null;
-  if (options.replace) history.replaceState(null, '', to);
-  else history.pushState(null, '', to);
-  window.dispatchEvent(new Event(changed));
+  return true;
+}
+
+export function navigate(to: string, options: { replace?: boolean; keepScroll?: boolean } = {}) {
+  const isSame = new URL(to, window.location.href).pathname === here.path;
+  if (!isSame && !mayLeave()) return;
+  if (options.replace) history.replaceState({ at }, '', to);
+  else {
+    at += 1;
+    history.pushState({ at }, '', to);
+  }
+  arrive();
   if (!options.keepScroll) window.scrollTo(0, 0);
 }
 
 export function usePath(): string[] {
-  const path = useSyncExternalStore(subscribe, () => window.location.pathname);
+  const path = useSyncExternalStore(subscribe, () => here.path);
   return path
     .split('/')
     .filter((part) => part !== '')
@@ -46,16 +91,16 @@ function decode(text: string): string {
 
 /** The parameters in the address, and a way to change them without a new entry in the history. */
 export function useQuery(): [URLSearchParams, (changes: Record<string, string | null>) => void] {
-  const search = useSyncExternalStore(subscribe, () => window.location.search);
+  const search = useSyncExternalStore(subscribe, () => here.search);
   const set = (changes: Record<string, string | null>) => {
-    const next = new URLSearchParams(window.location.search);
+    const next = new URLSearchParams(here.search);
     for (const [name, value] of Object.entries(changes)) {
       if (value === null || value === '') next.delete(name);
       else next.set(name, value);
     }
     const tail = next.toString();
-    history.replaceState(null, '', `${window.location.pathname}${tail === '' ? '' : `?${tail}`}`);
-    window.dispatchEvent(new Event(changed));
+    history.replaceState({ at }, '', `${here.path}${tail === '' ? '' : `?${tail}`}`);
+    arrive();
   };
   return [new URLSearchParams(search), set];
 }

@@ -1,6 +1,6 @@
 // Calls of the admin API. The cookie that signs in is out of a script's reach; changes carry a header that other sites
 // cannot send.
-import type { Identity, Page, Problem } from './types';
+import type { Identity, Page, Problem, Secret } from './types';
 import { connection } from './connection';
 
 const PREFIX = '/admin/api/v1/rate-limits/';
@@ -45,6 +45,26 @@ export function whenSignedOut(tell: () => void) {
   onSignedOut = tell;
 }
 
+/** Counts the secrets that this page was signed in with: what was asked with an older one says nothing about the session. */
+let era = 0;
+let isRenewing = false;
+
+/**
+ * Rotates one's own token, and signs in with the new secret at once. `keep` is told the secret first: whatever happens
+ * afterwards, it is not lost.
+ */
+export async function renew(path: string, keep: (secret: Secret) => void): Promise<Identity> {
+  isRenewing = true;
+  try {
+    const secret = await call<Secret>('POST', path);
+    keep(secret);
+    return await session.signIn(secret.token);
+  } finally {
+    era += 1;
+    isRenewing = false;
+  }
+}
+
 async function send(method: string, url: string, options: Options): Promise<Response> {
   const headers = new Headers({ accept: 'application/json', 'x-tollgate-console': '1' });
   if (options.body !== undefined) headers.set('content-type', 'application/json');
@@ -82,8 +102,9 @@ export async function call<T>(method: string, path: string, options: Options = {
     if (value !== undefined && value !== null && value !== '') query.set(name, String(value));
   }
   const tail = query.size > 0 ? `?${query.toString()}` : '';
+  const born = era;
   const response = await send(method, `${PREFIX}${path}${tail}`, options);
-  if (response.status === 401) onSignedOut();
+  if (response.status === 401 && born === era && !isRenewing) onSignedOut();
   return read<T>(response);
 }
 

@@ -1,6 +1,8 @@
 // Who is signed in, for all parts of the page.
+import { useQuery as useAsk } from '@tanstack/react-query';
 import { createContext, use } from 'react';
-import type { Identity, Role } from './types';
+import { get } from './client';
+import type { Identity, Node, Role } from './types';
 
 export const SessionContext = createContext<Identity | null>(null);
 
@@ -28,6 +30,24 @@ export function may(identity: Identity) {
   };
 }
 
+/** Whether a file says what the rules, lists and plans are: then nothing of them is kept or changed by the admin API. */
+export function useIsFromFile(): boolean {
+  const { view } = may(useIdentity());
+  const node = useAsk({ queryKey: ['node'], queryFn: ({ signal }) => get<Node>('node', {}, signal), enabled: view });
+  return node.data?.rules.source === 'file';
+}
+
 export function useMay() {
-  return may(useIdentity());
+  const allowed = may(useIdentity());
+  const isFromFile = useIsFromFile();
+  return {
+    ...allowed,
+    isFromFile,
+    /** Reset what was counted, which no file decides. */
+    reset: allowed.rules,
+    /** Charge made-up requests, change the level of the log. */
+    run: allowed.operate,
+    operate: allowed.operate && !isFromFile,
+    rules: allowed.rules && !isFromFile,
+  };
 }

@@ -99,7 +99,7 @@ function Found({ client }: { client: Client }) {
                 {may.operate && <Button icon="plus" onClick={() => setDoing('grant')}>Extra quota</Button>}
                 {may.operate && <Button icon="check" onClick={() => setDoing('allow')}>Allow list</Button>}
                 {may.operate && <Button icon="lists" onClick={() => setDoing('block')}>Block</Button>}
-                {may.rules && <Button icon="reset" onClick={() => setDoing('reset')} disabled={data.limits.length === 0}>Reset</Button>}
+                {may.reset && <Button icon="reset" onClick={() => setDoing('reset')} disabled={data.limits.length === 0}>Reset</Button>}
               </>
             }
           >
@@ -108,8 +108,8 @@ function Found({ client }: { client: Client }) {
         )}
       </Load>
       <div className="grid two">
-        {may.view && type !== 'ip' && <TierCard client={client} />}
-        {may.view && <Grants client={client} />}
+        {may.view && type !== 'ip' && usage.data && <TierCard client={client} known={usage.data.identifier} />}
+        {may.view && usage.data && <Grants client={client} known={usage.data.identifier} />}
       </div>
       {IN_AUDIT[type] && <Lately client={client} />}
       {doing === 'reset' && <Reset client={client} onClose={close} />}
@@ -166,11 +166,12 @@ function Reset({ client, onClose }: { client: Client; onClose: () => void }) {
   );
 }
 
-function TierCard({ client }: { client: Client }) {
-  const { operate } = useMay();
+/** `known` is what the server calls the client: of an API key it keeps only a hash. */
+function TierCard({ client, known }: { client: Client; known: string }) {
+  const { operate, isFromFile } = useMay();
   const queries = useQueryClient();
   const tiers = useAsk({ queryKey: ['tiers'], queryFn: ({ signal }) => all<Tier>('tiers', {}, signal) });
-  const entryId = `${client.type}:${client.id}`;
+  const entryId = `${client.type}:${known}`;
   const own = useAsk({
     queryKey: ['client-tier', entryId],
     queryFn: async ({ signal }) => {
@@ -181,7 +182,6 @@ function TierCard({ client }: { client: Client }) {
         throw error;
       }
     },
-    enabled: client.type !== 'api_key',
   });
   const change = useMutation({
     mutationFn: (tier: string) =>
@@ -198,11 +198,11 @@ function TierCard({ client }: { client: Client }) {
       <Load query={tiers} rows={1}>
         {(list) =>
           list.length === 0 ? (
-            <p className="muted">There are no plans yet. <Link href="/tiers">Make some</Link>.</p>
+            <p className="muted">{isFromFile ? 'The plans are in the file of rules.' : <>There are no plans yet. <Link href="/tiers">Make some</Link>.</>}</p>
           ) : (
             <Field label="This client has">
               {(props) => (
-                <select {...props} disabled={!operate || change.isPending} value={own.data?.tier ?? ''} onChange={(event) => change.mutate(event.target.value)}>
+                <select {...props} disabled={!operate || change.isPending || own.data === undefined} value={own.data?.tier ?? ''} onChange={(event) => change.mutate(event.target.value)}>
                   <option value="">{`the default (${list.find((one) => one.is_default)?.name ?? 'none'})`}</option>
                   {list.map(({ name }) => <option key={name} value={name}>{name}</option>)}
                 </select>
@@ -215,7 +215,7 @@ function TierCard({ client }: { client: Client }) {
   );
 }
 
-function Grants({ client }: { client: Client }) {
+function Grants({ client, known }: { client: Client; known: string }) {
   const { operate } = useMay();
   const queries = useQueryClient();
   const grants = useAsk({ queryKey: ['grants'], queryFn: ({ signal }) => all<Grant>('grants', {}, signal) });
@@ -229,7 +229,7 @@ function Grants({ client }: { client: Client }) {
     <Card title="Extra quota">
       <Load query={grants} rows={1}>
         {(list) => {
-          const own = list.filter((one) => one.identifier_type === client.type && one.identifier === client.id && !one.is_expired);
+          const own = list.filter((one) => one.identifier_type === client.type && one.identifier === known && !one.is_expired);
           if (own.length === 0) return <p className="muted">None.</p>;
           return (
             <ul className="lines">
@@ -291,7 +291,7 @@ function Lately({ client }: { client: Client }) {
   const name = IN_AUDIT[client.type] ?? '';
   const lately = useAsk({
     queryKey: ['audit', 'decisions', client.type, client.id],
-    queryFn: ({ signal }) => get<Page<Decided>>('audit', { kind: 'decisions', [name]: client.id, limit: 10 }, signal),
+    queryFn: ({ signal }) => get<Page<Decided>>('audit', { kind: 'decisions', action: 'rejected', [name]: client.id, limit: 10 }, signal),
     refetchInterval: LOOK_MS,
   });
   return (

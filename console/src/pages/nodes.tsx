@@ -131,7 +131,7 @@ function Enforcement({ now }: { now: Node['enforcement'] }) {
 }
 
 function LogLevel({ now }: { now: string }) {
-  const { operate } = useMay();
+  const { run } = useMay();
   const queries = useQueryClient();
   const change = useMutation({
     mutationFn: (level: string) => call('PUT', 'node/log-level', { body: { level } }),
@@ -142,7 +142,7 @@ function LogLevel({ now }: { now: string }) {
   return (
     <Field label="Level of the log">
       {(props) => (
-        <select {...props} disabled={!operate || change.isPending} value={now} onChange={(event) => change.mutate(event.target.value)}>
+        <select {...props} disabled={!run || change.isPending} value={now} onChange={(event) => change.mutate(event.target.value)}>
           {LEVELS.map((level) => <option key={level}>{level}</option>)}
         </select>
       )}

@@ -44,7 +44,7 @@ function bodyOf(typed: Typed): Attributes {
 }
 
 export default function Playground() {
-  const { operate } = useMay();
+  const { run: operate } = useMay();
   const [typed, setTyped] = useState<Typed>({ userId: 'ann', modelId: 'gpt4' });
   const [tried, setTried] = useState<Tried | null>(null);
   const [run, setRun] = useState<boolean[]>([]);

@@ -32,7 +32,8 @@ export default function RulePage({ id }: { id: string }) {
     queryFn: ({ signal }) => get<RuleEntry>(`rules/${segment(id)}`, {}, signal),
     enabled: !isNew,
   });
-  const gone = entry.error instanceof ApiError && entry.error.status === 404;
+  const gone = isStatus(entry.error, 404);
+  const isPast = tab === 'versions' || (gone && entry.data === undefined);
   return (
     <>
       <nav className="crumbs" aria-label="Where you are">
@@ -41,16 +42,20 @@ export default function RulePage({ id }: { id: string }) {
       <PageHead title={isNew ? 'New rule' : id} about={entry.data ? <EntryWords entry={entry.data} /> : isNew ? 'Nothing is in force before you save it.' : undefined}>
         {!isNew && <Segmented label="View" value={tab} options={TABS} onChange={(value) => setQuery({ tab: value === 'edit' ? null : value })} />}
       </PageHead>
-      {isNew ? (
-        <Editor key="new" entry={null} />
-      ) : tab === 'versions' || gone ? (
-        <Versions id={id} current={gone ? null : (entry.data ?? null)} />
-      ) : (
-        <Load query={entry} rows={8}>{(data) => <Editor key={data.rule_id} entry={data} />}</Load>
+      {isNew ? <Editor key="new" entry={null} isGone={false} /> : (
+        <>
+          {isPast && <Versions id={id} current={gone ? null : (entry.data ?? null)} />}
+          {/* What is typed stays while one looks at versions. */}
+          <div hidden={isPast}>
+            <Load query={entry} rows={8}>{(data) => <Editor key={data.rule_id} entry={data} isGone={gone} />}</Load>
+          </div>
+        </>
       )}
     </>
   );
 }
+
+const isStatus = (error: unknown, status: number) => error instanceof ApiError && error.status === status;
 
 function EntryWords({ entry }: { entry: RuleEntry }) {
   return (
@@ -84,7 +89,8 @@ function useDryRun(rule: Rule | null, entry: RuleEntry | null) {
     queryKey: ['dry-run', entry?.version ?? 0, body],
     queryFn: ({ signal }) => {
       const path = entry ? `rules/${segment(entry.rule_id)}` : 'rules';
-      return call<DryRun>(entry ? 'PUT' : 'POST', path, { query: { dry_run: true }, body, signal });
+      // A new rule must not be one that is there; of an old one the editor hears when it is changed.
+      return call<DryRun>(entry ? 'PUT' : 'POST', path, { query: { dry_run: true }, body, signal, ifVersion: entry ? undefined : 0 });
     },
     enabled: body !== null && check(body).length === 0,
     retry: false,
@@ -92,7 +98,15 @@ function useDryRun(rule: Rule | null, entry: RuleEntry | null) {
   });
 }
 
-function Editor({ entry }: { entry: RuleEntry | null }) {
+/** Asks before what was typed is left behind. */
+function useGuard(isChanged: boolean) {
+  useEffect(() => {
+    guardLeaving(isChanged ? () => window.confirm('Leave without saving this rule?') : null);
+    return () => guardLeaving(null);
+  }, [isChanged]);
+}
+
+function Editor({ entry, isGone }: { entry: RuleEntry | null; isGone: boolean }) {
   const identity = useIdentity();
   const { rules: mayChange, isTenant } = useMay();
   const queries = useQueryClient();
@@ -102,21 +116,20 @@ function Editor({ entry }: { entry: RuleEntry | null }) {
   const [review, setReview] = useState(false);
   const [ending, setEnding] = useState(false);
   const [conflict, setConflict] = useState<RuleEntry | null>(null);
+  const [taken, setTaken] = useState<string | null>(null);
   const parsed = useMemo(() => parseRule(text), [text]);
   const rule = 'rule' in parsed ? parsed.rule : null;
   const before = base ? printRule(base.rule) : '';
   const isChanged = text !== (base ? before : printRule(startOf(identity)));
   const dry = useDryRun(mayChange ? rule : null, base);
-  const faults = useMemo(() => faultsOf(rule, dry.error), [rule, dry.error]);
+  const isTaken = !base && (!entry || isGone) && rule !== null && (rule.rule_id === taken || isStatus(dry.error, 412));
+  const faults = useMemo(() => faultsOf(rule, dry.error, isTaken), [rule, dry.error, isTaken]);
   // Somebody else's change is taken over as long as nothing was typed here.
   if (entry && base && entry.version > base.version && !isChanged) {
     setBase(entry);
     setText(printRule(entry.rule));
   }
-  useEffect(() => {
-    guardLeaving(isChanged && !review ? () => window.confirm('Leave without saving this rule?') : null);
-    return () => guardLeaving(null);
-  }, [isChanged, review]);
+  useGuard(isChanged);
   const save = useMutation({
     mutationFn: (from: RuleEntry | null) => {
       const path = from ? `rules/${segment(from.rule_id)}` : 'rules';
@@ -132,20 +145,43 @@ function Editor({ entry }: { entry: RuleEntry | null }) {
       setBase(saved);
       setText(printRule(saved.rule));
       guardLeaving(null);
-      if (!entry) navigate(`/rules/${segment(saved.rule_id)}`, { replace: true });
+      if (saved.rule_id !== entry?.rule_id) navigate(`/rules/${segment(saved.rule_id)}`, { replace: true });
     },
-    onError: (error) => {
-      if (!(error instanceof ApiError) || error.status !== 412 || !base) return;
-      void get<RuleEntry>(`rules/${segment(base.rule_id)}`).then((theirs) => {
+    onError: (error, from) => {
+      // Of a rule that is gone the server says either.
+      if (!isStatus(error, 412) && !(from && isStatus(error, 404))) return;
+      if (!from) {
         setReview(false);
-        setConflict(theirs);
-      });
+        setTaken(rule?.rule_id ?? null);
+        // Made again by another: the page hears of it, and shows both.
+        if (entry) void queries.invalidateQueries({ queryKey: ['rule', entry.rule_id] });
+        return;
+      }
+      void get<RuleEntry>(`rules/${segment(from.rule_id)}`).then(
+        (theirs) => {
+          setReview(false);
+          setConflict(theirs);
+        },
+        (failure: unknown) => {
+          if (!isStatus(failure, 404)) return;
+          setReview(false);
+          // The page hears that it is gone, and says so.
+          void queries.invalidateQueries({ queryKey: ['rule', from.rule_id] });
+        },
+      );
     },
   });
-  const stale = !conflict && entry && base && entry.version > base.version ? entry : null;
+  if (isGone && entry && base && !isChanged) return <Versions id={entry.rule_id} current={null} />;
+  const stale = !conflict && entry && (base ? entry.version > base.version : !isGone) ? entry : null;
   return (
     <>
-      {(conflict ?? stale) && rule && (
+      {isGone && entry && base && (
+        <Deleted
+          onDrop={() => setText(before)}
+          onRemake={() => { setBase(null); setConflict(null); save.reset(); setReview(true); }}
+        />
+      )}
+      {!isGone && (conflict ?? stale) && rule && (
         <Conflict
           theirs={(conflict ?? stale) as RuleEntry}
           mine={text}
@@ -171,6 +207,7 @@ function Editor({ entry }: { entry: RuleEntry | null }) {
           <Card title="In plain words">
             {rule ? <Words rule={rule} /> : <p className="muted">As soon as the JSON can be read.</p>}
           </Card>
+          {isTaken && <Taken id={rule.rule_id} />}
           <Checks faults={faults} dry={dry.data} isAsking={dry.isFetching} isOpen={mayChange} />
           {mayChange && (
             <div className="actions">
@@ -189,7 +226,7 @@ function Editor({ entry }: { entry: RuleEntry | null }) {
             <Words rule={rule} />
             <DiffView before={before} after={text} label="What changes" />
             <Shadows dry={dry.data} />
-            {save.error && !(save.error instanceof ApiError && save.error.status === 412) && <Fault error={save.error} />}
+            {save.error && <Fault error={save.error} />}
             <div className="dialog-actions">
               <Button onClick={() => setReview(false)}>Back</Button>
               <Button kind="primary" busy={save.isPending} onClick={() => save.mutate(base)}>
@@ -205,11 +242,13 @@ function Editor({ entry }: { entry: RuleEntry | null }) {
 }
 
 /** Local faults, or those of the server, which knows more. */
-function faultsOf(rule: Rule | null, error: unknown): RuleFault[] {
+function faultsOf(rule: Rule | null, error: unknown, isTaken: boolean): RuleFault[] {
   if (!rule) return [{ field: '', message: 'The JSON cannot be read.' }];
   const local = check(rule);
   if (local.length > 0) return local;
+  if (isTaken) return [{ field: 'rule_id', message: 'There is a rule of this id.' }];
   if (!(error instanceof ApiError) || error.status === 412) return [];
+  if (error.fields.length === 0) return [{ field: '', message: error.message }];
   return error.fields.map(({ field, message }) => ({ field: field ?? '', message }));
 }
 
@@ -295,6 +334,34 @@ function Conflict({ theirs, mine, busy, onTake, onKeep }: { theirs: RuleEntry; m
   );
 }
 
+/** Somebody else has deleted it meanwhile. */
+function Deleted({ onDrop, onRemake }: { onDrop: () => void; onRemake: () => void }) {
+  return (
+    <section className="banner warn tall" role="alert" aria-label="Conflict">
+      <div className="stack">
+        <p>
+          <Icon name="warn" /> <b>This rule was deleted meanwhile.</b> Nothing of yours is lost, and nothing is saved yet.
+        </p>
+        <div className="actions">
+          <Button onClick={onDrop}>Drop mine</Button>
+          <Button kind="primary" onClick={onRemake}>Make it again</Button>
+        </div>
+      </div>
+    </section>
+  );
+}
+
+/** The id of a new rule is that of another. */
+function Taken({ id }: { id: string }) {
+  return (
+    <div className="banner warn" role="alert">
+      <Icon name="warn" />
+      <p><b>There is a rule of this id.</b> Choose another, or change that one.</p>
+      <Link href={`/rules/${segment(id)}`} className="button plain">Open it</Link>
+    </div>
+  );
+}
+
 function Ending({ entry, onClose }: { entry: RuleEntry; onClose: () => void }) {
   const queries = useQueryClient();
   const end = useMutation({
@@ -303,6 +370,7 @@ function Ending({ entry, onClose }: { entry: RuleEntry; onClose: () => void }) {
       toast(`${entry.rule_id} is deleted. Its versions stay.`);
       guardLeaving(null);
       navigate('/rules');
+      queries.removeQueries({ queryKey: ['rule', entry.rule_id] });
       void queries.invalidateQueries({ queryKey: ['rules'] });
     },
   });

@@ -42,7 +42,7 @@ export function RuleForm({ rule, isNew, faults, onChange }: Props) {
         <legend>Name</legend>
         <div className="fields">
           <Field label="Id" fault={fault('rule_id')} hint={isNew ? undefined : 'The id stays: counters are kept under it.'}>
-            {(props) => <input {...props} value={rule.rule_id} readOnly={!isNew} spellCheck={false} maxLength={256} onChange={(event) => onChange({ ...rule, rule_id: event.target.value })} />}
+            {(props) => <input {...props} value={rule.rule_id} readOnly={!isNew} spellCheck={false} maxLength={128} onChange={(event) => onChange({ ...rule, rule_id: event.target.value })} />}
           </Field>
           <Field label="Name for people" fault={fault('name')}>{(props) => <input {...props} value={rule.name ?? ''} onChange={set('name')} />}</Field>
           <Field label="What it is for" fault={fault('description')} wide>{(props) => <input {...props} value={rule.description ?? ''} onChange={set('description')} />}</Field>

@@ -5,7 +5,7 @@ import { Logo } from '../ui/icons';
 import { Button, Field, sentence } from '../ui/parts';
 import { ThemeSwitch } from '../ui/theme';
 
-export function SignIn() {
+export function SignIn({ note }: { note?: string }) {
   const queries = useQueryClient();
   const [token, setToken] = useState('');
   const input = useRef<HTMLInputElement>(null);
@@ -22,7 +22,7 @@ export function SignIn() {
     event.preventDefault();
     if (token.trim() !== '') signIn.mutate(token.trim());
   };
-  const wrong = signIn.error ? sentence(signIn.error).replace(/^an admin token is needed.*$/, 'This token is not known, or has ended.') : undefined;
+  const wrong = signIn.error ? sentence(signIn.error).replace(/^an admin token is needed.*$/, 'This token is not known, or has ended.') : note;
   return (
     <main className="alone">
       <form className="sign-in card" onSubmit={submit}>

@@ -1,12 +1,13 @@
 // Who may use the admin API and this console.
-import { useMutation, useQuery as useAsk, useQueryClient } from '@tanstack/react-query';
+import { type QueryClient, useMutation, useQuery as useAsk, useQueryClient } from '@tanstack/react-query';
 import { useState } from 'react';
-import { all, call, segment } from '../api/client';
+import { all, call, renew, segment } from '../api/client';
 import { useIdentity } from '../api/session';
 import type { Secret, Token } from '../api/types';
 import { instant } from '../lib/format';
 import { Ago } from '../ui/ago';
-import { Badge, Button, Card, Confirm, Copy, Dialog, Fault, Field, Load, PageHead } from '../ui/parts';
+import { Badge, Button, Card, Confirm, Dialog, Fault, Field, Load, PageHead } from '../ui/parts';
+import { showSecret } from '../ui/secret';
 import { type Column, Table } from '../ui/table';
 import { toast } from '../ui/toast';
 
@@ -17,13 +18,14 @@ const ROLES = [
   ['tenant_admin', 'Tenant admin: rules and usage of one tenant'],
 ] as const;
 const DAY_MS = 86_400_000;
+/** A hundred years: longer is never. */
+const MOST_DAYS = 36_500;
 type Doing = { what: 'rotate' | 'revoke'; token: Token };
 
 export default function Tokens() {
   const { token_id: own } = useIdentity();
   const [making, setMaking] = useState(false);
   const [doing, setDoing] = useState<Doing | null>(null);
-  const [secret, setSecret] = useState<Secret | null>(null);
   const tokens = useAsk({ queryKey: ['tokens'], queryFn: ({ signal }) => all<Token>('tokens', {}, signal) });
   const tone = { active: 'good', expired: 'neutral', revoked: 'neutral' } as const;
   const columns: Column<Token>[] = [
@@ -47,17 +49,8 @@ export default function Tokens() {
       <Card className="flush">
         <Load query={tokens}>{(list) => <Table label="Tokens" columns={columns} rows={list} id={(token) => token.token_id} />}</Load>
       </Card>
-      {making && <Make onClose={() => setMaking(false)} onMade={(made) => { setMaking(false); setSecret(made); }} />}
-      {doing && <Do doing={doing} onClose={() => setDoing(null)} onSecret={setSecret} />}
-      {secret && (
-        <Dialog title={`The token of ${secret.name}`} onClose={() => setSecret(null)}>
-          <div className="stack">
-            <p>Copy it now: it is shown only this once.</p>
-            <div className="secret"><code>{secret.token}</code><Copy text={secret.token} /></div>
-            <div className="dialog-actions"><Button kind="primary" onClick={() => setSecret(null)}>I have it</Button></div>
-          </div>
-        </Dialog>
-      )}
+      {making && <Make onClose={() => setMaking(false)} onMade={(made) => { setMaking(false); showSecret(made); }} />}
+      {doing && <Do doing={doing} isOwn={doing.token.token_id === own} onClose={() => setDoing(null)} />}
     </>
   );
 }
@@ -66,13 +59,16 @@ function Make({ onClose, onMade }: { onClose: () => void; onMade: (secret: Secre
   const queries = useQueryClient();
   const [form, setForm] = useState({ name: '', role: 'viewer', tenant_id: '', days: '' });
   const isTenant = form.role === 'tenant_admin';
+  const days = form.days.trim();
+  const isDays = days === '' || (/^\d+$/.test(days) && Number(days) >= 1 && Number(days) <= MOST_DAYS);
+  const wrongDays = isDays ? undefined : `A whole number of 1 to ${String(MOST_DAYS)}.`;
   const make = useMutation({
     mutationFn: () =>
       call<Secret>('POST', 'tokens', {
         body: {
           name: form.name.trim(), role: form.role,
           ...(isTenant ? { tenant_id: form.tenant_id.trim() } : {}),
-          ...(form.days ? { expires_at: new Date(Date.now() + Number(form.days) * DAY_MS).toISOString() } : {}),
+          ...(days ? { expires_at: new Date(Date.now() + Number(days) * DAY_MS).toISOString() } : {}),
         },
       }),
     onSuccess: (secret) => {
@@ -87,32 +83,51 @@ function Make({ onClose, onMade }: { onClose: () => void; onMade: (secret: Secre
         <Field label="Whose">{(props) => <input {...props} value={form.name} placeholder="dashboard" maxLength={256} onChange={set('name')} />}</Field>
         <Field label="Role">{(props) => <select {...props} value={form.role} onChange={set('role')}>{ROLES.map(([value, name]) => <option key={value} value={value}>{name}</option>)}</select>}</Field>
         {isTenant && <Field label="Tenant">{(props) => <input {...props} value={form.tenant_id} placeholder="acme" maxLength={256} onChange={set('tenant_id')} />}</Field>}
-        <Field label="Ends after days" hint="Empty: it ends when it is revoked">{(props) => <input {...props} inputMode="numeric" value={form.days} onChange={set('days')} />}</Field>
+        <Field label="Ends after days" hint="Empty: it ends when it is revoked" fault={wrongDays}>{(props) => <input {...props} inputMode="numeric" value={form.days} onChange={set('days')} />}</Field>
         {make.error && <Fault error={make.error} />}
         <div className="dialog-actions">
           <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" kind="primary" busy={make.isPending} disabled={form.name.trim() === '' || (isTenant && form.tenant_id.trim() === '')}>Make</Button>
+          <Button type="submit" kind="primary" busy={make.isPending} disabled={!isDays || form.name.trim() === '' || (isTenant && form.tenant_id.trim() === '')}>Make</Button>
         </div>
       </form>
     </Dialog>
   );
 }
 
-function Do({ doing: { what, token }, onClose, onSecret }: { doing: Doing; onClose: () => void; onSecret: (secret: Secret) => void }) {
+function Do({ doing: { what, token }, isOwn, onClose }: { doing: Doing; isOwn: boolean; onClose: () => void }) {
   const queries = useQueryClient();
   const isRotate = what === 'rotate';
+  const path = `tokens/${segment(token.token_id)}`;
   const act = useMutation({
-    mutationFn: (): Promise<unknown> => isRotate ? call<Secret>('POST', `tokens/${segment(token.token_id)}/rotate`) : call('DELETE', `tokens/${segment(token.token_id)}`),
-    onSuccess: (answer) => {
-      void queries.invalidateQueries({ queryKey: ['tokens'] });
+    mutationFn: async () => {
+      if (!isRotate) await call('DELETE', path);
+      else if (!isOwn) showSecret(await call<Secret>('POST', `${path}/rotate`));
+      else await rotateOwn(queries, `${path}/rotate`);
+    },
+    onSuccess: () => {
+      void queries.invalidateQueries({ predicate: ({ queryKey }) => (isOwn ? queryKey[0] !== 'session' : queryKey[0] === 'tokens') });
       onClose();
-      if (isRotate) onSecret(answer as Secret);
-      else toast(`The token of ${token.name} has ended.`);
+      if (!isRotate) toast(`The token of ${token.name} has ended.`);
     },
   });
   return (
     <Confirm title={isRotate ? `A new secret for ${token.name}?` : `End the token of ${token.name}?`} verb={isRotate ? 'Rotate' : 'Revoke'} busy={act.isPending} error={act.error} onConfirm={() => act.mutate()} onClose={onClose}>
-      <p>{isRotate ? 'The old secret ends at once. If it is yours, sign in again with the new one.' : 'It ends at once, and cannot come back.'}</p>
+      <p>{isRotate ? `The old secret ends at once.${isOwn ? ' It is yours: you stay signed in, with the new one.' : ''}` : 'It ends at once, and cannot come back.'}</p>
     </Confirm>
   );
+}
+
+/** The page goes on with the new secret, or asks for it where signing in fails. */
+async function rotateOwn(queries: QueryClient, path: string) {
+  const kept: Secret[] = [];
+  const keep = (secret: Secret) => {
+    kept.push(secret);
+    showSecret(secret);
+  };
+  try {
+    queries.setQueryData(['session'], await renew(path, keep));
+  } catch (error) {
+    if (kept.length === 0) throw error;
+    queries.setQueryData(['session'], null);
+  }
 }

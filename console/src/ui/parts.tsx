@@ -1,5 +1,5 @@
 // The small parts that every page is made of.
-import { type ButtonHTMLAttributes, type ReactNode, useEffect, useId, useRef, useState } from 'react';
+import { type ButtonHTMLAttributes, type MouseEvent, type ReactNode, useEffect, useId, useRef, useState } from 'react';
 import { ApiError, AwayError } from '../api/client';
 import { Icon, type IconName } from './icons';
 
@@ -166,19 +166,29 @@ export function Load<T>({
 }
 
 export function Copy({ text, label = 'Copy' }: { text: string; label?: string }) {
-  const [done, setDone] = useState(false);
+  const [done, setDone] = useState<'copied' | 'selected' | null>(null);
   const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
   useEffect(() => () => clearTimeout(timer.current), []);
-  const copy = () => {
-    void navigator.clipboard.writeText(text).then(() => {
-      setDone(true);
-      clearTimeout(timer.current);
-      timer.current = setTimeout(() => setDone(false), 2_000);
-    });
+  const say = (what: 'copied' | 'selected') => {
+    setDone(what);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => setDone(null), 2_000);
+  };
+  const copy = (event: MouseEvent<HTMLButtonElement>) => {
+    const code = event.currentTarget.closest('.secret, .curl, .card')?.querySelector('code');
+    const select = () => {
+      if (!code) return;
+      getSelection()?.selectAllChildren(code);
+      say('selected');
+    };
+    // Browsers have no clipboard for pages that came without TLS from another machine.
+    const clipboard = navigator.clipboard as Clipboard | undefined;
+    if (clipboard) void clipboard.writeText(text).then(() => say('copied'), select);
+    else select();
   };
   return (
-    <Button kind="quiet" icon={done ? 'check' : 'copy'} onClick={copy} aria-live="polite">
-      {done ? 'Copied' : label}
+    <Button kind="quiet" icon={done === 'copied' ? 'check' : 'copy'} onClick={copy} aria-live="polite">
+      {done === 'copied' ? 'Copied' : done === 'selected' ? 'Selected: copy it' : label}
     </Button>
   );
 }
@@ -221,7 +231,14 @@ export function Dialog({
   useEffect(() => {
     const dialog = ref.current;
     // The browser keeps the focus inside, and gives it back.
+    const opener = document.activeElement;
     if (dialog && !dialog.open) dialog.showModal();
+    return () => {
+      // Taken away without being closed, it leaves the focus nowhere.
+      if (document.activeElement !== document.body) return;
+      const back = opener instanceof HTMLElement && opener.isConnected ? opener : document.querySelector<HTMLElement>('h1');
+      back?.focus({ preventScroll: true });
+    };
   }, []);
   return (
     <dialog ref={ref} className={wide ? 'wide' : ''} aria-labelledby={id} onClose={onClose}>

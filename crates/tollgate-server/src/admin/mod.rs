@@ -264,6 +264,16 @@ impl Admin {
         token: Option<String>,
         peer: Option<IpAddr>,
     ) -> Result<Identity, AdminError> {
+        self.identify_sent(token, peer, false).await
+    }
+
+    /// A token that a browser has kept and sends by itself is no guess, as long as such are few.
+    async fn identify_sent(
+        self: &Arc<Self>,
+        token: Option<String>,
+        peer: Option<IpAddr>,
+        is_kept: bool,
+    ) -> Result<Identity, AdminError> {
         let caller = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let wait = self.damping.wait(caller, instant());
         let damped = wait.map(|wait| AdminError::Damped { seconds: wait.as_secs() + 1 });
@@ -278,7 +288,9 @@ impl Admin {
             self.damping.success(caller);
             return Ok(identity);
         }
-        self.damping.mistake(caller, instant());
+        if !(is_kept && self.damping.is_looked_at(instant())) {
+            self.damping.mistake(caller, instant());
+        }
         Err(damped.unwrap_or(AdminError::Unauthorized))
     }
 

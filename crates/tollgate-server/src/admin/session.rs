@@ -57,10 +57,7 @@ impl Admin {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         match head.method {
-            Method::GET | Method::HEAD => {
-                let identity = self.identify_any(head, door.peer).await?;
-                Ok(Answer::ok(view::identity(&identity)).respond())
-            }
+            Method::GET | Method::HEAD => self.who(head, door).await,
             Method::POST => {
                 own_page(head)?;
                 let patience = self.config.limits.body_timeout;
@@ -81,6 +78,23 @@ impl Admin {
                 Ok(response)
             }
             _ => Err(AdminError::MethodNotAllowed("GET, POST, DELETE".to_owned())),
+        }
+    }
+
+    /// Who is signed in. A cookie whose token has ended is taken away, so that the browser does not send it again.
+    async fn who(self: &Arc<Self>, head: &Parts, door: Door) -> Result<Response<Body>, AdminError> {
+        let is_named = head.headers.contains_key(AUTHORIZATION);
+        let kept = cookie(head).filter(|_| !is_named);
+        let is_kept = kept.is_some();
+        let token = kept.or_else(|| bearer(&head.headers));
+        match self.identify_sent(token, door.peer, is_kept).await {
+            Ok(identity) => Ok(Answer::ok(view::identity(&identity)).respond()),
+            Err(AdminError::Unauthorized) if is_kept => {
+                let mut response = AdminError::Unauthorized.respond();
+                set(response.headers_mut(), head, "", door.is_tls);
+                Ok(response)
+            }
+            Err(error) => Err(error),
         }
     }
 }
