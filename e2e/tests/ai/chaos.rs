@@ -208,7 +208,7 @@ rules:
         "gateway: {{pools: {{gpu: {{targets: [{{url: '{url}'}}]}}}}, routes: [{{name: ai, kind: openai, pool: gpu}}]}}"
     );
     let server = ServerBuilder::default().gateway().rules(rules).config(&config).start();
-    let passed = AtomicU64::new(0);
+    let (passed, refused) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..200 {
             scope.spawn(|| {
@@ -220,11 +220,14 @@ rules:
                     answer.rest();
                 } else {
                     assert_eq!(answer.status, 429);
+                    refused.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
         // All reservations are made while nothing is settled.
-        eventually("a hundred are under way", || model.active() == 100);
+        eventually("a hundred are under way, and the others refused", || {
+            model.active() == 100 && refused.load(Ordering::Relaxed) == 100
+        });
         assert_eq!(used(&server, "tokens"), 2_900);
         model.go_on(5);
     });

@@ -16,6 +16,9 @@ rules:
   - {rule_id: slots, identifier_type: composite, key_by: [model_id], unit: concurrency, algorithm: concurrency, limit: 4, slot_ttl: 60s, action: throttle, max_delay_ms: 20000}
 ";
 
+/// Requests without a key are served.
+const OPEN: &str = "  openai: {anonymous: allow}";
+
 fn start(model: &Model, rules: &str, pool: &str, more: &str) -> Server {
     let url = model.url();
     let builder = ServerBuilder::default().gateway().rules(rules);
@@ -145,7 +148,7 @@ fn what_an_idle_tenant_leaves_is_used_and_given_back() {
 fn the_line_is_bounded_in_number_and_time_and_who_leaves_leaves_it() {
     let model = Model::start();
     let server =
-        start(&model, NO_RULES, ", max_concurrency: 1, max_waiting: 1, max_wait_ms: 200", "");
+        start(&model, NO_RULES, ", max_concurrency: 1, max_waiting: 1, max_wait_ms: 200", OPEN);
     let hang = with(chat(&json!({"hang_after": 1})), "stream", json!(true));
     let first = post(&server, &hang);
     assert_eq!(first.status, 200);

@@ -1,6 +1,7 @@
 //! Models behind the gateway, in the words of the OpenAI API.
 //!
 //! ```text
+//! 0 door       who may ask, and for what                                          door
 //! 1 read       the body, whole and bounded; its few fields that matter here        ask, json
 //! 2 model      which it is, who serves it, under what name                         models
 //! 3 estimate   prompt and longest answer, in tokens                                ask, text, expect
@@ -11,6 +12,7 @@
 //! ```
 
 mod ask;
+mod door;
 mod expect;
 mod json;
 mod lanes;
@@ -32,8 +34,9 @@ use tollgate_tower::{Asked, Identifier, Identity};
 
 pub use text::{Tariff, Tokenizer};
 
+pub(crate) use door::{keep_own_key, no_key, unknown_call};
 pub(crate) use meter::Meter;
-pub(crate) use serve::{call_of, keep_own_key, no_key, unknown_call};
+pub(crate) use serve::call_of;
 
 use expect::Expectations;
 use lanes::Lanes;
@@ -63,7 +66,7 @@ impl Ai {
 
     /// Whether a call goes to the upstream although nobody counts its tokens.
     pub(crate) fn forwards(&self, parts: &Parts, asked: &Asked) -> bool {
-        self.options.others == Others::Forward || serve::is_list(parts, asked)
+        self.options.others == Others::Forward || door::is_list(parts, asked)
     }
 
     /// Whether a caller is refused because nothing is known of it.
