@@ -80,6 +80,45 @@ async function tabTo(page: Page, target: Locator) {
   throw new Error('Tab does not lead there');
 }
 
+/** What can be acted on: numbered, and the names of those that no key leads to or that only a mouse can press. */
+function actions() {
+  const native = 'a[href], button, input, select, textarea, summary, [role="switch"], [role="tab"], [role="radio"]';
+  const isShown = (element: Element) => element.checkVisibility({ visibilityProperty: true }) && element.getClientRects().length > 0;
+  const name = (element: Element) => `${element.tagName.toLowerCase()} ${element.getAttribute('aria-label') ?? element.textContent}`.slice(0, 80);
+  // Of a group of radio buttons one is reached by Tab, and the others by arrows.
+  const isRoving = (element: Element) => (element instanceof HTMLInputElement && element.type === 'radio' && !element.checked) || /^(tab|radio)$/.test(element.getAttribute('role') ?? '');
+  const found = [...document.querySelectorAll<HTMLElement>(native)].filter((element) => isShown(element) && !element.matches(':disabled') && !isRoving(element));
+  found.forEach((element, number) => {
+    element.dataset['number'] = String(number);
+  });
+  const mouseOnly = [...document.querySelectorAll<HTMLElement>('body *')].filter((element) => isShown(element) && getComputedStyle(element).cursor === 'pointer' && !element.closest(`${native}, label, [tabindex="0"]`));
+  return { names: found.map(name), mouseOnly: mouseOnly.map(name) };
+}
+
+test('no action is out of the keyboard\'s reach', async () => {
+  const window = await Window.open(browser, server);
+  const { page } = window;
+  await window.signIn();
+  for (const path of PAGES.filter((path) => path !== '/sign-in')) {
+    await window.go(path);
+    await page.getByRole('heading', { level: 1 }).waitFor();
+    await page.getByRole('status', { name: 'Loading' }).first().waitFor({ state: 'detached' });
+    const { names, mouseOnly } = await page.evaluate(actions);
+    expect(mouseOnly, `${path}: for mice alone`).toEqual([]);
+    expect(names.length, `${path} has actions`).toBeGreaterThan(5);
+    const reached = new Set<string>();
+    for (let presses = 0; presses < names.length + 30 && reached.size < names.length; presses += 1) {
+      await page.keyboard.press('Tab');
+      const number = await page.evaluate(() => (document.activeElement as HTMLElement | null)?.dataset['number']);
+      if (number !== undefined) reached.add(number);
+    }
+    // What was redrawn meanwhile has lost its number, and counts as gone.
+    const left = await page.evaluate(() => [...document.querySelectorAll<HTMLElement>('[data-number]')].map((element) => element.dataset['number'] ?? ''));
+    expect(left.filter((number) => !reached.has(number)).map((number) => names[Number(number)]), `${path}: not reached by Tab`).toEqual([]);
+  }
+  await window.close();
+}, 120_000);
+
 test('everything that matters can be done by keyboard', async () => {
   const window = await Window.open(browser, server);
   const { page } = window;
