@@ -141,7 +141,7 @@ function changeColumns(show: (row: Change) => void): Column<Change>[] {
   return [
     { name: 'When', minor: true, width: '13.5rem', cell: ({ timestamp }) => <When at={timestamp} /> },
     { name: 'Who', minor: true, width: '9rem', cell: ({ actor, address }) => <span className="two-lines"><span>{actor}</span><small>{address}</small></span> },
-    { name: 'Did', width: '10rem', cell: ({ action, timestamp }) => <span className="two-lines"><Badge tone={tone(action)}>{action}</Badge><small className="phone-only"><Ago at={timestamp} /></small></span> },
+    { name: 'Did', width: '12.5rem', cell: ({ action, timestamp }) => <span className="two-lines"><Badge tone={tone(action)}>{action}</Badge><small className="phone-only"><Ago at={timestamp} /></small></span> },
     { name: 'What', cell: (row) => <span className="two-lines"><span className="mono clip" title={row.entry_id}>{row.entry_id}</span><small>{KIND_NAMES[row.kind] ?? row.kind}{row.version === null ? '' : `, version ${String(row.version)}`}</small></span> },
     { name: 'Actions', hidden: true, align: 'right', width: '8.5rem', cell: (row) => <Button kind="quiet" icon="right" aria-label={`Details of ${row.action} ${row.entry_id}`} onClick={() => show(row)}>Details</Button> },
   ];
