@@ -5,7 +5,7 @@
 #
 #   scripts/fuzz-parsers.sh [SECONDS per target, default 600] [TARGET…]
 #
-# What a run learns is kept under fuzz/corpus, and the next one goes on from there.
+# Four at a time: FUZZ_TOGETHER=4 scripts/fuzz-parsers.sh. What a run learns is kept under fuzz/corpus, and the next one goes on from there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,7 +20,7 @@ shift || true
 patience=25
 most_memory=4096
 # How many run at the same time.
-together=2
+together=${FUZZ_TOGETHER:-2}
 cargo=${CARGO:-cargo}
 
 command -v cargo-fuzz >/dev/null || "$cargo" install --locked cargo-fuzz@0.13.2

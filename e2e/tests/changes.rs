@@ -103,20 +103,32 @@ fn killed_in_the_middle_of_changes() {
     assert!(there.len() <= accepted.len() + 8, "at most one unanswered for each writer");
 }
 
-/// Whoever listens hears of every change, and keeps nobody from stopping.
-#[test]
-fn changes_as_they_happen() {
-    use std::io::{BufRead as _, Write as _};
-    // Quiet connections are cut after a moment; this one is none.
-    let mut server = ServerBuilder::default().env("TOLLGATE_LIMITS_IDLE_TIMEOUT_MS", "200").start();
+fn listen(server: &Server, token: &str) -> std::net::TcpStream {
+    use std::io::Write as _;
     let mut stream = std::net::TcpStream::connect(server.admin_addr()).unwrap();
-    stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
-    let token = tollgate_e2e::ADMIN_TOKEN;
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
     write!(
         stream,
         "GET {ADMIN}events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n"
     )
     .unwrap();
+    stream
+}
+
+fn status(stream: &mut std::net::TcpStream) -> String {
+    use std::io::Read as _;
+    let mut head = [0; 12];
+    stream.read_exact(&mut head).unwrap();
+    String::from_utf8_lossy(&head[9..]).into_owned()
+}
+
+/// Whoever listens hears of every change, and keeps nobody from stopping.
+#[test]
+fn changes_as_they_happen() {
+    use std::io::BufRead as _;
+    // Quiet connections are cut after a moment; this one is none.
+    let mut server = ServerBuilder::default().env("TOLLGATE_LIMITS_IDLE_TIMEOUT_MS", "200").start();
+    let stream = listen(&server, tollgate_e2e::ADMIN_TOKEN);
     let mut lines = std::io::BufReader::new(stream).lines();
     let mut next = |what: &str| loop {
         let line = lines.next().unwrap_or_else(|| panic!("it ended before {what}")).unwrap();
@@ -133,4 +145,43 @@ fn changes_as_they_happen() {
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
     assert!(!server.log().contains("were cut"), "{}", server.log());
+}
+
+/// A token that is revoked hears nothing more, and one token does not take all places.
+#[test]
+fn listeners_have_a_token_that_holds_and_leave_room_for_others() {
+    use std::io::Read as _;
+    let server = Server::start();
+    let body = json!({"name": "looks", "role": "viewer"});
+    let made = server.admin().call("POST", "tokens", &[], Some(&body)).json();
+    let token = made["token"].as_str().unwrap();
+    let mut streams = Vec::new();
+    loop {
+        let mut stream = listen(&server, token);
+        let status = status(&mut stream);
+        if status != "200" {
+            assert_eq!((status.as_str(), streams.len()), ("503", 64));
+            break;
+        }
+        streams.push(stream);
+    }
+    let mut another = listen(&server, tollgate_e2e::ADMIN_TOKEN);
+    assert_eq!(status(&mut another), "200");
+    let gone = server.admin().call("DELETE", &format!("tokens/{}", made["token_id"].as_str().unwrap()), &[], None);
+    assert_eq!(gone.status, 200, "{}", gone.text());
+    let mut rest = String::new();
+    for mut stream in streams {
+        rest.clear();
+        stream.read_to_string(&mut rest).expect("it comes to its end");
+        assert!(rest.ends_with("0\r\n\r\n"), "{rest}");
+    }
+    another.set_nonblocking(true).unwrap();
+    let why = loop {
+        match another.read(&mut [0; 4096]) {
+            Ok(0) => panic!("another's stream has ended, too"),
+            Ok(_) => {}
+            Err(error) => break error.kind(),
+        }
+    };
+    assert_eq!(why, std::io::ErrorKind::WouldBlock);
 }

@@ -136,6 +136,13 @@ fn a_made_up_request_is_decided_as_any_other() {
     assert!(refused["headers"]["retry-after"].is_string(), "{refused}");
     let (status, problem) = admin.post("decide", &json!({"userId": 5}));
     assert_eq!(status, 400, "{problem}");
+    let slots = json!({"rule_id": "slots", "identifier_type": "user_id", "unit": "concurrency",
+                       "limit": 1, "algorithm": "concurrency"});
+    admin.put("rules", &slots);
+    for _ in 0..2 {
+        let tried = admin.put("decide", &json!({"userId": "bob"}));
+        assert_eq!(tried["status"], 200, "a slot that is only tried is given back: {tried}");
+    }
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub struct Identity {
     pub tenant: Option<String>,
     /// When the token ends.
     pub expires_at: Option<Millis>,
+    /// Which version of the token it was known by.
+    pub version: i64,
 }
 
 /// A new token of 256 random bits. Fails if the system has no random bytes.

@@ -9,6 +9,8 @@ mod clock;
 mod decide;
 mod decision;
 mod encode;
+#[cfg(fuzzing)]
+pub mod fuzzed;
 mod idempotency;
 mod lines;
 mod observer;

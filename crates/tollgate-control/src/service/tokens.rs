@@ -77,6 +77,12 @@ impl Control {
         Ok(found.and_then(|entry| bearer(&entry, &given, now)))
     }
 
+    /// Whether a token is still what it was when its bearer was identified: not revoked, and with the same secret.
+    pub async fn is_still(&self, identity: &Identity) -> Result<bool, ControlError> {
+        let found = self.repository().get(Kind::Token, &identity.token_id).await?;
+        Ok(found.is_some_and(|entry| entry.version == identity.version && !is_revoked(&entry)))
+    }
+
     /// Makes a token. It is shown to the caller, and never again.
     pub async fn create_token(
         &self,
@@ -268,7 +274,8 @@ fn bearer(entry: &Entry, given: &str, now: Millis) -> Option<Identity> {
         return None;
     }
     let name = text("name").unwrap_or_default().to_owned();
-    Some(Identity { token_id: entry.id.clone(), name, role, tenant, expires_at })
+    let (token_id, version) = (entry.id.clone(), entry.version);
+    Some(Identity { token_id, name, role, tenant, expires_at, version })
 }
 
 fn no_random(error: impl std::fmt::Display) -> ControlError {

@@ -14,6 +14,8 @@
 mod ask;
 mod door;
 mod expect;
+#[cfg(fuzzing)]
+pub mod fuzzed;
 mod json;
 mod lanes;
 mod meter;

@@ -67,7 +67,7 @@ impl Scan {
             b'{' | b'[' => {
                 // Beyond this depth nothing is told apart any more; texts there are nobody's words.
                 self.levels = (self.levels << 1) | u128::from(byte == b'{');
-                self.depth += 1;
+                self.depth = self.depth.saturating_add(1);
                 self.wants_name = byte == b'{';
                 if self.depth == 2 && byte == b'{' && self.name == b"usage" {
                     self.usage = Some(vec![byte]);

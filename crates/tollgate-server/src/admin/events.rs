@@ -1,5 +1,6 @@
 //! Changes, as they happen: server-sent events.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,9 +8,10 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
+use parking_lot::Mutex;
 use serde_json::json;
-use tokio::sync::{OwnedSemaphorePermit, watch};
-use tollgate_control::Current;
+use tokio::sync::watch;
+use tollgate_control::{Current, Identity};
 
 use super::read::Query;
 use super::respond::AdminError;
@@ -18,13 +20,53 @@ use crate::activity::Endless;
 use crate::http::respond::raw;
 
 /// Listeners at the same time.
-pub(super) const MOST_STREAMS: usize = 256;
+const MOST_STREAMS: usize = 256;
+
+/// Of these, the most of one token: nobody keeps all others from listening.
+const MOST_STREAMS_OF_ONE: usize = 64;
 
 /// So often a silent stream says that it is alive.
 const ALIVE: Duration = Duration::from_secs(15);
 
 /// So often a live stream tells how this node is.
 const PULSE: Duration = Duration::from_secs(1);
+
+/// So often it is asked whether the token still holds.
+const RECHECK: Duration = Duration::from_secs(5);
+
+/// Who listens: the streams of each token.
+#[derive(Debug, Default)]
+pub(super) struct Listeners(Mutex<HashMap<String, usize>>);
+
+/// A listener's place, until it is dropped.
+struct Seat {
+    listeners: Arc<Listeners>,
+    token_id: String,
+}
+
+impl Listeners {
+    fn enter(self: &Arc<Self>, token_id: &str) -> Option<Seat> {
+        let mut streams = self.0.lock();
+        let own = streams.get(token_id).copied().unwrap_or(0);
+        if own >= MOST_STREAMS_OF_ONE || streams.values().sum::<usize>() >= MOST_STREAMS {
+            return None;
+        }
+        streams.insert(token_id.to_owned(), own + 1);
+        Some(Seat { listeners: Arc::clone(self), token_id: token_id.to_owned() })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut streams = self.listeners.0.lock();
+        if let Some(own) = streams.get_mut(&self.token_id) {
+            *own -= 1;
+            if *own == 0 {
+                streams.remove(&self.token_id);
+            }
+        }
+    }
+}
 
 /// A listener: a word whenever the rule set changes, the first one at once.
 struct Listener {
@@ -34,9 +76,13 @@ struct Listener {
     ending: watch::Receiver<bool>,
     /// When the token ends, the stream does.
     ends: Option<tokio::time::Instant>,
-    /// Whom to ask for pulses, where they are wanted.
-    pulses: Option<Arc<Admin>>,
-    _place: OwnedSemaphorePermit,
+    admin: Arc<Admin>,
+    /// Whether pulses are wanted.
+    is_live: bool,
+    identity: Identity,
+    /// When it is asked again whether the token still holds.
+    recheck: tokio::time::Instant,
+    _seat: Seat,
 }
 
 impl Admin {
@@ -44,7 +90,7 @@ impl Admin {
         let mut query = Query::new(&asked.query)?;
         let is_live = query.flag("live")?;
         query.end()?;
-        let Ok(place) = Arc::clone(&self.streams).try_acquire_owned() else {
+        let Some(seat) = self.listeners.enter(&asked.identity.token_id) else {
             return Err(AdminError::Busy);
         };
         let left =
@@ -55,8 +101,11 @@ impl Admin {
             is_first: true,
             ending: self.ending.subscribe(),
             ends,
-            pulses: is_live.then(|| Arc::clone(self)),
-            _place: place,
+            admin: Arc::clone(self),
+            is_live,
+            identity: asked.identity.clone(),
+            recheck: tokio::time::Instant::now() + RECHECK,
+            _seat: seat,
         };
         let stream = futures_util::stream::unfold(listener, |mut listener| async move {
             let text = listener.next().await?;
@@ -74,19 +123,30 @@ impl Admin {
 
 impl Listener {
     async fn next(&mut self) -> Option<String> {
-        if !std::mem::take(&mut self.is_first) {
+        let alive = tokio::time::Instant::now() + if self.is_live { PULSE } else { ALIVE };
+        while !std::mem::take(&mut self.is_first) {
             let over = async {
                 match self.ends {
                     Some(ends) => tokio::time::sleep_until(ends).await,
                     None => std::future::pending().await,
                 }
             };
-            let (pulses, beat) = (&self.pulses, if self.pulses.is_some() { PULSE } else { ALIVE });
+            let (ending, sets) = (&mut self.ending, &mut self.sets);
+            let stopped = async { drop(ending.wait_for(|ending| *ending).await) };
             tokio::select! {
                 () = over => return None,
-                _ = self.ending.wait_for(|ending| *ending) => return None,
-                changed = self.sets.changed() => changed.ok()?,
-                () = tokio::time::sleep(beat) => return Some(sign(pulses.as_deref())),
+                () = stopped => return None,
+                changed = sets.changed() => {
+                    changed.ok()?;
+                    break;
+                }
+                () = tokio::time::sleep_until(self.recheck) => {
+                    if !self.still_may().await {
+                        return None;
+                    }
+                    self.recheck = tokio::time::Instant::now() + RECHECK;
+                }
+                () = tokio::time::sleep_until(alive) => return Some(self.sign()),
             }
         }
         let set = self.sets.borrow_and_update().clone();
@@ -99,12 +159,19 @@ impl Listener {
         };
         Some(format!("event: rules\ndata: {data}\n\n"))
     }
-}
 
-/// A sign of life.
-fn sign(pulses: Option<&Admin>) -> String {
-    match pulses.and_then(Admin::pulse) {
-        Some(pulse) => format!("event: pulse\ndata: {pulse}\n\n"),
-        None => ": alive\n\n".to_owned(),
+    /// Whether the token still holds. Where nobody can tell, it is not taken for ended.
+    async fn still_may(&self) -> bool {
+        let (control, identity) = (Arc::clone(&self.admin.control), self.identity.clone());
+        let asked = async move { Ok(control.is_still(&identity).await?) };
+        self.admin.elsewhere(asked).await.unwrap_or(true)
+    }
+
+    /// A sign of life.
+    fn sign(&self) -> String {
+        match Some(&self.admin).filter(|_| self.is_live).and_then(|admin| admin.pulse()) {
+            Some(pulse) => format!("event: pulse\ndata: {pulse}\n\n"),
+            None => ": alive\n\n".to_owned(),
+        }
     }
 }

@@ -25,11 +25,16 @@ impl Admin {
         // Its request ids are not those of the callers of the decision API.
         let caller = format!("admin:{}", asked.identity.token_id);
         let request = prepared.request(&body, &caller);
-        let show = |decision: &Decision<'_>| self.tried(decision);
-        let tried = match asked.route.call {
-            Call::Decide => self.engine.decide_once(&rules, &request, show).await?,
-            _ => show(&self.engine.decide(&rules, &request, Mode::Peek).await?),
-        };
+        if asked.route.call != Call::Decide {
+            let looked = self.engine.decide(&rules, &request, Mode::Peek).await?;
+            return Ok(Answer::ok(self.tried(&looked)));
+        }
+        let show = |decision: &Decision<'_>| (self.tried(decision), decision.slot);
+        let (tried, slot) = self.engine.decide_once(&rules, &request, show).await?;
+        if let Some(slot) = slot {
+            // Nothing is being worked on: nobody else waits for it. If that fails, it comes back by itself.
+            let _ = self.engine.release_reservation(slot.0).await;
+        }
         Ok(Answer::ok(tried))
     }
 
