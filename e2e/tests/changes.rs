@@ -167,7 +167,12 @@ fn listeners_have_a_token_that_holds_and_leave_room_for_others() {
     }
     let mut another = listen(&server, tollgate_e2e::ADMIN_TOKEN);
     assert_eq!(status(&mut another), "200");
-    let gone = server.admin().call("DELETE", &format!("tokens/{}", made["token_id"].as_str().unwrap()), &[], None);
+    let gone = server.admin().call(
+        "DELETE",
+        &format!("tokens/{}", made["token_id"].as_str().unwrap()),
+        &[],
+        None,
+    );
     assert_eq!(gone.status, 200, "{}", gone.text());
     let mut rest = String::new();
     for mut stream in streams {
