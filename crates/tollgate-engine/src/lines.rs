@@ -18,6 +18,13 @@ pub(crate) struct Line<'r> {
     pub(crate) quota: &'r tollgate_core::Limit,
     pub(crate) role: Role,
     pub(crate) cost: u64,
+    /// How long it may wait for room, where its rule lets it.
+    pub(crate) max_delay: Option<Nanos>,
+}
+
+/// How long requests may wait for room under this rule.
+pub(crate) fn max_delay(rule: &Rule) -> Option<Nanos> {
+    (rule.action == Action::Throttle).then(|| rule.max_delay.unwrap_or(0))
 }
 
 pub(crate) type Lines<'r> = SmallVec<[Line<'r>; 8]>;
@@ -34,6 +41,11 @@ pub(crate) fn collect<'r>(
     let applied = resolution.enforced.iter().chain(&resolution.observed);
     for (number, one) in (0..).zip(applied) {
         let rule = one.rule;
+        if request.only.is_some_and(|unit| unit != rule.unit) {
+            continue;
+        }
+        // What is under way already is not held up.
+        let max_delay = if request.only.is_some() { None } else { max_delay(rule) };
         let role = match rule.action {
             Action::LogOnly => Role::Watch,
             _ if rule.quota_mode => Role::AnyOf,
@@ -46,7 +58,7 @@ pub(crate) fn collect<'r>(
         };
         for limit in rule.limits_for(&request.attributes, now) {
             if let Some(Quota::Limited(quota)) = limit.for_tier(tier) {
-                lines.push(Line { applied: number, rule, limit, quota, role, cost });
+                lines.push(Line { applied: number, rule, limit, quota, role, cost, max_delay });
             }
         }
     }
@@ -62,10 +74,6 @@ pub(crate) fn charge<'c, 'r: 'c>(
     stores: &Stores<'_>,
 ) -> Option<Charge<'c>> {
     let one = applied(resolution, line.applied)?;
-    let max_delay = match line.rule.action {
-        Action::Throttle => Some(line.rule.max_delay.unwrap_or(0)),
-        _ => None,
-    };
     let counter = Counter {
         rule_id: &line.rule.id,
         tag: &line.limit.tag,
@@ -73,7 +81,7 @@ pub(crate) fn charge<'c, 'r: 'c>(
         key: &one.key,
         home: stores.home(line.rule, &one.key),
     };
-    let ask = Ask { cost: line.cost, max_delay, slot };
+    let ask = Ask { cost: line.cost, max_delay: line.max_delay, slot };
     Some(Charge { counter, limit: line.quota, ask, role: line.role })
 }
 

@@ -18,7 +18,7 @@ use tracing::Instrument as _;
 
 use crate::decide::tell_by;
 use crate::decision::Decision;
-use crate::lines::{Line, Lines, Stores, charge, new_slot};
+use crate::lines::{Line, Lines, Stores, charge, max_delay, new_slot};
 use crate::observer::TRACE_TARGET;
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
@@ -358,7 +358,8 @@ fn put_override<'r>(
     key.extend(request.attributes.extras().iter().flat_map(|(name, value)| [*name, *value]));
     decision.resolution.enforced.push(Applied { rule, key, listed_cost: None });
     let role = Role::Must;
-    lines.push(Line { applied: 0, rule, limit, quota: &with.limit, role, cost });
+    let (quota, max_delay) = (&with.limit, max_delay(rule));
+    lines.push(Line { applied: 0, rule, limit, quota, role, cost, max_delay });
 }
 
 /// What a charge of so much, made just now, would have returned.
