@@ -140,7 +140,7 @@ impl<S: Store> Engine<S> {
         let mut asked: Vec<Asked<'r>> = parts.iter().map(|part| self.ask(rules, part)).collect();
         replace(&mut asked);
         for one in &mut asked {
-            one.slot = new_slot(&one.lines);
+            one.slot = new_slot(&one.lines, false);
             one.outcomes = SmallVec::from_elem(None, one.lines.len());
         }
         let mut degraded = self.step(parts, &mut asked, &[(Step::Look, Mode::Peek)]).await?;
@@ -359,7 +359,16 @@ fn put_override<'r>(
     decision.resolution.enforced.push(Applied { rule, key, listed_cost: None });
     let role = Role::Must;
     let (quota, max_delay) = (&with.limit, max_delay(rule));
-    lines.push(Line { applied: 0, rule, limit, quota, role, cost, max_delay });
+    lines.push(Line {
+        applied: 0,
+        rule,
+        limit,
+        quota,
+        role,
+        cost,
+        max_delay,
+        max_slot_ttl: Nanos::MAX,
+    });
 }
 
 /// What a charge of so much, made just now, would have returned.
