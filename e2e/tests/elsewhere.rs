@@ -76,13 +76,25 @@ async fn settles(server: &Server, client: Client) {
     drop(four);
     eventually("its slot is given back", || used(server) == [tokens + 40, calls + 3, 0]);
 
+    // More of a request is tokens alone, and settled by itself.
+    let mut five = pass(&remote, Some(10)).await;
+    let more = Asked { is_more: true, ..asked(Some(50)) };
+    let Ruling::Pass(mut topped) = remote.decide(&more, &http::HeaderMap::new()).await else {
+        panic!("there is room for more")
+    };
+    assert_eq!(used(server), [tokens + 100, calls + 4, 1]);
+    five.bill.take().expect("a bill").settle(10);
+    topped.bill.take().expect("a bill").settle(20);
+    drop((five, topped));
+    eventually("both are settled", || used(server) == [tokens + 70, calls + 4, 0]);
+
     let Ruling::Refuse(refusal) = remote.decide(&asked(Some(990)), &http::HeaderMap::new()).await
     else {
         panic!("there is no room for so much")
     };
     assert_eq!(refusal.status(), 429);
     assert!(refusal.headers().contains_key("retry-after-ms"), "{:?}", refusal.headers());
-    assert_eq!(used(server), [tokens + 40, calls + 3, 0], "nothing is charged");
+    assert_eq!(used(server), [tokens + 70, calls + 4, 0], "nothing is charged");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -45,7 +45,7 @@ use crate::refusal::{JSON, PROBLEM, accepts_problem, json, problem};
 ///
 /// A slot that a concurrency rule gives is renewed while the request is under way, every five seconds, and given back
 /// when it is done. Tokens ([`Asked::tokens`]) are reserved there, and settled when the truth is known
-/// ([`Bill`]); without another word they stay as estimated. More of them ([`Asked::is_more`]) is not asked for.
+/// ([`Bill`]); without another word they stay as estimated.
 #[derive(Clone)]
 pub struct Remote {
     client: Client,
@@ -115,11 +115,13 @@ impl Remote {
 
     async fn ask(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
         let check = check(asked);
-        let decision = if asked.tokens.is_some() {
-            let reserved = self.client.reserve(&check, Some(RESERVED_FOR)).await;
-            reserved.map(|reserved| reserved.decision)
-        } else {
-            self.client.allow(&check).await
+        let ttl = Some(RESERVED_FOR);
+        let decision = match asked.tokens {
+            None => self.client.allow(&check).await,
+            Some(_) if asked.is_more => {
+                self.client.reserve_more(&check, ttl).await.map(|reserved| reserved.decision)
+            }
+            Some(_) => self.client.reserve(&check, ttl).await.map(|reserved| reserved.decision),
         };
         match decision {
             Ok(decision) => {
@@ -181,11 +183,6 @@ impl Remote {
 
 impl Decide for Remote {
     async fn decide(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
-        if asked.is_more {
-            let message = "a Tollgate elsewhere is not asked for more in the middle of a request";
-            let status = StatusCode::NOT_IMPLEMENTED;
-            return Ruling::Refuse(problem(status, "NOT_IMPLEMENTED", message));
-        }
         if asked.tokens.is_none() {
             return self.ask(asked, accepted).await;
         }
