@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use hyper::body::{Frame, Incoming};
+use hyper::http::request::Parts;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -49,6 +50,8 @@ pub struct Behaviour {
     pub usage_with_last: bool,
     /// End lines with CRLF.
     pub has_crlf: bool,
+    /// Headers of the answer, whatever it is.
+    pub headers: Vec<(String, String)>,
 }
 
 impl Behaviour {
@@ -65,6 +68,12 @@ impl Behaviour {
             is_gated: flag("gated"),
             usage_with_last: flag("usage_with_last"),
             has_crlf: flag("crlf"),
+            headers: said["headers"]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(name, value)| (name.clone(), value.as_str().unwrap_or("").to_owned()))
+                .collect(),
         }
     }
 }
@@ -261,16 +270,26 @@ async fn answer(
         return Ok(json_answer(400, &json!({"error": {"message": "no JSON", "type": "bad"}})));
     };
     let active = Active::new(&state);
-    let behaviour = Behaviour::of(&body);
+    let mut behaviour = Behaviour::of(&body);
+    let headers = std::mem::take(&mut behaviour.headers);
+    let mut response = made(&head, body, behaviour, active).await;
+    for (name, value) in headers {
+        let name: hyper::header::HeaderName = name.parse().expect("a name");
+        response.headers_mut().append(name, value.parse().expect("a header"));
+    }
+    Ok(response)
+}
+
+async fn made(head: &Parts, body: Value, behaviour: Behaviour, active: Active) -> Response<Body> {
     if let Some(status) = behaviour.status {
         tokio::time::sleep(behaviour.delay).await;
         let message =
             json!({"error": {"message": "as told", "type": "server_error", "code": null}});
-        return Ok(json_answer(status, &message));
+        return json_answer(status, &message);
     }
     let prompt = prompt_tokens(&body);
     let made = Made::new(head.uri.path(), body, prompt, behaviour, active);
-    Ok(if made.is_stream { made.stream() } else { made.plain().await })
+    if made.is_stream { made.stream() } else { made.plain().await }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

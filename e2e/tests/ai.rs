@@ -4,8 +4,10 @@ mod chaos;
 mod clients;
 mod doors;
 mod examples;
+mod intake;
 mod places;
 mod streams;
+mod top_ups;
 
 use serde_json::{Value, json};
 use tollgate_e2e::{EventStream, Model, Server, ServerBuilder, eventually};

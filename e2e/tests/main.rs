@@ -14,6 +14,7 @@ mod decisions;
 mod defaults;
 mod deploy;
 mod docs;
+mod elsewhere;
 mod envoy;
 mod examples;
 mod gateway;

@@ -319,6 +319,9 @@ rules:
             assert_eq!(client.allow(&body)["allowed"], false);
             let (status, answer) = end(&mut client, "renew", &json!({"reservationId": id}));
             assert_eq!((status, &answer["renewed"]), (200, &json!(true)), "{answer}");
+            let (status, answer) =
+                end(&mut client, "settle", &json!({"reservationId": id, "tokens": 5}));
+            assert_eq!((status, &answer["error"]["code"]), (409, &json!("ONLY_SLOTS")));
             for _ in 0..2 {
                 let (status, answer) = end(&mut client, "release", &json!({"reservationId": id}));
                 assert_eq!((status, &answer["released"]), (200, &json!(true)), "twice is harmless");
@@ -329,7 +332,10 @@ rules:
         assert_eq!(answer["decisions"][1]["allowed"], false, "{answer}");
         let id = id_of(&answer["decisions"][0]);
         assert_eq!(end(&mut client, "release", &json!({"reservationId": id})).0, 200);
-        assert_eq!(client.allow(&body)["allowed"], true);
+        // One of a reservation ends with it, long before its slot_ttl.
+        let short = json!({"userId": "ann", "ttlMs": 300});
+        assert_eq!(client.post("/rate-limit/reserve", &short).json()["allowed"], true);
+        eventually("its slot has ended with it", || client.allow(&body)["allowed"] == true);
     }
 }
 

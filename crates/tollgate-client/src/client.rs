@@ -146,9 +146,28 @@ impl Client {
         check: &Check,
         ttl: Option<Duration>,
     ) -> Result<Reserved, ClientError> {
+        self.held(check, ttl, false).await
+    }
+
+    /// Holds more tokens for a request that was let pass before: only limits of tokens are asked and charged, no
+    /// request is counted, no slot is taken, and nothing waits. It is a reservation of its own.
+    pub async fn reserve_more(
+        &self,
+        check: &Check,
+        ttl: Option<Duration>,
+    ) -> Result<Reserved, ClientError> {
+        self.held(check, ttl, true).await
+    }
+
+    async fn held(
+        &self,
+        check: &Check,
+        ttl: Option<Duration>,
+        more: bool,
+    ) -> Result<Reserved, ClientError> {
         match &self.inner.transport {
-            Transport::Http(http) => self.within_deadline(http.reserve(check, ttl)).await,
-            Transport::Grpc(grpc) => self.within_deadline(grpc.reserve(check, ttl)).await,
+            Transport::Http(http) => self.within_deadline(http.reserve(check, ttl, more)).await,
+            Transport::Grpc(grpc) => self.within_deadline(grpc.reserve(check, ttl, more)).await,
         }
     }
 

@@ -102,9 +102,10 @@ impl GrpcTransport {
         &self,
         check: &Check,
         ttl: Option<Duration>,
+        more: bool,
     ) -> Result<Reserved, ClientError> {
         let (request, ttl_ms) = (Some(message(check)), ttl.map(millis));
-        let request = self.request(ReserveRequest { request, ttl_ms });
+        let request = self.request(ReserveRequest { request, ttl_ms, more });
         let answer = self.client.clone().reserve(request).await;
         let answer = answer.map_err(|status| self.failure(&status))?.into_inner();
         let decision = answer.decision.map(decision).ok_or_else(incomplete)?;

@@ -51,6 +51,9 @@ struct ReserveBody<'a> {
     check: &'a Check,
     #[serde(rename = "ttlMs", skip_serializing_if = "Option::is_none")]
     ttl_ms: Option<u64>,
+    // Servers that do not know it must not see it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    more: bool,
 }
 
 #[derive(Serialize)]
@@ -140,8 +143,9 @@ impl HttpTransport {
         &self,
         check: &Check,
         ttl: Option<Duration>,
+        more: bool,
     ) -> Result<Reserved, ClientError> {
-        let body = ReserveBody { check, ttl_ms: ttl.map(millis) };
+        let body = ReserveBody { check, ttl_ms: ttl.map(millis), more };
         let (status, headers, body) = self.call("/rate-limit/reserve", &body).await?;
         let decision = Self::decided(status, &headers, &body)?;
         let expires = serde_json::from_slice::<ExpiresAt>(&body);

@@ -194,6 +194,18 @@ impl Limit {
         self.slot_ttl
     }
 
+    /// How long this request would hold a slot.
+    pub fn slot_ttl_of(&self, ask: &Ask) -> Nanos {
+        self.slot_ttl.min(ask.max_slot_ttl)
+    }
+
+    /// The same limit, whose slots are held for at most so long.
+    #[must_use]
+    pub fn with_max_slot_ttl(mut self, most: Nanos) -> Self {
+        self.slot_ttl = self.slot_ttl.min(most.max(1));
+        self
+    }
+
     /// The window.
     pub const fn window(&self) -> &Window {
         &self.window
@@ -354,7 +366,7 @@ impl Limit {
         match state {
             State::Small(small) => self.charge_small(small, ask.cost, now),
             State::Log(log) => log.charge(self, ask.cost, now),
-            State::Slots(slots) => slots.charge(self, ask.slot, now),
+            State::Slots(slots) => slots.charge(self, ask, now),
         }
     }
 

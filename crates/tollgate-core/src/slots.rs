@@ -1,6 +1,6 @@
 //! `concurrency`: slots that are held, and come back by release or by expiry.
 
-use crate::state::{Examination, Receipt, SlotId, Status};
+use crate::state::{Ask, Examination, Receipt, SlotId, Status};
 use crate::{Limit, Nanos};
 
 /// One held slot.
@@ -99,9 +99,9 @@ impl Slots {
         Examination::Refuse { retry_at: slot.map(|slot| slot.expires_at) }
     }
 
-    pub(crate) fn charge(&mut self, limit: &Limit, id: SlotId, now: Nanos) -> Receipt {
-        self.hold(id, now.saturating_add(limit.slot_ttl()), now);
-        Receipt::Slot(id)
+    pub(crate) fn charge(&mut self, limit: &Limit, ask: &Ask, now: Nanos) -> Receipt {
+        self.hold(ask.slot, now.saturating_add(limit.slot_ttl_of(ask)), now);
+        Receipt::Slot(ask.slot)
     }
 
     pub(crate) fn status(&self, limit: &Limit, now: Nanos) -> Status {

@@ -16,17 +16,19 @@ pub struct Ask {
     pub max_delay: Option<Nanos>,
     /// The slot it would hold (concurrency only).
     pub slot: SlotId,
+    /// The longest that it holds the slot unless renewed, where that is shorter than the limit says.
+    pub max_slot_ttl: Nanos,
 }
 
 impl Ask {
     /// A charge of `cost` by a request that does not wait.
     pub const fn cost(cost: u64) -> Self {
-        Self { cost, max_delay: None, slot: SlotId(0) }
+        Self { cost, max_delay: None, slot: SlotId(0), max_slot_ttl: Nanos::MAX }
     }
 
     /// A charge of one slot under this name.
     pub const fn slot(slot: SlotId) -> Self {
-        Self { cost: 1, max_delay: None, slot }
+        Self { slot, ..Self::cost(1) }
     }
 }
 

@@ -81,7 +81,8 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 fn play(limit: &Limit, state: &mut State, moves: &[Move]) -> Result<(), TestCaseError> {
     let mut receipts = Vec::new();
     for Move { kind, cost, at, delay, slot } in moves.iter().copied() {
-        let ask = Ask { cost, max_delay: delay, slot: SlotId(u128::from(slot % 5)) };
+        let ask =
+            Ask { cost, max_delay: delay, slot: SlotId(u128::from(slot % 5)), ..Ask::cost(0) };
         let before = state.clone();
         let examination = limit.examine(state, &ask, at);
         prop_assert_eq!(&before, &*state);
@@ -183,7 +184,7 @@ proptest! {
         for Move { at, delay, .. } in moves {
             let at = at.min(LATEST);
             let cost = cost % limit.capacity().saturating_add(1).max(1);
-            let ask = Ask { cost, max_delay: delay, slot: SlotId(99) };
+            let ask = Ask { cost, max_delay: delay, slot: SlotId(99), ..Ask::cost(0) };
             let Examination::Refuse { retry_at } = limit.examine(&state, &ask, at) else { continue };
             let Some(retry_at) = retry_at.filter(|retry_at| *retry_at <= LATEST) else { continue };
             prop_assert!(retry_at > at);

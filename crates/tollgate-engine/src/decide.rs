@@ -142,7 +142,8 @@ impl<S: Store> Engine<S> {
         answered: Option<&Answer>,
         decision: &mut Decision<'r>,
     ) -> Result<(), EngineError> {
-        let slot = answered.map_or_else(|| new_slot(lines), |answer| answer.slot);
+        let slot = answered
+            .map_or_else(|| new_slot(lines, request.reserve.is_some()), |answer| answer.slot);
         let mut charges = SmallVec::<[Charge<'_>; 8]>::new();
         let stores = Stores::new(self.store.names(), request);
         for line in lines {
@@ -316,7 +317,11 @@ impl<S: Store> Engine<S> {
         for request in requests {
             let (mut decision, mut lines) = (Decision::pending(rules.version), Lines::new());
             self.prepare(rules, request, &mut decision, &mut lines);
-            asked.push(Asked { slot: new_slot(&lines), decision, lines });
+            asked.push(Asked {
+                slot: new_slot(&lines, request.reserve.is_some()),
+                decision,
+                lines,
+            });
         }
         let mut outcomes = Outcomes::new();
         let (decided, passed) = {

@@ -251,5 +251,8 @@ fn content(request: &Request<'_>) -> u128 {
     if let Some(ttl) = request.reserve {
         hash.update(&ttl.to_le_bytes());
     }
+    if let Some(unit) = request.only {
+        hash.update(unit.name().as_bytes());
+    }
     hash.digest128()
 }

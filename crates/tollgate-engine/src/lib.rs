@@ -103,6 +103,12 @@ pub enum EngineError {
     /// It ended in another way before.
     #[error("this reservation was {} before", .0.name())]
     ReservationEnded(Ending),
+    /// Tokens or cost were settled of something that holds none.
+    #[error(
+        "only slots are held under this id, which an allowed request has: nothing was changed; release \
+         it, or reserve what is to be settled"
+    )]
+    OnlySlots,
     /// There is no room for another.
     #[error(
         "too many reservations are open, and nothing was charged; settle or release those that are \

@@ -1,7 +1,7 @@
 //! From the rules that apply to what is asked of the store.
 
 use smallvec::SmallVec;
-use tollgate_core::{Ask, Nanos, SlotId};
+use tollgate_core::{Ask, MICRO, Nanos, SlotId};
 use tollgate_policy::{
     Action, Consistency, Known, OnStoreFailure, Quota, Resolution, Rule, RuleLimit, Unit,
 };
@@ -9,6 +9,7 @@ use tollgate_store::{Charge, Counter, Home, OnFailure, Role};
 
 use crate::decision::applied;
 use crate::request::Request;
+use crate::reservations::marked;
 
 /// One limit on its way to the store.
 pub(crate) struct Line<'r> {
@@ -18,6 +19,20 @@ pub(crate) struct Line<'r> {
     pub(crate) quota: &'r tollgate_core::Limit,
     pub(crate) role: Role,
     pub(crate) cost: u64,
+    /// How long it may wait for room, where its rule lets it.
+    pub(crate) max_delay: Option<Nanos>,
+    /// How long it may hold a slot unless renewed.
+    pub(crate) max_slot_ttl: Nanos,
+}
+
+/// A slot ends with the reservation that it is part of. In whole microseconds, which all stores count in.
+fn max_slot_ttl(request: &Request<'_>) -> Nanos {
+    request.reserve.map_or(Nanos::MAX, |ttl| ttl.div_ceil(MICRO).max(1) * MICRO)
+}
+
+/// How long requests may wait for room under this rule.
+pub(crate) fn max_delay(rule: &Rule) -> Option<Nanos> {
+    (rule.action == Action::Throttle).then(|| rule.max_delay.unwrap_or(0))
 }
 
 pub(crate) type Lines<'r> = SmallVec<[Line<'r>; 8]>;
@@ -34,6 +49,12 @@ pub(crate) fn collect<'r>(
     let applied = resolution.enforced.iter().chain(&resolution.observed);
     for (number, one) in (0..).zip(applied) {
         let rule = one.rule;
+        if request.only.is_some_and(|unit| unit != rule.unit) {
+            continue;
+        }
+        let max_slot_ttl = max_slot_ttl(request);
+        // What is under way already is not held up.
+        let max_delay = if request.only.is_some() { None } else { max_delay(rule) };
         let role = match rule.action {
             Action::LogOnly => Role::Watch,
             _ if rule.quota_mode => Role::AnyOf,
@@ -46,7 +67,16 @@ pub(crate) fn collect<'r>(
         };
         for limit in rule.limits_for(&request.attributes, now) {
             if let Some(Quota::Limited(quota)) = limit.for_tier(tier) {
-                lines.push(Line { applied: number, rule, limit, quota, role, cost });
+                lines.push(Line {
+                    applied: number,
+                    rule,
+                    limit,
+                    quota,
+                    role,
+                    cost,
+                    max_delay,
+                    max_slot_ttl,
+                });
             }
         }
     }
@@ -62,10 +92,6 @@ pub(crate) fn charge<'c, 'r: 'c>(
     stores: &Stores<'_>,
 ) -> Option<Charge<'c>> {
     let one = applied(resolution, line.applied)?;
-    let max_delay = match line.rule.action {
-        Action::Throttle => Some(line.rule.max_delay.unwrap_or(0)),
-        _ => None,
-    };
     let counter = Counter {
         rule_id: &line.rule.id,
         tag: &line.limit.tag,
@@ -73,7 +99,8 @@ pub(crate) fn charge<'c, 'r: 'c>(
         key: &one.key,
         home: stores.home(line.rule, &one.key),
     };
-    let ask = Ask { cost: line.cost, max_delay, slot };
+    let Line { cost, max_delay, max_slot_ttl, .. } = *line;
+    let ask = Ask { cost, max_delay, slot, max_slot_ttl };
     Some(Charge { counter, limit: line.quota, ask, role: line.role })
 }
 
@@ -129,12 +156,12 @@ impl<'a> Stores<'a> {
 }
 
 /// A name for the slot that a concurrency rule would hold.
-pub(crate) fn new_slot(lines: &Lines<'_>) -> Option<SlotId> {
+pub(crate) fn new_slot(lines: &Lines<'_>, is_reservation: bool) -> Option<SlotId> {
     if lines.iter().all(|line| line.rule.unit != Unit::Concurrency) {
         return None;
     }
     let mut bytes = [0; 16];
     // Without random bytes the slot still expires; only its name could be guessed.
     let _ = getrandom::fill(&mut bytes);
-    Some(SlotId(u128::from_le_bytes(bytes)))
+    Some(SlotId(marked(u128::from_le_bytes(bytes), is_reservation)))
 }

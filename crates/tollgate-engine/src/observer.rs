@@ -15,7 +15,7 @@ pub(crate) fn is_traced() -> bool {
 }
 
 /// Is told of every decision that was made for good: each once, and none that charged nothing because
-/// it was only asked what would happen.
+/// it was only asked what would happen, or that was about more of the same request.
 ///
 /// It is called on the road of a request, so it must neither wait nor do much.
 pub trait Observer: Send + Sync {
@@ -34,7 +34,9 @@ impl<S> Engine<S> {
 
     #[inline]
     pub(crate) fn tell(&self, request: &Request<'_>, decision: &Decision<'_>) {
-        if let Some(observer) = &self.observer {
+        if let Some(observer) = &self.observer
+            && request.only.is_none()
+        {
             let took = || self.clock.now().saturating_sub(decision.asked_at);
             observer.decided(request, decision, &took);
         }

@@ -2,7 +2,7 @@
 //! settled when the true cost is known.
 
 use smallvec::SmallVec;
-use tollgate_core::{Limit, Nanos, Receipt, SECOND, SlotId};
+use tollgate_core::{Limit, MICRO, Nanos, Receipt, SECOND, SlotId};
 use tollgate_policy::Unit;
 use tollgate_store::{
     Adjustment, Applied, Change, Consistency, Counter, GiveBack, Home, Settlement, Store,
@@ -135,6 +135,12 @@ impl Receipts {
         self
     }
 
+    /// True if it is slots, and nothing else.
+    pub(crate) fn is_only_slots(&self) -> bool {
+        let is_slot = |part: &Part| matches!(part.receipt, Receipt::Slot(_));
+        !self.is_empty() && self.parts.iter().all(is_slot)
+    }
+
     /// How long the slots among it are held unless renewed, the shortest of them.
     pub fn slot_ttl(&self) -> Option<Nanos> {
         let slots = self.parts.iter().filter(|part| matches!(part.receipt, Receipt::Slot(_)));
@@ -229,12 +235,23 @@ impl<S: Store> Engine<S> {
 
     /// Holds the slots among it for another lifetime. False if one is no longer held.
     pub async fn renew(&self, receipts: &Receipts) -> Result<bool, EngineError> {
+        self.renew_for(receipts, Nanos::MAX).await
+    }
+
+    /// The same, for at most so long.
+    pub(crate) async fn renew_for(
+        &self,
+        receipts: &Receipts,
+        most: Nanos,
+    ) -> Result<bool, EngineError> {
+        let most = most.max(MICRO).div_ceil(MICRO).saturating_mul(MICRO);
         let mut held = true;
         for part in receipts.parts.iter().filter(|part| !part.is_elsewhere) {
             let Receipt::Slot(slot) = part.receipt else { continue };
             let key = part.parts();
             let counter = part.counter(&key);
-            held &= self.store.renew(&counter, &part.limit, slot, self.clock().now()).await?;
+            let limit = part.limit.clone().with_max_slot_ttl(most);
+            held &= self.store.renew(&counter, &limit, slot, self.clock().now()).await?;
         }
         Ok(held)
     }

@@ -1,7 +1,7 @@
 //! What is asked of the engine, and its bounds.
 
 use tollgate_core::Nanos;
-use tollgate_policy::Attributes;
+use tollgate_policy::{Attributes, Unit};
 
 /// The longest value of one attribute.
 pub const MAX_VALUE_BYTES: usize = 256;
@@ -26,6 +26,9 @@ pub struct Request<'a> {
     pub request_id: Option<&'a str>,
     /// The call is a reservation, to be settled within so long: what it costs is an estimate.
     pub reserve: Option<Nanos>,
+    /// More of a request that was let pass before: only limits of this unit are asked and charged, and nobody is told of
+    /// another request. It does not wait.
+    pub only: Option<Unit>,
     /// Who makes the call, if authenticated: request ids of different callers do not meet.
     pub caller: &'a str,
 }

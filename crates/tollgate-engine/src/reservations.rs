@@ -14,7 +14,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use tollgate_core::{Nanos, SECOND};
+use tollgate_core::{MICRO, Nanos, SECOND};
 use tollgate_store::{Applied, RecordAnswer, RecordAsk, Store};
 
 use crate::decision::Decision;
@@ -74,6 +74,15 @@ pub fn new_reservation_id() -> u128 {
     // Without random bytes ids could be guessed and could repeat; the system has them or does not start.
     let _ = getrandom::fill(&mut bytes);
     u128::from_le_bytes(bytes)
+}
+
+/// The last bit of an id says whether more than slots is held under it.
+pub(crate) const fn marked(id: u128, is_reservation: bool) -> u128 {
+    id & !1 | is_reservation as u128
+}
+
+const fn is_of_slots(id: u128) -> bool {
+    id & 1 == 0
 }
 
 /// What happened to reservations on this node, in numbers. Over all nodes,
@@ -246,7 +255,7 @@ impl<S: Store> Engine<S> {
             return Ok(());
         }
         let all = self.receipts(request, decision);
-        let id = decision.slot.map_or_else(new_reservation_id, |slot| slot.0);
+        let id = decision.slot.map_or_else(|| marked(new_reservation_id(), true), |slot| slot.0);
         let kept = if let Some(ttl) = request.reserve {
             self.keep(id, &all, ttl).await
         } else {
@@ -284,7 +293,25 @@ impl<S: Store> Engine<S> {
         id: u128,
         actual: Actual,
     ) -> Result<Settled, EngineError> {
+        let says_something = actual.tokens.is_some() || actual.cost.is_some();
+        if says_something && is_of_slots(id) && self.holds_only_slots(id).await? {
+            return Err(EngineError::OnlySlots);
+        }
         self.end(id, How::Settle(actual)).await
+    }
+
+    /// Whether nothing but slots is held under an id, as it is when a request was allowed and nothing reserved. Its
+    /// mark tells nearly all others apart, so this is seldom asked.
+    async fn holds_only_slots(&self, id: u128) -> Result<bool, EngineError> {
+        // The shortest lifetime there is: nothing ends sooner for it, and nothing later.
+        let look = RecordAsk::Renew { ttl: Some(MICRO) };
+        let RecordAnswer::Open { content, .. } =
+            self.store.record(id, &look, self.clock().now()).await?
+        else {
+            return Ok(false);
+        };
+        let receipts = encode::decode(&content, self.instance);
+        Ok(receipts.is_some_and(|receipts| receipts.is_only_slots()))
     }
 
     /// Gives all of a reservation back, or the slot of an admitted request. Repeated, it gives the first
@@ -371,9 +398,10 @@ impl<S: Store> Engine<S> {
         };
         let receipts = encode::decode(&content, self.instance);
         let receipts = receipts.ok_or(EngineError::ReservationUnreadable)?;
-        let is_held = self.renew(&receipts).await?;
-        // Where there is nothing but slots, it is over when they are.
-        let only_slots = !receipts.is_empty() && receipts.clone().without_slots().is_empty();
+        // Where there is nothing but slots, it is over when they are; else they end with the rest.
+        let only_slots = receipts.is_only_slots();
+        let rest = if only_slots { Nanos::MAX } else { expires_at.saturating_sub(now) };
+        let is_held = self.renew_for(&receipts, rest).await?;
         let slots_end = receipts.slot_ttl().map(|ttl| now.saturating_add(ttl));
         let expires_at = match slots_end {
             Some(end) if only_slots => end.min(expires_at),

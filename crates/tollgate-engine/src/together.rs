@@ -18,7 +18,7 @@ use tracing::Instrument as _;
 
 use crate::decide::tell_by;
 use crate::decision::Decision;
-use crate::lines::{Line, Lines, Stores, charge, new_slot};
+use crate::lines::{Line, Lines, Stores, charge, max_delay, new_slot};
 use crate::observer::TRACE_TARGET;
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
@@ -140,7 +140,7 @@ impl<S: Store> Engine<S> {
         let mut asked: Vec<Asked<'r>> = parts.iter().map(|part| self.ask(rules, part)).collect();
         replace(&mut asked);
         for one in &mut asked {
-            one.slot = new_slot(&one.lines);
+            one.slot = new_slot(&one.lines, false);
             one.outcomes = SmallVec::from_elem(None, one.lines.len());
         }
         let mut degraded = self.step(parts, &mut asked, &[(Step::Look, Mode::Peek)]).await?;
@@ -358,7 +358,17 @@ fn put_override<'r>(
     key.extend(request.attributes.extras().iter().flat_map(|(name, value)| [*name, *value]));
     decision.resolution.enforced.push(Applied { rule, key, listed_cost: None });
     let role = Role::Must;
-    lines.push(Line { applied: 0, rule, limit, quota: &with.limit, role, cost });
+    let (quota, max_delay) = (&with.limit, max_delay(rule));
+    lines.push(Line {
+        applied: 0,
+        rule,
+        limit,
+        quota,
+        role,
+        cost,
+        max_delay,
+        max_slot_ttl: Nanos::MAX,
+    });
 }
 
 /// What a charge of so much, made just now, would have returned.

@@ -62,6 +62,17 @@ impl ConnectionInfo {
     }
 }
 
+/// The places of a pool that serves models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolPlaces {
+    /// How many there are.
+    pub limit: usize,
+    /// Those that are taken.
+    pub held: usize,
+    /// Requests that wait for one.
+    pub waiting: usize,
+}
+
 /// How a pool is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolStatus {
@@ -69,8 +80,8 @@ pub struct PoolStatus {
     pub name: String,
     /// Its targets.
     pub targets: Vec<TargetStatus>,
-    /// Its places that are taken, and the requests that wait for one.
-    pub places: (usize, usize),
+    /// Its places, where they are counted.
+    pub places: Option<PoolPlaces>,
     /// Its answers, in the order of [`RESPONSE_CLASSES`].
     pub responses: [u64; RESPONSE_CLASSES.len()],
 }
@@ -109,6 +120,12 @@ impl Pool {
         if let Some(count) = self.responses.get(class) {
             count.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    fn places(&self) -> Option<PoolPlaces> {
+        let (gate, options) = (self.gate.as_ref()?, self.options.places.as_ref()?);
+        let (held, waiting) = gate.load();
+        Some(PoolPlaces { limit: options.capacity, held, waiting })
     }
 }
 
@@ -190,7 +207,7 @@ impl<D> Gateway<D> {
         let pools = self.pools.iter().map(|pool| PoolStatus {
             name: pool.name.clone(),
             targets: pool.targets.iter().map(|target| status(target)).collect(),
-            places: pool.gate.as_ref().map(|gate| gate.load()).unwrap_or_default(),
+            places: pool.places(),
             responses: std::array::from_fn(|class| {
                 pool.responses.get(class).map_or(0, |count| count.load(Ordering::Relaxed))
             }),

@@ -36,7 +36,9 @@ mod worker;
 pub use body::{BodyError, GatewayBody, RequestBody};
 pub use error::GatewayError;
 pub use framing::{FramingWatch, WatchedStream};
-pub use gateway::{ConnectionInfo, Gateway, PoolStatus, RESPONSE_CLASSES, TargetStatus};
+pub use gateway::{
+    ConnectionInfo, Gateway, PoolPlaces, PoolStatus, RESPONSE_CLASSES, TargetStatus,
+};
 pub use options::GatewayOptions;
 pub use postpone::{Postpone, PostponeError};
 pub use worker::Worker;

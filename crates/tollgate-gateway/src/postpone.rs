@@ -1,14 +1,15 @@
 //! Requests that are kept for later.
 
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::HOST;
 use http::request::Parts;
 use http::{HeaderMap, Response};
+use http_body::Body;
 use http_body_util::BodyExt as _;
 use tollgate_tower::{Asked, Postponed};
 
-use crate::body::{BodyError, RequestBody};
+use crate::body::BodyError;
 use crate::queue::{LONGEST_RECHECK, Queue, QueueError, StoredRequest, accepted};
 use crate::respond::Fault;
 
@@ -82,22 +83,38 @@ pub(crate) fn pairs(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Reads a body to its end, if that is not too far.
-pub(crate) async fn read_whole(mut body: RequestBody, max_bytes: usize) -> Result<Bytes, Fault> {
-    if http_body::Body::size_hint(&body).lower() > max_bytes as u64 {
+/// Reads a body to its end, if that is not too far. `takes` is told how much memory it is about to take up in all, and
+/// may refuse it.
+pub(crate) async fn read_whole(
+    mut body: impl Body<Data = Bytes, Error = BodyError> + Unpin,
+    max_bytes: usize,
+    mut takes: impl FnMut(usize) -> bool,
+) -> Result<Bytes, Fault> {
+    let hint = body.size_hint();
+    if hint.lower() > max_bytes as u64 {
         return Err(Fault::BodyTooLarge);
     }
-    let mut whole = BytesMut::new();
+    let longest = hint.upper().and_then(|upper| usize::try_from(upper).ok());
+    let longest = longest.map_or(max_bytes, |longest| longest.min(max_bytes));
+    let mut whole = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| match error {
             BodyError::ClientIdle => Fault::ClientTooSlow,
             _ => Fault::BadBody,
         })?;
         let Ok(piece) = frame.into_data() else { continue };
-        if whole.len() + piece.len() > max_bytes {
+        let length = whole.len() + piece.len();
+        if length > max_bytes {
             return Err(Fault::BodyTooLarge);
+        }
+        if length > whole.capacity() {
+            let room = (2 * whole.capacity()).min(longest).max(length);
+            if !takes(room) {
+                return Err(Fault::TooManyBodies);
+            }
+            whole.reserve_exact(room - whole.len());
         }
         whole.extend_from_slice(&piece);
     }
-    Ok(whole.freeze())
+    Ok(whole.into())
 }

@@ -41,6 +41,8 @@ pub(crate) enum Fault {
     TooManyWaiting(Duration),
     /// To be kept for later, but too large for it.
     BodyTooLarge,
+    /// As much is held of other requests' bodies as may be.
+    TooManyBodies,
     /// The client did not send its body in time.
     ClientTooSlow,
     /// The client's body makes no sense, or broke off.
@@ -123,6 +125,11 @@ impl Fault {
                 "BODY_TOO_LARGE",
                 "the request would be kept for later, and its body is too large for that",
             ),
+            Self::TooManyBodies => (
+                Status::SERVICE_UNAVAILABLE,
+                "TOO_MANY_BODIES",
+                "the bodies of other requests take up all the memory there is for them; try again in a moment",
+            ),
             Self::ClientTooSlow => (
                 Status::REQUEST_TIMEOUT,
                 "REQUEST_TIMEOUT",
@@ -177,7 +184,7 @@ impl Fault {
                 let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() != 0);
                 headers.insert(RETRY_AFTER, seconds.max(RETRY_AFTER_SECONDS).into());
             }
-            Self::NoUpstream => {
+            Self::NoUpstream | Self::TooManyBodies => {
                 headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS.into());
             }
             _ => {}

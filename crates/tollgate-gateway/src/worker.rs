@@ -234,7 +234,7 @@ impl<D: Decide> Worker<D> {
     ) -> Result<Response<GatewayBody>, Fault> {
         let Some(queue) = &self.gateway.queue else { return Ok(own(postponed.refusal)) };
         let body = RequestBody::from_client(body, route.timeouts.request_idle);
-        let body = read_whole(body, self.gateway.options.max_stored_body_bytes).await?;
+        let body = read_whole(body, self.gateway.options.max_stored_body_bytes, |_| true).await?;
         let stored = stored(&parts, &body, asked, &route.name);
         match queue.postpone(&postponed, stored).await {
             Ok(mut answer) => {
@@ -285,6 +285,9 @@ impl<D: Decide> Worker<D> {
             );
             fault.answer()
         });
+        if route.is_ai {
+            ai::hide_account(response.headers_mut());
+        }
         response.headers_mut().extend(headers);
         response
     }

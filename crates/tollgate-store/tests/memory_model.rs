@@ -282,7 +282,8 @@ impl World {
             .map(|ask| {
                 let limit = &self.limits[ask.counter][ask.variant];
                 let cost = cost(limit, ask.cost);
-                let of = Ask { cost, max_delay: ask.max_delay, slot: SlotId(ask.slot) };
+                let of =
+                    Ask { cost, max_delay: ask.max_delay, slot: SlotId(ask.slot), ..Ask::cost(0) };
                 (ask.counter, limit, of, ask.role)
             })
             .collect();

@@ -40,6 +40,30 @@ impl Bill {
     }
 }
 
+/// A charge for something that has not been sent: given back when dropped.
+#[derive(Debug, Default)]
+pub struct Unsent(Option<Bill>);
+
+impl Unsent {
+    /// This charge, if there is one.
+    pub const fn new(bill: Option<Bill>) -> Self {
+        Self(bill)
+    }
+
+    /// It is sent now: what becomes of the charge is no longer said here.
+    pub fn sent(mut self) -> Option<Bill> {
+        self.0.take()
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        if let Some(bill) = self.0.take() {
+            bill.release();
+        }
+    }
+}
+
 impl fmt::Debug for Bill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bill").field("tokens", &self.tokens).finish_non_exhaustive()

@@ -6,9 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Response};
 
-use crate::bill::Bill;
+use crate::bill::{Bill, Unsent};
 use crate::held::Held;
 use crate::identity::Identity;
+use crate::refusal::problem;
 
 /// A request at the edge, as far as rules look at it.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
@@ -28,6 +29,10 @@ pub struct Asked {
     /// How many tokens it is thought to cost. What it truly cost is told to its [`Bill`].
     #[serde(default)]
     pub tokens: Option<u64>,
+    /// More tokens for a request that was let pass before: only limits of tokens are asked, no request is counted, no
+    /// slot is taken, and nothing waits.
+    #[serde(default)]
+    pub is_more: bool,
     /// Whose words headers and refusals are in.
     #[serde(default)]
     pub dialect: Dialect,
@@ -100,6 +105,33 @@ pub struct Postponed {
     pub lane: String,
     /// When it would pass, absent other traffic.
     pub retry_after: Duration,
+}
+
+/// A ruling on its way to whoever asked. One that nobody takes any more gives back what was charged.
+pub(crate) struct Undelivered(Option<Ruling>);
+
+impl Undelivered {
+    pub(crate) const fn new(ruling: Ruling) -> Self {
+        Self(Some(ruling))
+    }
+
+    pub(crate) fn deliver(mut self) -> Ruling {
+        self.0.take().unwrap_or_else(no_ruling)
+    }
+}
+
+impl Drop for Undelivered {
+    fn drop(&mut self) {
+        if let Some(Ruling::Pass(pass)) = self.0.take() {
+            drop(Unsent::new(pass.bill));
+        }
+    }
+}
+
+/// Where a decision broke off.
+pub(crate) fn no_ruling() -> Ruling {
+    let status = http::StatusCode::INTERNAL_SERVER_ERROR;
+    Ruling::Refuse(problem(status, "INTERNAL", "something went wrong here"))
 }
 
 /// Decides requests at the edge: an engine in this process, or a Tollgate elsewhere.

@@ -2,7 +2,6 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -17,8 +16,11 @@ use tollgate_policy::{Action, Known, Unit};
 use tollgate_store::Store;
 use tracing::Instrument as _;
 
+use crate::background::finish;
 use crate::bill::{Account, Bill};
-use crate::decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Ruling};
+use crate::decide::{
+    Asked, Decide, Dialect, Line, Pass, Postponed, Ruling, Undelivered, no_ruling,
+};
 use crate::headers::{HeaderFamilies, describe};
 use crate::held::Held;
 use crate::openai;
@@ -130,6 +132,7 @@ impl<S: Store + 'static> InProcess<S> {
         if receipts.is_empty() {
             return None;
         }
+        self.engine.count_reserved(&receipts);
         let engine = Arc::clone(&self.engine);
         let mut id = [0; 16];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut id).ok()?;
@@ -206,48 +209,6 @@ impl<S: Store + 'static> Account for Charged<S> {
     }
 }
 
-/// Does it at once where nothing need be waited for, so that the next decision knows of it; else in the background,
-/// for which there must be a runtime.
-fn finish(is_alone: bool, work: impl Future<Output = ()> + Send + 'static) {
-    let runtime = tokio::runtime::Handle::try_current();
-    if runtime.is_err() && !is_alone {
-        return;
-    }
-    let mut work = Box::pin(work);
-    let polled = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    if let (Poll::Pending, Ok(runtime)) = (polled, runtime) {
-        let counted = Counted::new();
-        runtime.spawn(async move {
-            work.await;
-            drop(counted);
-        });
-    }
-}
-
-/// How many settlements and give-backs are under way in the background. A process that ends waits until there
-/// are none: what is not settled stays charged as estimated.
-pub fn unfinished() -> usize {
-    UNFINISHED.load(Ordering::Relaxed)
-}
-
-static UNFINISHED: AtomicUsize = AtomicUsize::new(0);
-
-/// One of them.
-struct Counted;
-
-impl Counted {
-    fn new() -> Self {
-        UNFINISHED.fetch_add(1, Ordering::Relaxed);
-        Self
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        UNFINISHED.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl<S: Store + 'static> Decide for InProcess<S> {
     fn decide_now(&self, asked: &Asked, accepted: &HeaderMap) -> Option<Ruling> {
         if !self.is_alone() {
@@ -267,18 +228,17 @@ impl<S: Store + 'static> Decide for InProcess<S> {
         // A client that hangs up must not stop a decision that other nodes and stores have begun to
         // count: it goes on by itself, and ends by its deadline.
         let (own, asked, accepted) = (self.clone(), asked.clone(), accepted.clone());
-        let ruled = async move { own.rule(&asked, &accepted).await };
+        let ruled = async move { Undelivered::new(own.rule(&asked, &accepted).await) };
         let decided = tokio::spawn(ruled.in_current_span());
-        decided.await.unwrap_or_else(|_| {
-            let status = http::StatusCode::INTERNAL_SERVER_ERROR;
-            Ruling::Refuse(problem(status, "INTERNAL", "something went wrong here"))
-        })
+        decided.await.map_or_else(|_| no_ruling(), Undelivered::deliver)
     }
 }
 
 /// The request as the engine takes it, or which value is too long for it.
 fn request(asked: &Asked) -> Result<Request<'_>, &str> {
-    let mut request = Request { cost: asked.cost, tokens: asked.tokens, ..Request::default() };
+    let only = asked.is_more.then_some(Unit::Tokens);
+    let mut request =
+        Request { cost: asked.cost, tokens: asked.tokens, only, ..Request::default() };
     let identity = &asked.identity;
     let known = [
         (Known::UserId, &identity.user_id),

@@ -3,9 +3,11 @@
 //! [`identity`] finds out who calls; [`Decide`] decides, in this process ([`InProcess`]) or elsewhere
 //! ([`Remote`]); [`headers`] and [`refusal`] say it in HTTP. The gateway wears the same parts.
 
+mod background;
 mod bill;
 mod body;
 pub mod decide;
+mod elsewhere;
 mod engine;
 pub mod headers;
 mod held;
@@ -16,10 +18,11 @@ pub mod refusal;
 mod remote;
 pub mod service;
 
-pub use bill::{Account, Bill};
+pub use background::{in_background, unfinished};
+pub use bill::{Account, Bill, Unsent};
 pub use body::LimitedBody;
 pub use decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Refused, Ruling};
-pub use engine::{InProcess, unfinished};
+pub use engine::InProcess;
 pub use headers::HeaderFamilies;
 pub use held::Held;
 pub use identity::{Identifier, Identity};

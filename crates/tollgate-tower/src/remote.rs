@@ -12,14 +12,20 @@ use sha2::{Digest, Sha256};
 use tollgate_client::{Check, Client, ClientError, Decision, OnFailure, Scope};
 use tollgate_core::SECOND;
 use tollgate_engine::{Clock, SystemClock};
+use tracing::Instrument as _;
 
-use crate::decide::{Asked, Decide, Pass, Postponed, Ruling};
+use crate::bill::Bill;
+use crate::decide::{
+    Asked, Decide, Dialect, Pass, Postponed, Refused, Ruling, Undelivered, no_ruling,
+};
+use crate::elsewhere::{Charged, Elsewhere, End, RESERVED_FOR};
 use crate::headers::{
     HeaderFamilies, RATE_LIMIT, RATE_LIMIT_POLICY, X_LIMIT, X_POLICY, X_REMAINING, X_RESET,
     X_WARNING, ascii, quoted,
 };
 use crate::held::Held;
 use crate::identity::Identity;
+use crate::openai;
 use crate::refusal::{JSON, PROBLEM, accepts_problem, json, problem};
 
 /// Decides by asking a Tollgate elsewhere.
@@ -37,8 +43,9 @@ use crate::refusal::{JSON, PROBLEM, accepts_problem, json, problem};
 /// # }
 /// ```
 ///
-/// A slot that a concurrency rule gives is given back when the request is done. It is not renewed from
-/// here: a request that outlives its `slot_ttl` holds it no longer.
+/// A slot that a concurrency rule gives is renewed while the request is under way, every five seconds, and given back
+/// when it is done. Tokens ([`Asked::tokens`]) are reserved there, and settled when the truth is known
+/// ([`Bill`]); without another word they stay as estimated.
 #[derive(Clone)]
 pub struct Remote {
     client: Client,
@@ -70,11 +77,20 @@ impl Remote {
         let mut headers = HeaderMap::with_capacity(12);
         self.describe(&mut headers, decision);
         if decision.allowed {
-            let held = decision.reservation_id.clone().and_then(|id| self.hold(id));
-            return Ruling::Pass(Pass { wait: decision.wait, headers, held, ..Pass::default() });
+            let (held, bill) = self.hold(decision, asked.tokens);
+            let wait = decision.wait;
+            return Ruling::Pass(Pass { wait, headers, held, bill, ..Pass::default() });
         }
         let mut response = refusal(decision, accepted);
         response.headers_mut().extend(headers);
+        if asked.dialect == Dialect::OpenAi {
+            if let Some(after) = decision.retry_after {
+                openai::try_again(&mut response, after);
+            }
+            if let Some(rule_id) = decision.rule_id.clone() {
+                response.extensions_mut().insert(Refused { rule_id, line: None });
+            }
+        }
         if decision.action.as_deref() != Some("queue") {
             return Ruling::Refuse(response);
         }
@@ -87,17 +103,35 @@ impl Remote {
         })
     }
 
-    /// Gives a slot back when dropped. Without a runtime it ends with its `slot_ttl`.
-    fn hold(&self, id: String) -> Option<Held> {
-        let (runtime, client) = (tokio::runtime::Handle::try_current().ok()?, self.client.clone());
-        Some(Held::new(move || {
-            runtime.spawn(async move {
-                // Once more, if need be: what is not given back ends with its `slot_ttl`.
-                if client.release(&id).await.is_err_and(|error| error.is_transient()) {
-                    let _ = client.release(&id).await;
+    /// What a request holds there: slots until it is done, and tokens until it is known what it used. Both are one
+    /// reservation, so it ends when both are done with.
+    fn hold(&self, decision: &Decision, tokens: Option<u64>) -> (Option<Held>, Option<Bill>) {
+        let Some(id) = decision.reservation_id.clone() else { return (None, None) };
+        let unsaid = if tokens.is_some() { End::Settled(None) } else { End::Released };
+        let Some(held) = Elsewhere::new(&self.client, id, unsaid) else { return (None, None) };
+        let bill = tokens.map(|tokens| Bill::new(Charged(Arc::clone(&held)), tokens));
+        (Some(Held::new(move || drop(held))), bill)
+    }
+
+    async fn ask(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
+        let check = check(asked);
+        let ttl = Some(RESERVED_FOR);
+        let decision = match asked.tokens {
+            None => self.client.allow(&check).await,
+            Some(_) if asked.is_more => {
+                self.client.reserve_more(&check, ttl).await.map(|reserved| reserved.decision)
+            }
+            Some(_) => self.client.reserve(&check, ttl).await.map(|reserved| reserved.decision),
+        };
+        match decision {
+            Ok(decision) => {
+                if !decision.is_cached && self.is_failing.swap(false, Ordering::Relaxed) {
+                    tracing::info!("Tollgate answers again");
                 }
-            });
-        }))
+                self.ruling(&decision, asked, accepted)
+            }
+            Err(error) => self.failed(&error),
+        }
     }
 
     fn failed(&self, error: &ClientError) -> Ruling {
@@ -149,15 +183,14 @@ impl Remote {
 
 impl Decide for Remote {
     async fn decide(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
-        match self.client.allow(&check(asked)).await {
-            Ok(decision) => {
-                if !decision.is_cached && self.is_failing.swap(false, Ordering::Relaxed) {
-                    tracing::info!("Tollgate answers again");
-                }
-                self.ruling(&decision, asked, accepted)
-            }
-            Err(error) => self.failed(&error),
+        if asked.tokens.is_none() {
+            return self.ask(asked, accepted).await;
         }
+        // A client that hangs up meanwhile must not leave a reservation behind.
+        let (own, asked, accepted) = (self.clone(), asked.clone(), accepted.clone());
+        let asking = async move { Undelivered::new(own.ask(&asked, &accepted).await) };
+        let decided = tokio::spawn(asking.in_current_span());
+        decided.await.map_or_else(|_| no_ruling(), Undelivered::deliver)
     }
 }
 
@@ -187,6 +220,9 @@ fn check(asked: &Asked) -> Check {
     }
     if let Some(cost) = asked.cost {
         check = check.cost(cost);
+    }
+    if let Some(tokens) = asked.tokens {
+        check = check.tokens(tokens);
     }
     identity.extra.iter().fold(check, |check, (name, value)| check.attribute(name, value))
 }

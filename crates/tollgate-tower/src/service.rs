@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use tollgate_policy::normalize_path;
 use tower_service::Service;
 
+use crate::bill::Unsent;
 use crate::body::LimitedBody;
 use crate::decide::{Asked, Decide, Pass, Ruling};
 use crate::layer::Shared;
@@ -91,7 +92,9 @@ impl<D: Decide> Shared<D> {
             };
             // Holds no thread; a client that leaves drops the future, its place with it, and what it
             // was charged, which is given back.
+            let unsent = Unsent::new(pass.bill.take());
             tokio::time::sleep(pass.wait).await;
+            pass.bill = unsent.sent();
             if let Some(charged) = pass.charged.take() {
                 charged.keep();
             }

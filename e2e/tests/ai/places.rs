@@ -152,6 +152,12 @@ fn the_line_is_bounded_in_number_and_time_and_who_leaves_leaves_it() {
     let hang = with(chat(&json!({"hang_after": 1})), "stream", json!(true));
     let first = post(&server, &hang);
     assert_eq!(first.status, 200);
+    let metrics = server.client().get("/metrics").text();
+    for (state, count) in [("held", 1), ("waiting", 0), ("limit", 1)] {
+        let line =
+            format!("rate_limiter_gateway_pool_places{{pool=\"gpu\",state=\"{state}\"}} {count}");
+        assert!(metrics.contains(&line), "{line} is not in\n{metrics}");
+    }
     // Waits for as long as it may, and is told so.
     let mut late = post(&server, &chat(&json!({})));
     assert_eq!(late.status, 429);

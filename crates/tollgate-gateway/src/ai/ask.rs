@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::json::{self, Value};
-use super::text::TextSink;
+use super::prompt::prompts;
 
 /// The longest name of a model, and of a user.
 pub(crate) const MAX_NAME_BYTES: usize = 256;
@@ -53,7 +53,7 @@ fn wrong(param: &'static str, message: impl Into<String>) -> Wrong {
 #[derive(Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) call: Call,
-    whole: Value<'a>,
+    pub(super) whole: Value<'a>,
     pub(crate) model: Cow<'a, str>,
     model_value: Value<'a>,
     pub(crate) user: Option<Cow<'a, str>>,
@@ -66,6 +66,19 @@ pub(crate) struct Ask<'a> {
     /// How many answers are made.
     pub(crate) answers: u64,
 }
+
+/// What is read by the model, and counted. A prompt that is there twice could be read in two ways too.
+const READ: [&str; 9] = [
+    "messages",
+    "prompt",
+    "input",
+    "suffix",
+    "instructions",
+    "tools",
+    "functions",
+    "response_format",
+    "text",
+];
 
 /// The fields that are looked at. One that is there twice could be read in two ways.
 const FIELDS: [&str; 9] = [
@@ -92,11 +105,12 @@ impl<'a> Ask<'a> {
             return Err(not_json("the body must be a JSON object".to_owned()));
         }
         let mut found: [Option<Value<'a>>; FIELDS.len()] = [None; FIELDS.len()];
+        let mut read = [false; READ.len()];
         for member in whole.members() {
-            let known = FIELDS.iter().zip(&mut found).find(|(name, _)| **name == member.name);
-            let Some((name, place)) = known else { continue };
-            if place.replace(member.value).is_some() {
-                return Err(wrong(name, format!("{name:?} is given twice")));
+            if let Some((name, place)) = place_of(&member.name, &FIELDS, &mut found)? {
+                once(name, place.replace(member.value).is_some())?;
+            } else if let Some((name, place)) = place_of(&member.name, &READ, &mut read)? {
+                once(name, std::mem::replace(place, true))?;
             }
         }
         let [
@@ -112,10 +126,7 @@ impl<'a> Ask<'a> {
         ] = found.map(|value| value.filter(|value| !value.is_null()));
         let model_value = model.ok_or_else(|| wrong("model", "you must provide a model"))?;
         let options = stream_options.filter(|value| value.is_object());
-        let wants_usage = options
-            .and_then(|options| options.get("include_usage"))
-            .and_then(Value::boolean)
-            .unwrap_or(false);
+        let wants_usage = options.map(include_usage).transpose()?.flatten().unwrap_or(false);
         let max_output = match call {
             // Which of the two an upstream goes by is its own affair.
             Call::Chat => positive("max_completion_tokens", max_completion)?
@@ -144,33 +155,6 @@ impl<'a> Ask<'a> {
             max_output,
             answers: each.saturating_mul(prompts),
         })
-    }
-
-    /// Gives everything that the model will read to `sink`.
-    pub(crate) fn prompt(&self, sink: &mut TextSink) {
-        for member in self.whole.members() {
-            match (self.call, member.name.as_ref()) {
-                (Call::Chat, "messages") | (Call::Responses, "input") => {
-                    messages(member.value, sink);
-                }
-                (Call::Completions, "prompt") | (Call::Embeddings, "input") => {
-                    plain(member.value, sink);
-                }
-                (Call::Completions, "suffix") | (Call::Responses, "instructions") => {
-                    sink.text(member.value);
-                }
-                // What describes tools and the shape of an answer is read by the model as text.
-                (
-                    Call::Chat | Call::Responses,
-                    "tools" | "functions" | "response_format" | "text",
-                ) if !member.value.is_null() => sink.source(member.value.text),
-                _ => {}
-            }
-        }
-        if self.call == Call::Chat {
-            // The answer's own beginning.
-            sink.message();
-        }
     }
 
     /// The body as it goes on, if it must be another: with the name that the upstream has for the model, and asking for
@@ -232,6 +216,53 @@ impl<'a> Ask<'a> {
     }
 }
 
+/// The place of a field, if it is one of these. A name that some servers take for one of them is refused: whoever
+/// reads it, and whoever does not, would see another request.
+fn place_of<'p, T>(
+    name: &str,
+    names: &[&'static str],
+    places: &'p mut [T],
+) -> Result<Option<(&'static str, &'p mut T)>, Wrong> {
+    let Some((known, place)) = names.iter().zip(places).find(|(known, _)| is_alike(known, name))
+    else {
+        return Ok(None);
+    };
+    if *known != name {
+        let shown: String = name.chars().take(100).collect();
+        return Err(wrong(
+            known,
+            format!("{shown:?} can be taken for {known:?}; write it as that"),
+        ));
+    }
+    Ok(Some((known, place)))
+}
+
+/// Whether a server that does not tell small letters from capitals takes one for the other.
+fn is_alike(known: &str, name: &str) -> bool {
+    let folded = name.chars().map(|letter| match letter {
+        // The Kelvin sign and the long s have small letters of the alphabet.
+        '\u{212a}' => 'k',
+        '\u{17f}' => 's',
+        letter => letter.to_ascii_lowercase(),
+    });
+    known.chars().eq(folded)
+}
+
+fn once(name: &'static str, is_again: bool) -> Result<(), Wrong> {
+    if is_again { Err(wrong(name, format!("{name:?} is given twice"))) } else { Ok(()) }
+}
+
+/// What the client itself says about being told what a stream used.
+fn include_usage(options: Value<'_>) -> Result<Option<bool>, Wrong> {
+    let mut found: [Option<Value<'_>>; 1] = [None];
+    for member in options.members() {
+        if let Some((name, place)) = place_of(&member.name, &["include_usage"], &mut found)? {
+            once(name, place.replace(member.value).is_some())?;
+        }
+    }
+    Ok(found.into_iter().flatten().next().and_then(Value::boolean))
+}
+
 fn positive(param: &'static str, value: Option<Value<'_>>) -> Result<Option<u64>, Wrong> {
     let Some(value) = value else { return Ok(None) };
     match value.whole() {
@@ -250,85 +281,12 @@ fn name<'a>(param: &'static str, value: Option<Value<'a>>) -> Result<Option<Cow<
     }
 }
 
-/// How many prompts a completion is asked for: an array of texts, or of arrays of tokens, is that many.
-fn prompts(whole: Value<'_>) -> u64 {
-    let Some(prompt) = whole.get("prompt").filter(|prompt| prompt.is_array()) else { return 1 };
-    let many = prompt.elements().filter(|one| one.is_string() || one.is_array()).count();
-    (many as u64).max(1)
-}
-
-/// Texts, or tokens that are numbers already.
-fn plain(value: Value<'_>, sink: &mut TextSink) {
-    if value.is_string() {
-        sink.text(value);
-        return;
-    }
-    for element in value.elements() {
-        if element.is_string() {
-            sink.text(element);
-        } else if element.is_array() {
-            sink.tokens(element.elements().count() as u64);
-        } else {
-            sink.tokens(1);
-        }
-    }
-}
-
-/// A conversation.
-fn messages(value: Value<'_>, sink: &mut TextSink) {
-    if value.is_string() {
-        sink.message();
-        sink.text(value);
-        return;
-    }
-    for message in value.elements() {
-        sink.message();
-        for member in message.members() {
-            match member.name.as_ref() {
-                "content" | "output" => content(member.value, sink),
-                "role" | "type" | "id" | "status" => {}
-                _ if member.value.is_string() => sink.text(member.value),
-                _ if member.value.is_object() || member.value.is_array() => {
-                    sink.source(member.value.text);
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-/// A text, or parts of which each is a text or something to look at or listen to.
-fn content(value: Value<'_>, sink: &mut TextSink) {
-    if value.is_string() {
-        sink.text(value);
-        return;
-    }
-    for part in value.elements() {
-        if part.is_string() {
-            sink.text(part);
-        } else if let Some(text) = part.get("text").or_else(|| part.get("refusal")) {
-            sink.text(text);
-        } else {
-            sink.image();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use serde_json::{Value as Json, json};
 
-    use super::super::text::Tariff;
     use super::*;
-
-    fn estimate(call: Call, body: &Json) -> u64 {
-        let text = body.to_string();
-        let ask = Ask::read(call, text.as_bytes()).unwrap();
-        let mut sink = TextSink::new(Tariff::default());
-        ask.prompt(&mut sink);
-        sink.total()
-    }
 
     #[test]
     fn paths_are_calls() {
@@ -342,27 +300,6 @@ mod tests {
         ] {
             assert_eq!(Call::of_path(path), call, "{path}");
         }
-    }
-
-    #[test]
-    fn prompts_are_estimated() {
-        let chat = json!({"model": "m", "messages": [
-            {"role": "system", "content": "abcdefgh"},
-            {"role": "user", "content": [{"type": "text", "text": "abcd"},
-                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAAAAAAAAAAAAAA"}}]},
-            {"role": "assistant", "content": null, "tool_calls": [{"id": "c"}]},
-        ]});
-        // Three messages and the answer's beginning, an image, 12 characters and 12 of a call.
-        assert_eq!(estimate(Call::Chat, &chat), 4 * 4 + 1_000 + (12_u64 + 12).div_ceil(4));
-        let tools = json!({"model": "m", "messages": [], "tools": [{"a": 1}]});
-        assert_eq!(estimate(Call::Chat, &tools), 4 + 9_u64.div_ceil(4));
-        let tokens = json!({"model": "m", "prompt": [[1, 2, 3], [4]], "suffix": "abcd"});
-        assert_eq!(estimate(Call::Completions, &tokens), 4 + 1);
-        assert_eq!(estimate(Call::Embeddings, &json!({"model": "m", "input": [5, 6, 7]})), 3);
-        let response = json!({"model": "m", "instructions": "abcd", "input": [
-            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "abcd"}]},
-            {"type": "function_call_output", "call_id": "abcd", "output": "abcd"}]});
-        assert_eq!(estimate(Call::Responses, &response), 2 * 4 + 4);
     }
 
     #[test]
@@ -400,6 +337,17 @@ mod tests {
             (r#"{"model":7}"#, Some("model")),
             (r#"{"model":""}"#, Some("model")),
             ("{}", Some("model")),
+            (r#"{"model":"a","Model":"b"}"#, Some("model")),
+            (r#"{"model":"a","MAX_TOKENS":9}"#, Some("max_tokens")),
+            ("{\"model\":\"a\",\"max_to\u{212a}ens\":9}", Some("max_tokens")),
+            ("{\"model\":\"a\",\"me\u{17f}sages\":[]}", Some("messages")),
+            (r#"{"model":"a","messages":[],"Messages":["more"]}"#, Some("messages")),
+            (r#"{"model":"a","messages":[],"messages":["more"]}"#, Some("messages")),
+            (
+                r#"{"model":"a","stream_options":{"include_usage":true,"include_usage":false}}"#,
+                Some("include_usage"),
+            ),
+            (r#"{"model":"a","stream_options":{"Include_Usage":true}}"#, Some("include_usage")),
             ("[]", None),
             ("{", None),
             ("\u{1}", None),

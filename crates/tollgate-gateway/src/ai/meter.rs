@@ -10,6 +10,7 @@ use tollgate_tower::Bill;
 
 use super::ask::Call;
 use super::expect::Expectations;
+use super::more::{AskMore, TopUps};
 use super::options::Overrun;
 use super::scan::Scan;
 use super::sse::Events;
@@ -51,10 +52,13 @@ enum Reading {
 
 /// Measures one answer.
 pub(crate) struct Meter {
-    bill: Option<Bill>,
+    /// What was charged, in the order in which it was.
+    bills: Vec<Bill>,
     estimate: Estimate,
     expectations: Option<Arc<Expectations>>,
     overrun: Overrun,
+    /// Who is asked for more, where that is wanted.
+    more: Option<TopUps>,
     reading: Reading,
     told: Told,
     /// Nothing was made use of but the request itself.
@@ -65,17 +69,20 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         bill: Option<Bill>,
         estimate: Estimate,
         expectations: Option<Arc<Expectations>>,
         overrun: Overrun,
+        more: Option<AskMore>,
     ) -> Self {
+        let more = more.map(|ask| TopUps::new(ask, estimate.output));
         Self {
-            bill,
+            bills: bill.into_iter().collect(),
             estimate,
             expectations,
             overrun,
+            more,
             reading: Reading::Nothing,
             told: Told { usage: None, is_done: false },
             is_free: false,
@@ -86,9 +93,7 @@ impl Meter {
 
     /// It was never sent: everything is given back.
     pub(crate) fn not_sent(mut self) {
-        if let Some(bill) = self.bill.take() {
-            bill.release();
-        }
+        self.bills.drain(..).for_each(Bill::release);
     }
 
     /// The upstream served nothing: tokens are given back, and the request counts.
@@ -132,8 +137,8 @@ impl Meter {
             Reading::Events(events) => {
                 let out =
                     events.pass(&piece, &mut |data| usage::event(call, data, hides, told, sink));
-                if self.outruns() {
-                    return self.stop(&out);
+                if let Err(why) = self.stays_within() {
+                    return self.stop(&out, &why);
                 }
                 if self.told.is_done {
                     // The client may be back before the connection says that this was all.
@@ -144,20 +149,27 @@ impl Meter {
         }
     }
 
-    fn outruns(&self) -> bool {
-        self.overrun == Overrun::Stop
-            && self.told.usage.is_none()
-            && self.estimate.sink.total()
-                > self.estimate.output.saturating_mul(self.estimate.sink.slack())
+    /// Whether the stream keeps to what is reserved for it, or more could be; else, why not.
+    fn stays_within(&mut self) -> Result<(), String> {
+        if self.overrun == Overrun::Run || self.told.usage.is_some() || self.told.is_done {
+            return Ok(());
+        }
+        let (written, slack) = (self.estimate.sink.total(), self.estimate.sink.slack());
+        if let Some(more) = &mut self.more {
+            return more.cover(written, slack, &mut self.bills);
+        }
+        if written > self.estimate.output.saturating_mul(slack) {
+            return Err("ask for more with max_tokens".to_owned());
+        }
+        Ok(())
     }
 
     /// The last that a client gets: what came, and why no more does.
-    fn stop(&mut self, out: &Bytes) -> Bytes {
+    fn stop(&mut self, out: &Bytes, why: &str) -> Bytes {
         self.is_stopped = true;
+        let reserved = self.more.as_ref().map_or(self.estimate.output, TopUps::reserved);
         let message = format!(
-            "this answer is longer than the {} tokens that were reserved for it and was stopped; \
-             ask for more with max_tokens",
-            self.estimate.output
+            "this answer is longer than the {reserved} tokens that were reserved for it and was stopped: {why}"
         );
         let error = serde_json::json!({"error": {"message": message, "type": "tokens",
             "param": "max_tokens", "code": "reservation_exceeded"}});
@@ -200,9 +212,21 @@ impl Meter {
             let each = used.output.div_ceil(self.estimate.answers.max(1));
             expectations.note(&self.estimate.lesson, each);
         }
-        if let Some(bill) = self.bill.take() {
-            bill.settle(used.total);
+        if let Some(more) = &mut self.more {
+            more.end(&mut self.bills);
         }
+        pay(std::mem::take(&mut self.bills), used.total);
+    }
+}
+
+/// Settles several charges of one request: what was used came out of the first, then out of the next; what none of them
+/// holds is owed on the last.
+fn pay(bills: Vec<Bill>, used: u64) {
+    let (mut left, mut bills) = (used, bills.into_iter().peekable());
+    while let Some(bill) = bills.next() {
+        let part = if bills.peek().is_some() { left.min(bill.tokens()) } else { left };
+        left -= part;
+        bill.settle(part);
     }
 }
 
@@ -217,6 +241,7 @@ mod tests {
     use parking_lot::Mutex;
     use tollgate_tower::Account;
 
+    use super::super::more::{Answer, More};
     use super::super::text::Tariff;
     use super::*;
 
@@ -245,7 +270,7 @@ mod tests {
             sink: TextSink::new(Tariff::default()),
             hides_usage,
         };
-        Box::new(Meter::new(Some(Bill::new(book.clone(), 13)), estimate, None, overrun))
+        Box::new(Meter::new(Some(Bill::new(book.clone(), 13)), estimate, None, overrun, None))
     }
 
     fn token() -> Bytes {
@@ -325,6 +350,70 @@ mod tests {
         assert!(text.contains("reservation_exceeded") && text.ends_with("\n\n"), "{text}");
         drop(meter);
         assert_eq!(*book.0.lock(), [Some(17)]);
+    }
+
+    /// Grants so many times, then refuses.
+    fn topped_up(book: &Book, times: u64) -> Box<Meter> {
+        let (own, left) = (book.clone(), Mutex::new(times));
+        let ask: AskMore = Box::new(move |tokens| {
+            let mut left = left.lock();
+            if *left == 0 {
+                return Answer::Now(More::Refused("rule \"r\" has no room".to_owned()));
+            }
+            *left -= 1;
+            Answer::Now(More::Granted(Some(Bill::new(own.clone(), tokens))))
+        });
+        let mut meter = meter(book, true, Overrun::TopUp);
+        meter.more = Some(TopUps::new(ask, 3));
+        meter.begins(true);
+        meter
+    }
+
+    #[test]
+    fn a_stream_that_is_topped_up_goes_on_and_is_settled_over_all_charges() {
+        let book = Book::default();
+        let mut meter = topped_up(&book, 2);
+        // Six tokens pass with three that are reserved; 64 more are reserved with the seventh.
+        for _ in 0..20 {
+            assert_eq!(meter.pass(token()), token());
+        }
+        assert!(book.0.lock().is_empty() && !meter.is_stopped);
+        meter.pass(USED);
+        meter.pass(DONE);
+        drop(meter);
+        assert_eq!(*book.0.lock(), [Some(13), Some(8)], "21 in all, each charge once");
+    }
+
+    #[test]
+    fn what_no_charge_holds_is_owed_on_the_last() {
+        let book = Book::default();
+        let bills = [10, 20, 30].map(|tokens| Bill::new(book.clone(), tokens));
+        pay(bills.into_iter().collect(), 70);
+        assert_eq!(*book.0.lock(), [Some(10), Some(20), Some(40)]);
+        book.0.lock().clear();
+        let bills = [10, 20, 30].map(|tokens| Bill::new(book.clone(), tokens));
+        pay(bills.into_iter().collect(), 5);
+        assert_eq!(*book.0.lock(), [Some(5), Some(0), Some(0)]);
+        pay(Vec::new(), 5);
+    }
+
+    #[test]
+    fn where_there_is_no_more_the_stream_is_stopped_and_says_why() {
+        let book = Book::default();
+        let mut meter = topped_up(&book, 1);
+        let mut passed = 0;
+        let last = loop {
+            let out = meter.pass(token());
+            if meter.is_stopped {
+                break out;
+            }
+            passed += 1;
+        };
+        assert_eq!(passed, 2 * (3 + 64));
+        let text = String::from_utf8_lossy(&last).into_owned();
+        assert!(text.contains("67 tokens") && text.contains("has no room"), "{text}");
+        drop(meter);
+        assert_eq!(*book.0.lock(), [Some(13), Some(10 + 135 - 13)]);
     }
 
     #[test]

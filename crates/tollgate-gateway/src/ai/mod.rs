@@ -2,25 +2,29 @@
 //!
 //! ```text
 //! 0 door       who may ask, and for what                                          door
-//! 1 read       the body, whole and bounded; its few fields that matter here        ask, json
+//! 1 read       the body, whole and bounded; its few fields that matter here        intake, ask, json
 //! 2 model      which it is, who serves it, under what name                         models
-//! 3 estimate   prompt and longest answer, in tokens                                ask, text, expect
+//! 3 estimate   prompt and longest answer, in tokens                                prompt, text, expect
 //! 4 decision   requests, tokens and slots in one step, on the estimate             tollgate-tower
 //! 5 turn       a place among those that the pool serves at once                    turn, lanes, crate::fair
 //! 6 forward    the client's bytes, changed only where they must be                 serve, crate::forward
-//! 7 meter      what comes back is counted as it passes; what was used is settled   meter, sse, usage, scan
+//! 7 meter      what comes back is counted as it passes; what was used is settled   answer, meter, more, sse, usage, scan
 //! ```
 
+mod answer;
 mod ask;
 mod door;
 mod expect;
 #[cfg(fuzzing)]
 pub mod fuzzed;
+mod intake;
 mod json;
 mod lanes;
 mod meter;
 mod models;
+mod more;
 pub mod options;
+mod prompt;
 mod scan;
 mod serve;
 mod sse;
@@ -36,11 +40,13 @@ use tollgate_tower::{Asked, Identifier, Identity};
 
 pub use text::{Tariff, Tokenizer};
 
+pub(crate) use answer::hide_account;
 pub(crate) use door::{keep_own_key, no_key, unknown_call};
 pub(crate) use meter::Meter;
 pub(crate) use serve::call_of;
 
 use expect::Expectations;
+use intake::Room;
 use lanes::Lanes;
 use models::Models;
 use options::{AiOptions, Anonymous, Others};
@@ -57,13 +63,16 @@ pub(crate) struct Ai {
     models: Models,
     expectations: Arc<Expectations>,
     lanes: Arc<Lanes>,
+    /// For bodies.
+    room: Arc<Room>,
 }
 
 impl Ai {
     pub(crate) fn new(options: AiOptions, pools: &BTreeMap<&str, usize>) -> Result<Self, String> {
         let models = Models::new(&options, pools)?;
         let lanes = Arc::new(Lanes::new(options.max_waiting));
-        Ok(Self { options, models, expectations: Arc::default(), lanes })
+        let room = Room::new(options.max_buffered_bytes);
+        Ok(Self { options, models, expectations: Arc::default(), lanes, room })
     }
 
     /// Whether a call goes to the upstream although nobody counts its tokens.

@@ -49,6 +49,9 @@ impl Models {
         if !(1..=MAX_BODY_BYTES).contains(&options.max_body_bytes) {
             return Err(format!("max_body_bytes must be from 1 to {MAX_BODY_BYTES}"));
         }
+        if options.max_buffered_bytes < options.max_body_bytes {
+            return Err("max_buffered_bytes must be at least max_body_bytes".to_owned());
+        }
         let mut by_name = HashMap::new();
         for (place, model) in options.models.iter().enumerate() {
             for name in std::iter::once(&model.name).chain(&model.aliases) {

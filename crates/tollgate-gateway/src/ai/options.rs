@@ -1,6 +1,7 @@
 //! How models are served: plain values, checked by [`crate::Gateway::new`].
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use tollgate_tower::Identity;
 
@@ -21,6 +22,10 @@ pub const MAX_BODY_BYTES: usize = 256 << 20;
 pub struct AiOptions {
     /// The largest body of a request.
     pub max_body_bytes: usize,
+    /// The most that all bodies together take up while they are read, and until their answers begin.
+    pub max_buffered_bytes: usize,
+    /// How long a client may take to send a body in all.
+    pub body_timeout: Duration,
     /// How texts become numbers of tokens.
     pub tariff: Tariff,
     /// How many tokens an answer is thought to have, where neither the client nor experience says.
@@ -49,6 +54,8 @@ impl Default for AiOptions {
     fn default() -> Self {
         Self {
             max_body_bytes: 10 << 20,
+            max_buffered_bytes: 256 << 20,
+            body_timeout: Duration::from_secs(120),
             tariff: Tariff::default(),
             default_output_tokens: 1_000,
             learns: true,
@@ -124,11 +131,14 @@ pub enum Overrun {
     Run,
     /// It ends with an error.
     Stop,
+    /// More is reserved, and it ends where there is none.
+    TopUp,
 }
 
 impl Overrun {
     /// Every choice with its name in the configuration.
-    pub const ALL: &'static [(&'static str, Self)] = &[("run", Self::Run), ("stop", Self::Stop)];
+    pub const ALL: &'static [(&'static str, Self)] =
+        &[("run", Self::Run), ("stop", Self::Stop), ("top_up", Self::TopUp)];
 
     /// The name in the configuration.
     pub fn name(self) -> &'static str {

@@ -9,24 +9,26 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tollgate_tower::openai::{error, kind_of, reshape};
-use tollgate_tower::{Asked, Bill, Decide, Dialect, Held, Identity, Line, Pass, Refused, Ruling};
+use tollgate_tower::{Asked, Decide, Dialect, Held, Identity, Line, Pass, Refused, Ruling, Unsent};
 
+use super::answer::metered;
 use super::ask::{Ask, Call, Wrong};
 use super::door::keep_own_key;
+use super::intake;
 use super::is_verified;
 use super::lanes::RECHECK;
 use super::meter::{Estimate, Meter};
 use super::models::Model;
+use super::more::{self, AskMore};
+use super::options::Overrun;
 use super::text::TextSink;
 use super::turn;
 use crate::body::{GatewayBody, RequestBody};
 use crate::fair::{Place, Wants};
-use crate::forward::Answered;
 use crate::gateway::ConnectionInfo;
-use crate::postpone::read_whole;
 use crate::respond::{Fault, own};
 use crate::routes::Route;
-use crate::worker::{Worker, plain_answer};
+use crate::worker::Worker;
 
 /// The largest estimate: what can still be counted exactly everywhere.
 const MAX_ESTIMATE: u64 = (1 << 53) - 1;
@@ -52,19 +54,8 @@ struct Admitted<'m> {
     name: String,
     pass: Pass,
     /// Gives the charge back where the request is never sent.
-    charge: Charge,
+    charge: Unsent,
     estimate: Estimate,
-}
-
-/// A charge for something that has not been sent: given back when dropped.
-struct Charge(Option<Bill>);
-
-impl Drop for Charge {
-    fn drop(&mut self) {
-        if let Some(bill) = self.0.take() {
-            bill.release();
-        }
-    }
 }
 
 /// The call of the API that a request is, if it is one that is known.
@@ -131,9 +122,12 @@ impl<D: Decide> Worker<D> {
                 None,
             ));
         }
-        let most = ai.options.max_body_bytes;
+        let (most, timeout) = (ai.options.max_body_bytes, ai.options.body_timeout);
         let body = RequestBody::from_client(body, route.timeouts.request_idle);
-        let body = read_whole(body, most).await.map_err(|fault| unread(fault, most))?;
+        // Until the answer begins, the body is here.
+        let mut taken = ai.room.enter();
+        let body = intake::read(body, most, timeout, &mut taken).await;
+        let body = body.map_err(|fault| unread(fault, most))?;
         let ask = Ask::read(call, &body).map_err(|wrong| bad_request(&wrong))?;
         let model =
             ai.models.find(&ask.model).ok_or_else(|| Box::new(unknown_model(&ask.model)))?;
@@ -144,8 +138,11 @@ impl<D: Decide> Worker<D> {
             asked.identity.extra.push((END_USER.to_owned(), user.clone().into_owned()));
         }
         let admitted = self.admit(&ask, model, &mut asked, &parts.headers, route).await?;
-        let bytes = ask.rewritten(admitted.model.sent_as(), admitted.model.asks_usage);
-        let body = bytes.map_or_else(|| body.clone(), Bytes::from);
+        let rewritten = ask.rewritten(admitted.model.sent_as(), admitted.model.asks_usage);
+        let tops_up = ai.options.overrun == Overrun::TopUp && ask.is_stream;
+        let more = tops_up.then(|| more::asker(&self.gateway, &asked));
+        // One of the two is enough.
+        let body = rewritten.map_or(body, Bytes::from);
         self.clean(&mut parts, connection);
         prepare(&mut parts.headers, body.len());
         keep_own_key(&mut parts.headers, &asked);
@@ -153,7 +150,7 @@ impl<D: Decide> Worker<D> {
         let path = asked.endpoint.as_deref().unwrap_or("/");
         let is_other = !std::ptr::eq(admitted.model, model);
         let name = admitted.name.clone();
-        let mut response = Box::pin(self.forward_ai(admitted, request, route, path)).await?;
+        let mut response = Box::pin(self.forward_ai(admitted, request, more, route, path)).await?;
         if is_other && let Ok(name) = HeaderValue::try_from(name) {
             response.headers_mut().insert(SERVED_MODEL, name);
         }
@@ -212,7 +209,7 @@ impl<D: Decide> Worker<D> {
         &self,
         asked: &Asked,
         headers: &HeaderMap,
-    ) -> Result<(Pass, Charge), Response<Bytes>> {
+    ) -> Result<(Pass, Unsent), Response<Bytes>> {
         let decide = &self.gateway.decide;
         let ruling = match decide.decide_now(asked, headers) {
             Some(ruling) => ruling,
@@ -220,7 +217,7 @@ impl<D: Decide> Worker<D> {
         };
         match ruling {
             Ruling::Pass(mut pass) => {
-                let charge = Charge(pass.bill.take());
+                let charge = Unsent::new(pass.bill.take());
                 Ok((pass, charge))
             }
             Ruling::Refuse(refusal) => Err(reshape(refusal)),
@@ -234,7 +231,7 @@ impl<D: Decide> Worker<D> {
         &self,
         asked: &Asked,
         headers: &HeaderMap,
-    ) -> Result<(Pass, Charge), Response<Bytes>> {
+    ) -> Result<(Pass, Unsent), Response<Bytes>> {
         let ai = &self.gateway.ai;
         let decided = self.decide_ai(asked, headers).await;
         let line = match &decided {
@@ -254,7 +251,7 @@ impl<D: Decide> Worker<D> {
         headers: &HeaderMap,
         line: &Line,
         gave_back: bool,
-    ) -> Result<(Pass, Charge), Response<Bytes>> {
+    ) -> Result<(Pass, Unsent), Response<Bytes>> {
         let ai = &self.gateway.ai;
         let name = asked.model_id.as_deref().unwrap_or_default();
         let deadline = tokio::time::Instant::now() + line.max_wait;
@@ -351,10 +348,11 @@ impl<D: Decide> Worker<D> {
         &self,
         admitted: Admitted<'_>,
         request: Request<RequestBody>,
+        more: Option<AskMore>,
         route: &Route,
         path: &str,
     ) -> Result<Response<GatewayBody>, Refusal> {
-        let Admitted { pool: at, place, pass, mut charge, estimate, .. } = admitted;
+        let Admitted { pool: at, place, pass, charge, estimate, .. } = admitted;
         let Pass { headers, held, lines, .. } = pass;
         let held = self.held(held, place, lines);
         let outgoing = self.outgoing_to(route, at, path, request, None);
@@ -362,8 +360,8 @@ impl<D: Decide> Worker<D> {
         let ai = &self.gateway.ai;
         let expectations = ai.options.learns.then(|| Arc::clone(&ai.expectations));
         // From here on the upstream may do something for it: what it did is paid, also if the client leaves.
-        let mut meter =
-            Box::new(Meter::new(charge.0.take(), estimate, expectations, ai.options.overrun));
+        let overrun = ai.options.overrun;
+        let mut meter = Box::new(Meter::new(charge.sent(), estimate, expectations, overrun, more));
         let answered = match self.forward_to(route, at, pool, outgoing).await {
             Ok(answered) => answered,
             Err(fault) => {
@@ -394,32 +392,6 @@ fn leads_on(model: &Model, refusal: Response<Bytes>) -> (Response<Bytes>, bool) 
     let is_listed = |rule: &str| model.fallback_rules.iter().any(|listed| listed == rule);
     let leads_on = rule.is_some_and(is_listed);
     (refusal, leads_on)
-}
-
-/// The answer, measured on its way.
-fn metered(answered: Answered, mut meter: Box<Meter>, route: &Route) -> Response<GatewayBody> {
-    let mut response = plain_answer(answered, None, route.timeouts.response_idle);
-    if !response.status().is_success() {
-        meter.not_served();
-        return response;
-    }
-    if response.headers().get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
-        // It was not asked for. What it holds is between the upstream and the client.
-        meter.unreadable();
-        response.body_mut().measure(meter);
-        return response;
-    }
-    let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    let is_stream = |kind: &[u8]| {
-        let name = b"text/event-stream";
-        kind.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
-    };
-    meter.begins(kind.is_some_and(is_stream));
-    if meter.may_change() {
-        response.headers_mut().remove(CONTENT_LENGTH);
-    }
-    response.body_mut().measure(meter);
-    response
 }
 
 /// What a request's headers must say of a body that we have read, and of answers that we want to read.

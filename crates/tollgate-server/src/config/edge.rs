@@ -154,6 +154,8 @@ pub struct GatewayConfig {
     pub body_idle_timeout: Duration,
     /// How long an upgraded connection may be silent.
     pub upgrade_idle_timeout: Duration,
+    /// How long a connection to a service is kept that nobody uses.
+    pub pool_idle_timeout: Duration,
     /// How often a request is tried.
     pub attempts: u32,
     /// Requests that wait for their turn.
@@ -448,6 +450,7 @@ pub(super) fn gateway(reader: &mut Reader) -> GatewayConfig {
         response_timeout: wait(reader, "gateway.response_timeout_ms"),
         body_idle_timeout: wait(reader, "gateway.body_idle_timeout_ms"),
         upgrade_idle_timeout: wait(reader, "gateway.upgrade_idle_timeout_ms"),
+        pool_idle_timeout: wait(reader, "gateway.pool_idle_timeout_ms"),
         attempts: u32::try_from(reader.number("gateway.attempts", 1..=10)).unwrap_or(1),
         max_waiting: size(reader, "gateway.max_waiting", 0, 1_000_000),
     }

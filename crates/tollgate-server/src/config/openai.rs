@@ -18,6 +18,10 @@ const MAX_TOKENS: u64 = 1_000_000_000;
 pub struct OpenAiConfig {
     /// The largest body of a request.
     pub max_body_bytes: usize,
+    /// The most that all bodies together take up.
+    pub max_buffered_bytes: usize,
+    /// How long a client may take to send one.
+    pub body_timeout: Duration,
     /// How texts become numbers of tokens.
     pub tariff: Tariff,
     /// What an answer is thought to have, where nothing better is known.
@@ -110,6 +114,8 @@ impl OpenAiConfig {
         let models = self.models.iter().map(ModelConfig::options).collect::<Result<_, _>>()?;
         Ok(AiOptions {
             max_body_bytes: self.max_body_bytes,
+            max_buffered_bytes: self.max_buffered_bytes,
+            body_timeout: self.body_timeout,
             tariff: self.tariff,
             default_output_tokens: self.default_output_tokens,
             learns: self.learn_output_tokens,
@@ -161,6 +167,8 @@ pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> Open
     };
     let config = OpenAiConfig {
         max_body_bytes: size(reader, "gateway.openai.max_body_bytes", 1_024, 256 << 20),
+        max_buffered_bytes: size(reader, "gateway.openai.max_buffered_bytes", 1_024, 1 << 40),
+        body_timeout: millis(reader, "gateway.openai.body_timeout_ms", 1, 3_600_000),
         tariff: Tariff {
             characters_per_token: reader.number("gateway.openai.characters_per_token", 1..=100),
             tokens_per_message: reader.number("gateway.openai.tokens_per_message", 0..=1_000),
@@ -193,6 +201,8 @@ pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> Open
 #[derive(Serialize)]
 pub(super) struct ShownOpenAi {
     max_body_bytes: usize,
+    max_buffered_bytes: usize,
+    body_timeout_ms: u64,
     characters_per_token: u64,
     tokens_per_message: u64,
     tokens_per_image: u64,
@@ -214,6 +224,8 @@ impl From<&OpenAiConfig> for ShownOpenAi {
     fn from(config: &OpenAiConfig) -> Self {
         Self {
             max_body_bytes: config.max_body_bytes,
+            max_buffered_bytes: config.max_buffered_bytes,
+            body_timeout_ms: millis_of(config.body_timeout),
             characters_per_token: config.tariff.characters_per_token,
             tokens_per_message: config.tariff.tokens_per_message,
             tokens_per_image: config.tariff.tokens_per_image,
@@ -221,7 +233,7 @@ impl From<&OpenAiConfig> for ShownOpenAi {
             default_output_tokens: config.default_output_tokens,
             learn_output_tokens: config.learn_output_tokens,
             stream_overrun: config.stream_overrun.name(),
-            answer_timeout_ms: u64::try_from(config.answer_timeout.as_millis()).unwrap_or(u64::MAX),
+            answer_timeout_ms: millis_of(config.answer_timeout),
             other_calls: config.other_calls.name(),
             anonymous: config.anonymous.name(),
             list_models: config.list_models,
@@ -231,6 +243,10 @@ impl From<&OpenAiConfig> for ShownOpenAi {
             models: (!config.models.is_empty()).then(|| config.models.clone()),
         }
     }
+}
+
+fn millis_of(length: Duration) -> u64 {
+    u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn shown(weights: &BTreeMap<String, u32>) -> Option<BTreeMap<String, u32>> {

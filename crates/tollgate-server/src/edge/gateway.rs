@@ -89,8 +89,10 @@ fn options(config: &Config) -> Result<GatewayOptions, EdgeError> {
         inject_trace: Some(traces::inject),
         ..GatewayOptions::default()
     };
+    let idle_timeout = config.gateway.pool_idle_timeout;
     for (name, pool) in pools {
-        options.pools.insert(name.clone(), pool_options(name, pool)?);
+        let pool = PoolOptions { idle_timeout, ..pool_options(name, pool)? };
+        options.pools.insert(name.clone(), pool);
     }
     let patience = config.gateway.openai.answer_timeout;
     let route = |route| route_options(route, patience);
@@ -100,7 +102,8 @@ fn options(config: &Config) -> Result<GatewayOptions, EdgeError> {
             let message = format!("gateway.pools has a pool named {ONLY:?}, which --upstream is");
             return Err(EdgeError::Wrong(message));
         }
-        let only = PoolOptions { targets: vec![TargetOptions::new(url)], ..PoolOptions::default() };
+        let targets = vec![TargetOptions::new(url)];
+        let only = PoolOptions { targets, idle_timeout, ..PoolOptions::default() };
         options.pools.insert(ONLY.to_owned(), only);
         options.routes.push(RouteOptions::to_pool(ONLY, ONLY));
     }

@@ -150,9 +150,11 @@ pub(crate) fn status(error: ApiError) -> Status {
             Code::Aborted
         }
         ApiError::Engine(EngineError::ReservationUnknown) => Code::NotFound,
-        ApiError::Engine(EngineError::ReservationEnded(_) | EngineError::ReservationUnreadable) => {
-            Code::FailedPrecondition
-        }
+        ApiError::Engine(
+            EngineError::ReservationEnded(_)
+            | EngineError::ReservationUnreadable
+            | EngineError::OnlySlots,
+        ) => Code::FailedPrecondition,
         ApiError::Internal => Code::Internal,
     };
     let detail = error.body().1.error;

@@ -11,24 +11,28 @@ use super::read::wrapped;
 use super::service::{BYTES_PER_DECISION, GrpcService, framed_message};
 use super::write::{Message, Size, write_decision};
 use crate::http::read::Prepared;
-use crate::http::reservations::{actual, id, ttl};
+use crate::http::reservations::{actual, id, only, ttl};
 use crate::http::respond::ApiError;
 
 impl<S: Store + 'static> GrpcService<S> {
     /// `Reserve`: the decision, and until when it is held.
     pub(super) async fn reserve(&self, message: &[u8], caller: &str) -> Result<Vec<u8>, ApiError> {
-        let mut ttl_ms = None;
-        let body = wrapped(message, |number, value| {
-            if number == 2 {
-                ttl_ms = Some(value.number()?);
+        let (mut ttl_ms, mut more) = (None, false);
+        let mut body = wrapped(message, |number, value| {
+            match number {
+                2 => ttl_ms = Some(value.number()?),
+                3 => more = value.number()? != 0,
+                _ => {}
             }
             Ok(())
         })?;
+        body.more = Some(more);
         let ttl = ttl(ttl_ms)?.unwrap_or(DEFAULT_RESERVATION_TTL);
         let rules = self.engine.rules();
         let prepared = Prepared::new(&body)?;
         let mut request = prepared.request(&body, caller);
         request.reserve = Some(ttl);
+        request.only = only(&body)?;
         Ok(self.engine.decide_once(&rules, &request, reserved).await?)
     }
 

@@ -272,7 +272,7 @@ async fn tokens_and_resets() {
 #[tokio::test]
 async fn reservations_are_made_and_end_once() {
     let mut client = client();
-    let asked = |ttl_ms| v1::ReserveRequest { request: Some(user("ann")), ttl_ms };
+    let asked = |ttl_ms| v1::ReserveRequest { request: Some(user("ann")), ttl_ms, more: false };
     let error = client.reserve(asked(Some(0))).await.unwrap_err();
     assert_eq!((error.code(), error.message().contains("ttl_ms")), (Code::InvalidArgument, true));
     let reserved = client.reserve(asked(Some(90_000))).await.unwrap().into_inner();

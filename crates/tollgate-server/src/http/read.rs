@@ -112,6 +112,7 @@ fn first_fault(fields: &serde_json::Map<String, Value>) -> Option<(String, Strin
                 Value::Number(number) if number.is_i64() => Some("must not be negative".to_owned()),
                 _ => Some("must be a whole number, 0 or more".to_owned()),
             },
+            ("more", value) => (!value.is_boolean()).then(|| "must be true or false".to_owned()),
             ("attributes", Value::Object(pairs)) => {
                 let wrong = pairs.iter().find(|(_, value)| !value.is_string());
                 wrong.map(|(name, _)| format!("the value of {name:?} must be a string"))
@@ -199,6 +200,9 @@ impl<'a> Prepared<'a> {
     pub(crate) fn without_ttl(body: &'a AllowBody<'_>) -> Result<Self, ApiError> {
         if body.ttl_ms.is_some() {
             return Err(ApiError::invalid("ttlMs", "only /rate-limit/reserve takes it"));
+        }
+        if body.more.is_some() {
+            return Err(ApiError::invalid("more", "only /rate-limit/reserve takes it"));
         }
         Self::new(body)
     }

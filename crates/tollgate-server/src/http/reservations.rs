@@ -4,6 +4,7 @@ use axum::body::Body;
 use http::{Response, StatusCode};
 use tollgate_core::Nanos;
 use tollgate_engine::{Actual, DEFAULT_RESERVATION_TTL, Decision, MAX_COST, MAX_RESERVATION_TTL};
+use tollgate_policy::Unit;
 use tollgate_store::Store;
 
 use super::Api;
@@ -30,6 +31,7 @@ impl<S: Store> Api<S> {
         let prepared = Prepared::new(body)?;
         let mut request = prepared.request(body, caller);
         request.reserve = Some(ttl);
+        request.only = only(body)?;
         let show = |decision: &Decision<'_>| self.answer_decision(decision);
         Ok(self.engine.decide_once(&rules, &request, show).await?)
     }
@@ -63,6 +65,15 @@ pub(crate) fn id(text: &str) -> Result<u128, ApiError> {
         let message = "must be the 32 hex digits that reserve or allow answered";
         ApiError::invalid("reservationId", message)
     })
+}
+
+/// Which limits are asked, where it is more of a request that was let pass before.
+pub(crate) fn only(body: &AllowBody<'_>) -> Result<Option<Unit>, ApiError> {
+    let is_more = body.more.unwrap_or(false);
+    if is_more && body.tokens.is_none() {
+        return Err(ApiError::invalid("tokens", "must say how many more there are to be"));
+    }
+    Ok(is_more.then_some(Unit::Tokens))
 }
 
 /// A lifetime within its bounds.

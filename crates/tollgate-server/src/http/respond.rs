@@ -119,6 +119,12 @@ impl ApiError {
                 error.to_string(),
                 Some("reservationId".to_owned()),
             ),
+            Self::Engine(error @ EngineError::OnlySlots) => (
+                StatusCode::CONFLICT,
+                "ONLY_SLOTS",
+                error.to_string(),
+                Some("reservationId".to_owned()),
+            ),
             Self::Engine(error @ EngineError::ReservationsFull) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "RESERVATIONS_FULL", error.to_string(), None)
             }

@@ -71,6 +71,10 @@ pub(crate) struct AllowBody<'a> {
     #[serde(default)]
     #[schema(minimum = 1, maximum = 86_400_000_i64)]
     pub(crate) ttl_ms: Option<u64>,
+    /// For `/rate-limit/reserve` alone: more tokens for a request that was let pass before. Only limits of unit tokens
+    /// are asked and charged; no request is counted, no slot is taken, nothing waits.
+    #[serde(default)]
+    pub(crate) more: Option<bool>,
     /// Makes the call idempotent for 60 s.
     #[serde(borrow, default)]
     #[schema(value_type = Option<String>, max_length = 256)]

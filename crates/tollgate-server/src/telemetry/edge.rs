@@ -9,7 +9,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use tokio::sync::Semaphore;
 use tollgate_gateway::queue::Counts;
-use tollgate_gateway::{Gateway, RESPONSE_CLASSES};
+use tollgate_gateway::{Gateway, PoolPlaces, RESPONSE_CLASSES};
 
 use super::stores::{counters, gauges};
 use crate::edge::gateway::Decider;
@@ -108,6 +108,7 @@ fn pools(
     let pools = gateway.pools_status();
     let mut targets = Vec::new();
     let mut responses = Vec::new();
+    let mut places = Vec::new();
     for pool in &pools {
         let healthy = pool.targets.iter().filter(|target| target.is_healthy).count();
         for (state, count) in
@@ -115,6 +116,12 @@ fn pools(
         {
             let labels = vec![("pool", pool.name.clone()), ("state", state.to_owned())];
             targets.push((labels, number(count as u64)));
+        }
+        if let Some(PoolPlaces { limit, held, waiting }) = pool.places {
+            for (state, count) in [("held", held), ("waiting", waiting), ("limit", limit)] {
+                let labels = vec![("pool", pool.name.clone()), ("state", state.to_owned())];
+                places.push((labels, number(count as u64)));
+            }
         }
         for (class, count) in RESPONSE_CLASSES.iter().zip(pool.responses) {
             let labels = vec![("pool", pool.name.clone()), ("class", (*class).to_owned())];
@@ -124,6 +131,8 @@ fn pools(
     gauges(encoder, "gateway_targets", "Targets of pools, by whether requests go there", targets)?;
     let help = "Answers of pools by the class of their status; failed: there was none";
     counters(encoder, "gateway_responses", help, responses)?;
+    let help = "Places of pools with max_concurrency: held, how many there are (limit), and requests that wait for one";
+    gauges(encoder, "gateway_pool_places", help, places)?;
     let help = "Requests that wait for their turn at the gateway";
     gauges(encoder, "gateway_waiting", help, [(vec![], number(gateway.waiting() as u64))])
 }

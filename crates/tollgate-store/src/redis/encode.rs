@@ -143,7 +143,7 @@ pub(super) fn push_parameters(elements: &mut Elements, limit: &Limit, ask: &Ask,
         (Algorithm::Concurrency, _) => {
             elements.text(format!("{:032x}", ask.slot.0).as_bytes());
             elements.number(limit.quota().min(MOST_MICROS));
-            elements.number(limit.slot_ttl() / MICRO);
+            elements.number(limit.slot_ttl_of(ask) / MICRO);
         }
         (Algorithm::FixedWindow, Window::Calendar(calendar)) => {
             elements.number(cost);

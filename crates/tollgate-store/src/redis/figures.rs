@@ -155,7 +155,7 @@ fn charge(limit: &Limit, ask: &Ask, view: &mut View, now: Nanos) -> Receipt {
             Receipt::Log { at: nanos(at), cost: ask.cost }
         }
         View::Slots { held, own, latest, .. } => {
-            let expires = (*own).max(now_micros.saturating_add(limit.slot_ttl() / MICRO));
+            let expires = (*own).max(now_micros.saturating_add(limit.slot_ttl_of(ask) / MICRO));
             *held += u64::from(*own == 0);
             (*own, *latest) = (expires, (*latest).max(expires));
             Receipt::Slot(ask.slot)

@@ -117,14 +117,13 @@ impl Report {
 
     fn add(&mut self, ask: &Ask, at: Nanos) {
         if self.owned.limit.holds_slots() {
-            self.hold(ask.slot, at);
+            self.hold(ask.slot, at.saturating_add(self.owned.limit.slot_ttl_of(ask)), at);
         } else {
             self.wears.charge_small(&mut self.waiting, ask.cost, at);
         }
     }
 
-    fn hold(&mut self, id: SlotId, at: Nanos) {
-        let expires_at = at.saturating_add(self.owned.limit.slot_ttl());
+    fn hold(&mut self, id: SlotId, expires_at: Nanos, at: Nanos) {
         let others = self.slots.iter().filter(|slot| slot.id != id && slot.expires_at > at);
         self.slots = Slots::from_slots(others.copied().chain([Slot { id, expires_at }]));
     }
@@ -239,7 +238,8 @@ impl Reports {
             if let Some(report) = reports.get_mut(&fingerprint)
                 && report.slots.iter().any(|slot| slot.id == id)
             {
-                report.hold(id, at);
+                let until = at.saturating_add(report.owned.limit.slot_ttl());
+                report.hold(id, until, at);
             }
         });
     }

@@ -1,0 +1,99 @@
+//! Answers of upstreams, on their way to the client.
+
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, SET_COOKIE};
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
+
+use super::meter::Meter;
+use crate::body::GatewayBody;
+use crate::forward::Answered;
+use crate::routes::Route;
+use crate::worker::plain_answer;
+
+/// What an upstream says of the account that it is called with, which is not the client's: how much of it is left
+/// (by the beginning of the name) ...
+const LIMITS: [&str; 3] = ["x-ratelimit-", "ratelimit", "anthropic-ratelimit-"];
+
+/// ... whose it is, and by what the upstream knows it again. `retry-after` and its like pass: they are about the
+/// request.
+const ACCOUNT: [HeaderName; 3] = [
+    HeaderName::from_static("openai-organization"),
+    HeaderName::from_static("openai-project"),
+    SET_COOKIE,
+];
+
+/// Takes out what is between us and the upstream.
+pub(crate) fn hide_account(headers: &mut HeaderMap) {
+    for name in &ACCOUNT {
+        headers.remove(name);
+    }
+    let is_limit = |name: &&HeaderName| LIMITS.iter().any(|it| name.as_str().starts_with(it));
+    let limits: Vec<HeaderName> = headers.keys().filter(is_limit).cloned().collect();
+    for name in limits {
+        headers.remove(name);
+    }
+}
+
+/// The answer, measured on its way.
+pub(super) fn metered(
+    answered: Answered,
+    mut meter: Box<Meter>,
+    route: &Route,
+) -> Response<GatewayBody> {
+    let mut response = plain_answer(answered, None, route.timeouts.response_idle);
+    hide_account(response.headers_mut());
+    if !response.status().is_success() {
+        meter.not_served();
+        return response;
+    }
+    if response.headers().get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
+        // It was not asked for. What it holds is between the upstream and the client.
+        meter.unreadable();
+        response.body_mut().measure(meter);
+        return response;
+    }
+    let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let is_stream = |kind: &[u8]| {
+        let name = b"text/event-stream";
+        kind.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
+    };
+    meter.begins(kind.is_some_and(is_stream));
+    if meter.may_change() {
+        response.headers_mut().remove(CONTENT_LENGTH);
+    }
+    response.body_mut().measure(meter);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_the_upstreams_own_affair_stays_here() {
+        let mut headers = HeaderMap::new();
+        for name in [
+            "x-ratelimit-limit-requests",
+            "x-ratelimit-remaining-images",
+            "ratelimit",
+            "ratelimit-policy",
+            "anthropic-ratelimit-tokens-reset",
+            "openai-organization",
+            "openai-project",
+            "set-cookie",
+            "retry-after",
+            "retry-after-ms",
+            "x-should-retry",
+            "x-request-id",
+            "openai-version",
+        ] {
+            headers.append(name, HeaderValue::from_static("1"));
+            headers.append(name, HeaderValue::from_static("2"));
+        }
+        hide_account(&mut headers);
+        let mut left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        let passing =
+            ["openai-version", "retry-after", "retry-after-ms", "x-request-id", "x-should-retry"];
+        assert_eq!(left, passing);
+    }
+}

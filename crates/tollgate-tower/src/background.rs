@@ -1,0 +1,64 @@
+//! What goes on when whoever began it has left.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use tokio::runtime::Handle;
+
+/// Does it at once where nothing need be waited for, so that the next decision knows of it; else in the background,
+/// for which there must be a runtime.
+pub(crate) fn finish(is_alone: bool, work: impl Future<Output = ()> + Send + 'static) {
+    let runtime = Handle::try_current();
+    if runtime.is_err() && !is_alone {
+        return;
+    }
+    let mut work = Box::pin(work);
+    let polled = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    if let (Poll::Pending, Ok(runtime)) = (polled, runtime) {
+        go_on(&runtime, work);
+    }
+}
+
+/// Does it on this runtime. A process that ends waits for it.
+pub(crate) fn go_on(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
+    let counted = Counted::new();
+    runtime.spawn(async move {
+        work.await;
+        drop(counted);
+    });
+}
+
+/// Does it in the background, whoever leaves meanwhile; a process that ends waits for it. False without a runtime
+/// to do it on.
+pub fn in_background(work: impl Future<Output = ()> + Send + 'static) -> bool {
+    let runtime = Handle::try_current();
+    if let Ok(runtime) = &runtime {
+        go_on(runtime, work);
+    }
+    runtime.is_ok()
+}
+
+/// How many settlements and give-backs are under way in the background. A process that ends waits until there
+/// are none: what is not settled stays charged as estimated.
+pub fn unfinished() -> usize {
+    UNFINISHED.load(Ordering::Relaxed)
+}
+
+static UNFINISHED: AtomicUsize = AtomicUsize::new(0);
+
+/// One of them.
+struct Counted;
+
+impl Counted {
+    fn new() -> Self {
+        UNFINISHED.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        UNFINISHED.fetch_sub(1, Ordering::Relaxed);
+    }
+}

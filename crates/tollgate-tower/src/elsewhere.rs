@@ -1,0 +1,112 @@
+//! What a Tollgate elsewhere holds for a request, until it is told what became of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::task::AbortHandle;
+use tollgate_client::{Actual, Client, ClientError};
+
+use crate::background::go_on;
+use crate::bill::Account;
+
+/// How long a reservation is held there unless it is renewed. If this process is killed, it is settled at its
+/// estimate then, and its slots come back.
+pub(crate) const RESERVED_FOR: Duration = Duration::from_secs(30);
+
+/// How often what is held is renewed. A rule's `slot_ttl` that is shorter may run out meanwhile.
+const RENEWAL_PERIOD: Duration = Duration::from_secs(5);
+
+/// How often it is said how something ended, where nobody answers.
+const ATTEMPTS: u32 = 5;
+
+/// The time before the second attempt; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// How something that is held ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It cost so many tokens; as many as were estimated, if none are said.
+    Settled(Option<u64>),
+    /// Everything is given back.
+    Released,
+}
+
+/// Held elsewhere: renewed until it ends, which it does once.
+pub(crate) struct Elsewhere {
+    client: Client,
+    id: String,
+    /// How it ends when nobody says anything.
+    unsaid: End,
+    is_over: AtomicBool,
+    renewal: AbortHandle,
+    runtime: Handle,
+}
+
+impl Elsewhere {
+    /// What is held under this id. Without a runtime it expires by itself.
+    pub(crate) fn new(client: &Client, id: String, unsaid: End) -> Option<Arc<Self>> {
+        let runtime = Handle::try_current().ok()?;
+        // A slot has its rule's own lifetime, which is not known here.
+        let ttl = matches!(unsaid, End::Settled(_)).then_some(RESERVED_FOR);
+        let renewal = runtime.spawn(renew(client.clone(), id.clone(), ttl)).abort_handle();
+        let is_over = AtomicBool::new(false);
+        Some(Arc::new(Self { client: client.clone(), id, unsaid, is_over, renewal, runtime }))
+    }
+
+    fn end(&self, how: End) {
+        if self.is_over.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.renewal.abort();
+        go_on(&self.runtime, tell(self.client.clone(), self.id.clone(), how));
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        self.end(self.unsaid);
+    }
+}
+
+/// The tokens among it.
+pub(crate) struct Charged(pub(crate) Arc<Elsewhere>);
+
+impl Account for Charged {
+    fn settle(self: Box<Self>, tokens: u64) {
+        self.0.end(End::Settled(Some(tokens)));
+    }
+
+    fn release(self: Box<Self>) {
+        self.0.end(End::Released);
+    }
+}
+
+async fn renew(client: Client, id: String, ttl: Option<Duration>) {
+    loop {
+        tokio::time::sleep(RENEWAL_PERIOD).await;
+        // Who is away is asked again in time; what is gone stays gone.
+        if client.renew(&id, ttl).await.is_err_and(|error| !error.is_transient()) {
+            return;
+        }
+    }
+}
+
+/// Says how it ended. Repeated, it changes nothing twice.
+async fn tell(client: Client, id: String, how: End) {
+    let mut pause = FIRST_PAUSE;
+    for attempt in 1.. {
+        let said: Result<_, ClientError> = match how {
+            End::Settled(tokens) => client.settle(&id, Actual { tokens, cost: None }).await,
+            End::Released => client.release(&id).await,
+        };
+        let Err(error) = said else { return };
+        if !error.is_transient() || attempt >= ATTEMPTS {
+            tracing::warn!(%error, "a Tollgate elsewhere was not told how a request ended: it stays as estimated");
+            return;
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+}

@@ -1,0 +1,154 @@
+//! Streams that outrun what was reserved for them, and get more.
+
+use serde_json::{Value, json};
+use tollgate_e2e::{Model, Server, eventually};
+use tollgate_testkit::{FaultProxy, Redis};
+
+use super::{chat, gateway, post, used, with};
+
+/// Tokens, requests and one slot. A top-up that took a slot or counted a request would find none.
+fn rules(tokens: u64) -> String {
+    format!(
+        "default: false
+rules:
+  - {{rule_id: tokens, identifier_type: global, unit: tokens, limit: {tokens}, window: 1d, algorithm: fixed_window, on_store_failure: closed}}
+  - {{rule_id: also, scope: also, identifier_type: global, unit: tokens, limit: 100000, window: 1d, algorithm: sliding_window_log, on_store_failure: closed}}
+  - {{rule_id: requests, identifier_type: global, limit: 3, window: 1d, algorithm: fixed_window, on_store_failure: closed}}
+  - {{rule_id: slots, identifier_type: global, unit: concurrency, algorithm: concurrency, limit: 1, slot_ttl: 60s, on_store_failure: closed}}
+"
+    )
+}
+
+/// Four tokens are reserved for an answer, unless the client says.
+const TOP_UP: &str =
+    "  openai: {stream_overrun: top_up, default_output_tokens: 4, learn_output_tokens: false}";
+
+fn start(model: &Model, tokens: u64, store: &[String]) -> Server {
+    let builder = gateway(model, &rules(tokens), TOP_UP).args(store);
+    // A busy machine is no outage.
+    builder.env("TOLLGATE_REDIS_TIMEOUT_MS", "5000").start()
+}
+
+/// A stream without a bound of its own.
+fn stream(stand_in: &Value) -> Value {
+    let mut body = with(chat(stand_in), "stream", json!(true));
+    body.as_object_mut().expect("an object").remove("max_tokens");
+    body
+}
+
+/// A counter without labels, or with these.
+fn metric(server: &Server, name: &str) -> u64 {
+    let text = server.client().get("/metrics").text();
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    let line = line.unwrap_or_else(|| panic!("no {name} in\n{text}"));
+    line.trim().parse().expect("a number")
+}
+
+/// Checks what is counted, and that no token was lost or made up.
+fn check(server: &Server, tokens: u64, requests: u64, charges: u64) {
+    eventually("it is settled", || used(server, "tokens") == tokens);
+    assert_eq!((used(server, "also"), used(server, "requests")), (tokens, requests));
+    eventually("the slot is given back", || used(server, "slots") == 0);
+    let of = |name: &str| metric(server, &format!("rate_limiter_{name}_tokens_total{{}}"));
+    assert_eq!(of("reserved") + of("extra"), tokens + of("refunded"));
+    let state = |state: &str| {
+        metric(server, &format!("rate_limiter_reservations_total{{state=\"{state}\"}}"))
+    };
+    assert_eq!(state("reserved"), charges);
+    assert_eq!(state("settled") + state("released"), charges, "each has ended");
+}
+
+fn topped_up(store: &[String]) {
+    let model = Model::start();
+    let server = start(&model, 10_000, store);
+    let (text, error) = post(&server, &stream(&json!({"tokens": 50}))).rest();
+    assert!(error.is_none() && text.ends_with("data: [DONE]\n\n"), "{error:?}: {text}");
+    assert_eq!(text.matches("tok ").count(), 50);
+    // Four, and 64 more when twice as many have passed: those are for 136 in all.
+    check(&server, 59, 1, 2);
+    let (text, error) = post(&server, &stream(&json!({"tokens": 700, "silent": true}))).rest();
+    assert!(error.is_none(), "{error:?}");
+    assert_eq!(text.matches("tok ").count(), 700);
+    eventually("what nobody told is counted", || used(&server, "tokens") == 59 + 709);
+    assert_eq!((used(&server, "requests"), model.ledger().tokens), (2, 59 + 709));
+    let metrics = server.client().get("/metrics").text();
+    let decided = metrics.lines().filter(|line| {
+        line.starts_with("rate_limiter_requests_total{") && line.contains("model_id=\"m\"")
+    });
+    let decided: Vec<&str> = decided.collect();
+    assert!(matches!(decided[..], [one] if one.ends_with(" 2")), "{decided:?}");
+}
+
+#[test]
+fn a_stream_gets_more_and_is_settled_exactly_in_memory() {
+    topped_up(&[]);
+}
+
+#[test]
+fn a_stream_gets_more_and_is_settled_exactly_in_redis() {
+    let redis = Redis::start();
+    topped_up(&["--redis".to_owned(), redis.url()]);
+}
+
+fn refused(store: &[String]) {
+    let model = Model::start();
+    // Thirteen are reserved, then 64 more; there is no room for another 68.
+    let server = start(&model, 100, store);
+    let mut body = stream(&json!({"tokens": 4_000, "delay_ms": 1}));
+    let (text, error) = post(&server, &body).rest();
+    assert!(error.is_none(), "ended properly: {error:?}");
+    let passed = text.matches("tok ").count() as u64;
+    assert!((137..4_000).contains(&passed), "{passed}");
+    let last = text.trim_end().rsplit("data: ").next().expect("an event");
+    let said: Value = serde_json::from_str(last).expect("JSON");
+    assert_eq!(said["error"]["code"], "reservation_exceeded");
+    let message = said["error"]["message"].as_str().expect("a message");
+    for part in ["rule \"tokens\"", "77 of 100 tokens used", "this request costs 68", "passes in"] {
+        assert!(message.contains(part), "{part} is not in {message}");
+    }
+    check(&server, 9 + passed, 1, 2);
+    eventually("the upstream's work ends", || model.active() == 0);
+    // Now there is a debt, and nobody is let in.
+    body["stand_in"] = json!({"tokens": 1});
+    assert_eq!(post(&server, &body).status, 429);
+}
+
+#[test]
+fn where_there_is_no_more_a_stream_is_stopped_in_memory() {
+    refused(&[]);
+}
+
+#[test]
+fn where_there_is_no_more_a_stream_is_stopped_in_redis() {
+    let redis = Redis::start();
+    refused(&["--redis".to_owned(), redis.url()]);
+}
+
+/// What is granted to a client that has left is given back.
+#[test]
+fn a_client_that_leaves_while_more_is_asked_for_leaks_nothing() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.addr());
+    let model = Model::start();
+    let server = start(&model, 10_000, &["--redis".to_owned(), proxy.url("redis")]);
+    let mut answer = std::thread::scope(|scope| {
+        let body = stream(&json!({"tokens": 50, "gated": true}));
+        let opened = scope.spawn(|| post(&server, &{ body }));
+        model.go_on(8);
+        opened.join().expect("an answer")
+    });
+    for _ in 0..8 {
+        answer.event().expect("an event");
+    }
+    assert_eq!(used(&server, "tokens"), 13, "nothing more so far");
+    // From now on an answer of the store takes longer than the client stays.
+    proxy.delay(std::time::Duration::from_millis(500));
+    model.go_on(1);
+    assert!(answer.event().expect("an event").is_some(), "not held up");
+    drop(answer);
+    eventually("the upstream's work ends", || model.active() == 0);
+    proxy.heal();
+    check(&server, 18, 1, 2);
+    let released = metric(&server, "rate_limiter_reservations_total{state=\"released\"}");
+    assert_eq!(released, 1, "what nobody wanted any more");
+}
