@@ -24,7 +24,7 @@ const RULES: &str = "
 default: false
 rules:
   - {rule_id: tokens, scope: a, identifier_type: user_id, unit: tokens, limit: 100, window: 1d, algorithm: fixed_window}
-  - {rule_id: paced, scope: b, identifier_type: user_id, unit: tokens, limit: 60, window: 1m, algorithm: leaky_bucket, burst: 60, action: throttle, max_delay_ms: 60000}
+  - {rule_id: paced, scope: b, identifier_type: user_id, unit: tokens, limit: 60, window: 1m, algorithm: token_bucket, burst: 60, action: throttle, max_delay_ms: 60000}
   - {rule_id: cost, scope: c, identifier_type: user_id, unit: cost, limit: 1, window: 1d, algorithm: fixed_window}
   - {rule_id: calls, scope: d, identifier_type: user_id, limit: 1, window: 1d, algorithm: fixed_window}
   - {rule_id: slots, scope: e, identifier_type: user_id, unit: concurrency, limit: 1, slot_ttl: 60s}
@@ -83,7 +83,7 @@ impl Bed {
 
     async fn allow(&self) -> u128 {
         let (rules, request) = (self.engine.rules(), request(1));
-        let id = self.engine.decide_once(&rules, &request, Decision::reservation_id);
+        let id = self.engine.decide_once(&rules, &request, |it| it.slot.map(|slot| slot.0));
         id.await.unwrap().unwrap()
     }
 }
