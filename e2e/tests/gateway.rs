@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use tollgate_e2e::{Client, Server, ServerBuilder, Upstream, eventually};
+use tollgate_testkit::FaultProxy;
 
 const RULES: &str = "
 default: false
@@ -34,6 +35,35 @@ fn memory(pid: u32) -> u64 {
 
 fn open_files(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).expect("a process").count()
+}
+
+/// Connections that nobody uses are kept for as long as the configuration says.
+#[test]
+fn idle_connections_to_services_are_closed_in_time() {
+    let upstream = Upstream::start();
+    let between = FaultProxy::start(upstream.addr());
+    for (timeout_ms, closes) in [(3_600_000, false), (100, true)] {
+        let server = ServerBuilder::default()
+            .gateway()
+            .rules("default: false\nrules: []")
+            .arg("--upstream")
+            .arg(&between.url("http"))
+            .env("TOLLGATE_GATEWAY_POOL_IDLE_TIMEOUT_MS", &timeout_ms.to_string())
+            .start();
+        let accepted = between.accepted();
+        let mut client = connect(&server);
+        assert_eq!(client.get("/").status, 200);
+        if closes {
+            eventually("it is closed", || between.connections() == 0);
+            assert_eq!(client.get("/").status, 200);
+            assert_eq!(between.accepted(), accepted + 2, "another one");
+        } else {
+            assert_eq!(client.get("/").status, 200);
+            assert_eq!((between.accepted(), between.connections()), (accepted + 1, 1), "the same");
+            drop(server);
+            eventually("it ends with its gateway", || between.connections() == 0);
+        }
+    }
 }
 
 #[test]

@@ -6,15 +6,15 @@ use tollgate_testkit::{FaultProxy, Redis};
 
 use super::{chat, gateway, post, used, with};
 
-/// Tokens, requests and one slot. A top-up that took a slot or counted a request would find none.
-fn rules(tokens: u64) -> String {
+/// Tokens, and so many requests and slots.
+fn rules(tokens: u64, requests: u64, slots: u64) -> String {
     format!(
         "default: false
 rules:
   - {{rule_id: tokens, identifier_type: global, unit: tokens, limit: {tokens}, window: 1d, algorithm: fixed_window, on_store_failure: closed}}
   - {{rule_id: also, scope: also, identifier_type: global, unit: tokens, limit: 100000, window: 1d, algorithm: sliding_window_log, on_store_failure: closed}}
-  - {{rule_id: requests, identifier_type: global, limit: 3, window: 1d, algorithm: fixed_window, on_store_failure: closed}}
-  - {{rule_id: slots, identifier_type: global, unit: concurrency, algorithm: concurrency, limit: 1, slot_ttl: 60s, on_store_failure: closed}}
+  - {{rule_id: requests, identifier_type: global, limit: {requests}, window: 1d, algorithm: fixed_window, on_store_failure: closed}}
+  - {{rule_id: slots, identifier_type: global, unit: concurrency, algorithm: concurrency, limit: {slots}, slot_ttl: 60s, on_store_failure: closed}}
 "
     )
 }
@@ -23,8 +23,13 @@ rules:
 const TOP_UP: &str =
     "  openai: {stream_overrun: top_up, default_output_tokens: 4, learn_output_tokens: false}";
 
+/// A top-up that took a slot or counted a request would find none.
 fn start(model: &Model, tokens: u64, store: &[String]) -> Server {
-    let builder = gateway(model, &rules(tokens), TOP_UP).args(store);
+    start_by(model, &rules(tokens, 3, 1), store)
+}
+
+fn start_by(model: &Model, rules: &str, store: &[String]) -> Server {
+    let builder = gateway(model, rules, TOP_UP).args(store);
     // A busy machine is no outage.
     builder.env("TOLLGATE_REDIS_TIMEOUT_MS", "5000").start()
 }
@@ -44,18 +49,18 @@ fn metric(server: &Server, name: &str) -> u64 {
     line.trim().parse().expect("a number")
 }
 
-/// Checks what is counted, and that no token was lost or made up.
-fn check(server: &Server, tokens: u64, requests: u64, charges: u64) {
+/// Checks what is counted, and that no token was lost or made up; gives how many charges there were.
+fn check(server: &Server, tokens: u64, requests: u64) -> u64 {
     eventually("it is settled", || used(server, "tokens") == tokens);
     assert_eq!((used(server, "also"), used(server, "requests")), (tokens, requests));
-    eventually("the slot is given back", || used(server, "slots") == 0);
-    let of = |name: &str| metric(server, &format!("rate_limiter_{name}_tokens_total{{}}"));
-    assert_eq!(of("reserved") + of("extra"), tokens + of("refunded"));
+    eventually("slots are given back", || used(server, "slots") == 0);
     let state = |state: &str| {
         metric(server, &format!("rate_limiter_reservations_total{{state=\"{state}\"}}"))
     };
-    assert_eq!(state("reserved"), charges);
-    assert_eq!(state("settled") + state("released"), charges, "each has ended");
+    eventually("each has ended", || state("settled") + state("released") == state("reserved"));
+    let of = |name: &str| metric(server, &format!("rate_limiter_{name}_tokens_total{{}}"));
+    assert_eq!(of("reserved") + of("extra"), tokens + of("refunded"));
+    state("reserved")
 }
 
 fn topped_up(store: &[String]) {
@@ -65,7 +70,7 @@ fn topped_up(store: &[String]) {
     assert!(error.is_none() && text.ends_with("data: [DONE]\n\n"), "{error:?}: {text}");
     assert_eq!(text.matches("tok ").count(), 50);
     // Four, and 64 more when twice as many have passed: those are for 136 in all.
-    check(&server, 59, 1, 2);
+    assert_eq!(check(&server, 59, 1), 2);
     let (text, error) = post(&server, &stream(&json!({"tokens": 700, "silent": true}))).rest();
     assert!(error.is_none(), "{error:?}");
     assert_eq!(text.matches("tok ").count(), 700);
@@ -106,7 +111,7 @@ fn refused(store: &[String]) {
     for part in ["rule \"tokens\"", "77 of 100 tokens used", "this request costs 68", "passes in"] {
         assert!(message.contains(part), "{part} is not in {message}");
     }
-    check(&server, 9 + passed, 1, 2);
+    assert_eq!(check(&server, 9 + passed, 1), 2);
     eventually("the upstream's work ends", || model.active() == 0);
     // Now there is a debt, and nobody is let in.
     body["stand_in"] = json!({"tokens": 1});
@@ -148,7 +153,43 @@ fn a_client_that_leaves_while_more_is_asked_for_leaks_nothing() {
     drop(answer);
     eventually("the upstream's work ends", || model.active() == 0);
     proxy.heal();
-    check(&server, 18, 1, 2);
+    assert_eq!(check(&server, 18, 1), 2);
     let released = metric(&server, "rate_limiter_reservations_total{state=\"released\"}");
     assert_eq!(released, 1, "what nobody wanted any more");
+}
+
+/// Many streams want more of one limit than there is: some are stopped, and every token is counted once.
+#[test]
+fn many_streams_share_what_there_is_exactly() {
+    const STREAMS: u64 = 60;
+    let _alone = tollgate_e2e::alone();
+    let redis = Redis::start();
+    for store in [vec![], vec!["--redis".to_owned(), redis.url()]] {
+        let model = Model::start();
+        let server = start_by(&model, &rules(6_000, STREAMS, STREAMS), &store);
+        let ends: Vec<(u64, bool)> = std::thread::scope(|scope| {
+            let streams: Vec<_> = (0..STREAMS)
+                .map(|number| {
+                    let tokens = 20 + number * 7;
+                    let body = stream(&json!({"tokens": tokens, "delay_ms": 1}));
+                    let server = &server;
+                    scope.spawn(move || {
+                        let (text, error) = post(server, &body).rest();
+                        assert!(error.is_none(), "{error:?}");
+                        let is_whole = text.ends_with("data: [DONE]\n\n");
+                        assert!(is_whole || text.contains("reservation_exceeded"), "{text}");
+                        let passed = text.matches("tok ").count() as u64;
+                        assert!(!is_whole || passed == tokens);
+                        (passed, is_whole)
+                    })
+                })
+                .collect();
+            streams.into_iter().map(|stream| stream.join().expect("a stream")).collect()
+        });
+        let whole = ends.iter().filter(|(_, is_whole)| *is_whole).count();
+        println!("{whole} of {STREAMS} came to their end");
+        assert!(whole > 0 && whole < ends.len(), "{whole} of {STREAMS}");
+        let used_in_all: u64 = ends.iter().map(|(passed, _)| 9 + passed).sum();
+        assert!(check(&server, used_in_all, STREAMS) > STREAMS, "some got more");
+    }
 }
