@@ -71,6 +71,7 @@ impl Remote {
         self.describe(&mut headers, decision);
         if decision.allowed {
             let held = decision.reservation_id.clone().and_then(|id| self.hold(id));
+            let headers = headers.into();
             return Ruling::Pass(Pass { wait: decision.wait, headers, held, ..Pass::default() });
         }
         let mut response = refusal(decision, accepted);
