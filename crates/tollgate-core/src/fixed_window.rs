@@ -1,6 +1,6 @@
 //! `fixed_window`: a count in an aligned window.
 
-use crate::state::{Examination, Receipt, Status};
+use crate::state::{Examination, Outcome, Receipt, Status};
 use crate::{Limit, Nanos};
 
 /// A count, and the end of the window it belongs to.
@@ -45,6 +45,24 @@ impl FixedWindow {
         *self =
             Self { end: self.end_at(limit, now), count: self.count_at(now).saturating_add(cost) };
         Receipt::Window { end: self.end, cost }
+    }
+
+    /// Examine, charge if it passes, and report, in one go: what [`FixedWindow::examine`],
+    /// [`FixedWindow::charge`] and [`FixedWindow::status`] do one after another.
+    #[inline]
+    pub(crate) fn decide(&mut self, limit: &Limit, cost: u64, now: Nanos) -> Outcome {
+        let (end, count) = (self.end_at(limit, now), self.count_at(now));
+        let total = count.checked_add(cost).filter(|total| *total <= limit.quota());
+        let (used, examination, receipt) = match total {
+            Some(total) => {
+                *self = Self { end, count: total };
+                (total, Examination::Admit { wait: 0 }, Receipt::Window { end, cost })
+            }
+            None => (count, Examination::Refuse { retry_at: Some(end) }, Receipt::Nothing),
+        };
+        let reset_at = if used == 0 { now } else { end };
+        let remaining = limit.quota().saturating_sub(used);
+        Outcome { examination, status: Status { used, remaining, reset_at }, receipt }
     }
 
     #[inline]

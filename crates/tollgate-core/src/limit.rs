@@ -448,11 +448,19 @@ impl Limit {
     #[inline]
     pub fn decide_small(&self, state: &mut Small, ask: &Ask, now: Nanos) -> Outcome {
         let now = now.min(LATEST);
-        if let Small::Bucket(bucket) = state
-            && self.algorithm.is_bucket()
-            && !self.never_passes(ask)
-        {
-            return bucket.decide(self, ask, now);
+        if ask.cost <= self.capacity {
+            match state {
+                Small::Bucket(bucket) if self.algorithm.is_bucket() => {
+                    return bucket.decide(self, ask, now);
+                }
+                Small::Fixed(window) if self.algorithm == Algorithm::FixedWindow => {
+                    return window.decide(self, ask.cost, now);
+                }
+                Small::Sliding(counter) if self.algorithm == Algorithm::SlidingWindowCounter => {
+                    return counter.decide(self, ask.cost, now);
+                }
+                _ => {}
+            }
         }
         let examination = self.examine_small(state, ask, now);
         let receipt = if examination.admits() {

@@ -1,7 +1,7 @@
 //! `sliding_window_counter`: the current window's count plus the part of the previous window's that
 //! still overlaps the sliding one.
 
-use crate::state::{Examination, Receipt, Status};
+use crate::state::{Examination, Outcome, Receipt, Status};
 use crate::{Limit, Nanos};
 
 /// The counts of two neighbouring aligned windows.
@@ -96,22 +96,58 @@ impl SlidingCounter {
         }
     }
 
+    /// What of the previous window still counts, rounded up. Counts and quotas are whole, so what fits
+    /// beside it fits beside the exact part too.
+    #[inline]
+    fn carried(self, limit: &Limit, now: Nanos) -> u64 {
+        if self.previous == 0 {
+            return 0;
+        }
+        let (window, overlap) = (limit.window_nanos(), self.overlap(limit, now));
+        match self.previous.checked_mul(overlap) {
+            Some(product) => product.div_ceil(window),
+            None => (u128::from(self.previous) * u128::from(overlap)).div_ceil(u128::from(window))
+                as u64,
+        }
+    }
+
+    /// Examine, charge if it passes, and report, in one go: what [`SlidingCounter::examine`],
+    /// [`SlidingCounter::charge`] and [`SlidingCounter::status`] do one after another.
+    #[inline]
+    pub(crate) fn decide(&mut self, limit: &Limit, cost: u64, now: Nanos) -> Outcome {
+        let mut rolled = self.rolled_to(limit, now);
+        let carried = rolled.carried(limit, now);
+        let current = rolled.current.checked_add(cost);
+        let fits =
+            |current: u64| current.checked_add(carried).is_some_and(|all| all <= limit.quota());
+        let (examination, receipt) = match current {
+            Some(current) if fits(current) => {
+                rolled.current = current;
+                *self = rolled;
+                (Examination::Admit { wait: 0 }, Receipt::Window { end: rolled.end, cost })
+            }
+            _ => {
+                let retry_at = Some(rolled.retry_at(limit, cost));
+                (Examination::Refuse { retry_at }, Receipt::Nothing)
+            }
+        };
+        Outcome { examination, status: rolled.status_of(limit, carried, now), receipt }
+    }
+
     #[inline]
     pub(crate) fn status(self, limit: &Limit, now: Nanos) -> Status {
         let rolled = self.rolled_to(limit, now);
-        let window = limit.window_nanos();
-        let overlap = rolled.overlap(limit, now);
-        let carried =
-            match rolled.previous.checked_mul(overlap) {
-                Some(product) => product.div_ceil(window),
-                None => (u128::from(rolled.previous) * u128::from(overlap))
-                    .div_ceil(u128::from(window)) as u64,
-            };
-        let used = rolled.current.saturating_add(carried);
+        rolled.status_of(limit, rolled.carried(limit, now), now)
+    }
+
+    /// The figures of a rolled counter.
+    #[inline]
+    fn status_of(self, limit: &Limit, carried: u64, now: Nanos) -> Status {
+        let used = self.current.saturating_add(carried);
         Status {
             used,
             remaining: limit.quota().saturating_sub(used),
-            reset_at: rolled.fresh_at(window).max(now),
+            reset_at: self.fresh_at(limit.window_nanos()).max(now),
         }
     }
 }

@@ -3,7 +3,9 @@
 use crate::{Bucket, FixedWindow, Nanos, SlidingCounter, SlidingLog, Slots, Span};
 
 /// Names one held slot of a concurrency limit.
+// Aligned like a word, so that a receipt, which most often names no slot, takes no more room for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(Rust, packed(8))]
 pub struct SlotId(pub u128);
 
 /// What a request asks of one limit.

@@ -148,7 +148,9 @@ impl<S: Store> Engine<S> {
         let stores = Stores::new(self.store.names(), request);
         for line in lines {
             let slot = slot.unwrap_or_default();
-            charges.extend(charge(&decision.resolution, line, slot, &stores));
+            if let Some(charge) = charge(&decision.resolution, line, slot, &stores) {
+                charges.push(charge);
+            }
         }
         let mut outcomes = Outcomes::new();
         let decided = match answered {
@@ -290,9 +292,11 @@ impl<S: Store> Engine<S> {
         requests: &[Request<'r>],
         mut show: impl FnMut(Result<&Decision<'_>, EngineError>),
     ) {
+        // A store in memory is no round trip away: what is decided and shown at once stays in the cache.
+        let is_near = self.store.names().is_empty();
         let mut rest = requests;
         while let Some(first) = rest.first() {
-            if first.request_id.is_some() {
+            if is_near || first.request_id.is_some() {
                 let shown = self.decide_once(rules, first, |decision| show(Ok(decision))).await;
                 if let Err(error) = shown {
                     show(Err(error));

@@ -277,12 +277,16 @@ fn poll_upstream(
     let Some(lease) = lease else { return Pin::new(incoming).poll_frame(context) };
     // Most often it is here already. Whoever moves the connection himself need not be woken.
     let mut unwoken = Context::from_waker(Waker::noop());
-    let polled = Pin::new(&mut *incoming).poll_frame(&mut unwoken);
+    let (polled, _) = lease.take(|| Pin::new(&mut *incoming).poll_frame(&mut unwoken));
     if polled.is_ready() {
         return polled;
     }
     lease.drive(context);
-    Pin::new(incoming).poll_frame(context)
+    let (polled, has_rung) = lease.take(|| Pin::new(incoming).poll_frame(context));
+    if polled.is_pending() && has_rung {
+        context.waker().wake_by_ref();
+    }
+    polled
 }
 
 impl Body for GatewayBody {

@@ -199,6 +199,14 @@ impl Lease {
         self.connection.as_mut().is_some_and(|connection| connection.drive(context))
     }
 
+    /// Takes what has come over the connection, see [`Http1::take`].
+    pub(crate) fn take<T>(&self, take: impl FnOnce() -> T) -> (T, bool) {
+        match &self.connection {
+            Some(connection) => connection.take(take),
+            None => (take(), false),
+        }
+    }
+
     pub(crate) fn target(&self) -> &Target {
         &self.connections.target
     }

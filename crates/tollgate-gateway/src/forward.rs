@@ -27,7 +27,8 @@ const MAX_STALE: u32 = 3;
 
 /// A request on its way out, clean.
 pub(crate) struct Outgoing {
-    pub(crate) request: Request<RequestBody>,
+    /// It is large, and goes through several hands.
+    pub(crate) request: Box<Request<RequestBody>>,
     /// What is asked for, before a target puts its own path in front.
     pub(crate) path: PathAndQuery,
     /// The host that the upstream sees, if it is not its own.
@@ -162,7 +163,7 @@ pub(crate) async fn exchange(
                     && let Some(again) = spare.as_ref().and_then(Spare::request)
                     && road.may_repeat()
                 {
-                    request = again;
+                    request = Box::new(again);
                     continue;
                 }
                 return Ok(Answered { response, lease });
@@ -178,7 +179,7 @@ pub(crate) async fn exchange(
                     target.failed("it hung up at once");
                 }
                 if road.may_reconnect(is_reused) {
-                    request = *unsent;
+                    request = unsent;
                     continue;
                 }
                 return Err(Fault::NoUpstream);
@@ -200,7 +201,7 @@ pub(crate) async fn exchange(
             }
         };
         match spare.as_ref().and_then(Spare::request) {
-            Some(again) if road.may_repeat() => request = again,
+            Some(again) if road.may_repeat() => request = Box::new(again),
             _ => return Err(fault),
         }
     }
@@ -282,14 +283,14 @@ pub(crate) fn address(
 
 async fn send(
     link: Link,
-    request: Request<RequestBody>,
+    request: Box<Request<RequestBody>>,
     timeout: Duration,
     lease: &mut Lease,
 ) -> Result<Response<Incoming>, Failure> {
     let progress = request.body().progress();
     let sent = match link {
         Link::Http1(mut connection) => {
-            let sent = connection.send(request, timeout, progress.as_deref()).await;
+            let sent = connection.send(*request, timeout, progress.as_deref()).await;
             if must_go_on(sent.as_ref(), progress.as_deref()) {
                 connection.let_go();
             }
@@ -297,7 +298,7 @@ async fn send(
             sent
         }
         Link::Http2(mut sender) => {
-            let sent = sender.try_send_request(request);
+            let sent = sender.try_send_request(*request);
             Box::pin(until_head(sent, timeout, progress.as_deref())).await
         }
     };

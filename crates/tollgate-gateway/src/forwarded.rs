@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use bytes::Bytes;
 use http::header::{FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, VIA};
 
 use tollgate_tower::identity::push_address;
@@ -46,26 +47,36 @@ pub(crate) fn describe(headers: &mut HeaderMap, came: Came, options: ForwardedOp
     if !came.is_trusted {
         remove(headers, |name| is_claim(name.as_str()));
     }
-    let peer = came.peer.ip().to_canonical();
-    let proto = if came.is_tls { HTTPS } else { HTTP };
-    if options.x_forwarded_for {
-        let mut text = String::with_capacity(48);
-        push_address(&mut text, peer);
-        append(headers, X_FORWARDED_FOR, text);
-    }
-    if options.forwarded {
-        let host = headers.get(HOST).and_then(|host| host.to_str().ok());
-        let element = element(peer, host, if came.is_tls { "https" } else { "http" });
-        append(headers, FORWARDED, element);
-    }
-    if options.x_forwarded_host && !headers.contains_key(X_FORWARDED_HOST) {
-        let host = headers.get(HOST).cloned();
-        if let Some(host) = host {
-            headers.insert(X_FORWARDED_HOST, host);
+    // Of a stranger nothing is left that could be continued or must not be overwritten.
+    let is_known = |headers: &HeaderMap, name| came.is_trusted && headers.contains_key(name);
+    let put = |headers: &mut HeaderMap, name, text: String| {
+        if came.is_trusted {
+            append(headers, name, text);
+        } else if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(text)) {
+            headers.insert(name, value);
         }
+    };
+    let peer = came.peer.ip().to_canonical();
+    let mut address = String::with_capacity(40);
+    push_address(&mut address, peer);
+    let host = headers.get(HOST).cloned();
+    headers.reserve(4);
+    if options.forwarded {
+        let host = host.as_ref().and_then(|host| host.to_str().ok());
+        let proto = if came.is_tls { "https" } else { "http" };
+        put(headers, FORWARDED, element((peer, &address), host, proto));
     }
-    if options.x_forwarded_proto && !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, proto);
+    if options.x_forwarded_for {
+        put(headers, X_FORWARDED_FOR, address);
+    }
+    if options.x_forwarded_host
+        && !is_known(headers, X_FORWARDED_HOST)
+        && let Some(host) = host
+    {
+        headers.insert(X_FORWARDED_HOST, host);
+    }
+    if options.x_forwarded_proto && !is_known(headers, X_FORWARDED_PROTO) {
+        headers.insert(X_FORWARDED_PROTO, if came.is_tls { HTTPS } else { HTTP });
     }
 }
 
@@ -86,10 +97,10 @@ pub(crate) fn came_from(headers: &HeaderMap, name: &str) -> bool {
 }
 
 /// One hop: `for=192.0.2.1;host=example.com;proto=https`.
-fn element(peer: IpAddr, host: Option<&str>, proto: &str) -> String {
+fn element((peer, address): (IpAddr, &str), host: Option<&str>, proto: &str) -> String {
     let mut element = String::with_capacity(96);
     element.push_str(if peer.is_ipv4() { "for=" } else { "for=\"[" });
-    push_address(&mut element, peer);
+    element.push_str(address);
     if peer.is_ipv6() {
         element.push_str("]\"");
     }
@@ -144,7 +155,7 @@ const fn is_token_byte(byte: u8) -> bool {
 fn append(headers: &mut HeaderMap, name: HeaderName, text: String) {
     let mut lines = headers.get_all(&name).iter();
     let value = match lines.next() {
-        None => HeaderValue::from_maybe_shared(bytes::Bytes::from(text)),
+        None => HeaderValue::from_maybe_shared(Bytes::from(text)),
         Some(first) => {
             let mut all = first.as_bytes().to_vec();
             for line in lines {
@@ -258,7 +269,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_host_can_inject_anything(host in "\\PC{0,40}|[\\x00-\\x7f]{0,40}") {
-            let element = element(IpAddr::from([192, 0, 2, 1]), Some(&host), "http");
+            let peer = (IpAddr::from([192, 0, 2, 1]), "192.0.2.1");
+            let element = element(peer, Some(&host), "http");
             prop_assert!(element.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
             let rest = element.strip_prefix("for=192.0.2.1;host=").unwrap();
             let (value, rest) = unquote(rest);

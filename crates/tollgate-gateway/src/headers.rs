@@ -19,13 +19,17 @@ const PROXY: &str = "proxy";
 
 /// Takes out of a request what is not for the upstream.
 pub(crate) fn clean_request(headers: &mut HeaderMap) {
-    let takes_trailers = wants_trailers(headers);
-    clean(headers, |name| {
+    let is_unwanted = |name: &HeaderName| {
         // The gateway meets the expectation itself, as soon as the upstream takes the body.
         let is_met = *name == EXPECT || *name == HTTP2_SETTINGS;
         let text = name.as_str();
         is_met || text.starts_with(PROXY_PREFIX) || text == PROXY || is_own(text)
-    });
+    };
+    if !headers.keys().any(|name| is_hop_by_hop(name) || is_unwanted(name)) {
+        return;
+    }
+    let takes_trailers = wants_trailers(headers);
+    clean(headers, is_unwanted);
     if takes_trailers {
         headers.insert(TE, TRAILERS);
     }
@@ -104,10 +108,18 @@ fn wants_trailers(headers: &HeaderMap) -> bool {
 
 /// Makes a clean request fit for HTTP/1.1.
 pub(crate) fn for_http1(headers: &mut HeaderMap) {
-    if headers.contains_key(TE) {
+    // One look at all costs less than two searches.
+    let (mut has_te, mut has_cookies) = (false, false);
+    for name in headers.keys() {
+        has_te |= *name == TE;
+        has_cookies |= *name == COOKIE;
+    }
+    if has_te {
         headers.insert(CONNECTION, TE_TOKEN);
     }
-    join_cookies(headers);
+    if has_cookies {
+        join_cookies(headers);
+    }
 }
 
 /// HTTP/2 may split cookies over several fields; HTTP/1.1 must not.

@@ -7,13 +7,16 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker, ready};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll, Wake, Waker, ready};
 use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::SendRequest;
+use parking_lot::Mutex;
 
 use crate::body::{BodyProgress, BodyState, RequestBody};
 use crate::idle::IdleTimer;
@@ -24,11 +27,41 @@ type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// What became of a request: the head of its answer, or why there is none.
 pub(crate) type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
 
+/// Wakes whoever moves a connection.
+///
+/// To take a piece of an answer wakes the connection that it came over, and so the task that takes it, which is
+/// about to go on anyway: it would begin once more from the top, for nothing.
+struct Bell {
+    task: Mutex<Waker>,
+    state: AtomicU8,
+}
+
+/// States of a bell: it rings, it is muted, and it would have rung.
+const OPEN: u8 = 0;
+const MUTED: u8 = 1;
+const RUNG: u8 = 2;
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let noted = self.state.compare_exchange(MUTED, RUNG, Ordering::AcqRel, Ordering::Acquire);
+        if noted == Err(OPEN) {
+            self.task.lock().wake_by_ref();
+        }
+    }
+}
+
 /// A connection that takes one request at a time.
 pub(crate) struct Http1 {
     sender: SendRequest<RequestBody>,
     /// None when it has ended, or has a task of its own.
     driver: Option<Driver>,
+    bell: Arc<Bell>,
+    /// The bell as its driver knows it.
+    waker: Waker,
     /// Kept from request to request: to arm one for each costs more than to let one run.
     timer: IdleTimer,
 }
@@ -38,7 +71,11 @@ impl Http1 {
         sender: SendRequest<RequestBody>,
         driver: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
-        Self { sender, driver: Some(Box::pin(driver)), timer: IdleTimer::new(Duration::ZERO) }
+        let task = Mutex::new(Waker::noop().clone());
+        let bell = Arc::new(Bell { task, state: AtomicU8::new(OPEN) });
+        let waker = Waker::from(Arc::clone(&bell));
+        let (driver, timer) = (Some(Box::pin(driver) as Driver), IdleTimer::new(Duration::ZERO));
+        Self { sender, driver, bell, waker, timer }
     }
 
     /// Sends a request and waits for the head of its answer. None if that does not come in time.
@@ -62,12 +99,12 @@ impl Http1 {
         timeout: Duration,
         progress: Option<&BodyProgress>,
     ) -> Option<Sent> {
-        let Self { driver, timer, .. } = self;
+        let Self { driver, bell, waker, timer, .. } = self;
         let mut sent = pin!(sent);
         let mut pieces_seen = 0;
         let answer = poll_fn(|context| {
             // Only the driver can bring the answer, so it alone need know whom to wake.
-            let polled = if drive(driver, context) && driver.is_some() {
+            let polled = if drive(driver, bell, waker, context) && driver.is_some() {
                 sent.as_mut().poll(&mut Context::from_waker(Waker::noop()))
             } else {
                 sent.as_mut().poll(context)
@@ -93,7 +130,18 @@ impl Http1 {
 
     /// Moves it on behalf of this task. False if it moves by itself, or is over.
     pub(crate) fn drive(&mut self, context: &mut Context<'_>) -> bool {
-        drive(&mut self.driver, context)
+        drive(&mut self.driver, &self.bell, &self.waker, context)
+    }
+
+    /// Takes what has come over it, without being woken by that. Whoever gets something comes back for more. Whoever
+    /// gets nothing, and the bell would have rung, must move the connection once more before he waits.
+    pub(crate) fn take<T>(&self, take: impl FnOnce() -> T) -> (T, bool) {
+        if self.driver.is_none() {
+            return (take(), false);
+        }
+        self.bell.state.store(MUTED, Ordering::Release);
+        let taken = take();
+        (taken, self.bell.state.swap(OPEN, Ordering::AcqRel) == RUNG)
     }
 
     /// From now on it moves by itself.
@@ -114,7 +162,7 @@ impl Http1 {
 
     /// Sees what has happened to it while nobody used it. Afterwards it wakes nobody.
     pub(crate) fn look(&mut self) {
-        drive(&mut self.driver, &mut Context::from_waker(Waker::noop()));
+        self.drive(&mut Context::from_waker(Waker::noop()));
     }
 
     /// Waits until the last exchange is over. False if the connection is, too.
@@ -124,9 +172,15 @@ impl Http1 {
     }
 }
 
-fn drive(driver: &mut Option<Driver>, context: &mut Context<'_>) -> bool {
+fn drive(
+    driver: &mut Option<Driver>,
+    bell: &Bell,
+    waker: &Waker,
+    context: &mut Context<'_>,
+) -> bool {
     let Some(it) = driver else { return false };
-    if it.as_mut().poll(context).is_ready() {
+    bell.task.lock().clone_from(context.waker());
+    if it.as_mut().poll(&mut Context::from_waker(waker)).is_ready() {
         *driver = None;
     }
     true

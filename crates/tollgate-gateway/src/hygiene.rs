@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderValue};
+use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Method, Version};
 use tollgate_policy::normalize_path;
@@ -21,6 +21,11 @@ pub(crate) fn check(parts: &mut Parts, max_header_bytes: usize) -> Result<Option
     }
     if size_bytes(&parts.headers) > max_header_bytes {
         return Err(Fault::HeadersTooLarge);
+    }
+    // Most requests have no body and expect nothing: one look at all costs less than a search for each.
+    let is_looked_into = [TRANSFER_ENCODING, CONTENT_LENGTH, EXPECT];
+    if !parts.headers.keys().any(|name| is_looked_into.contains(name)) {
+        return check_host(parts);
     }
     check_framing(&parts.headers)?;
     if let Some(expected) = parts.headers.get(EXPECT)

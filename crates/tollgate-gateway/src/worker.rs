@@ -160,7 +160,8 @@ impl<D: Decide> Worker<D> {
         let body = RequestBody::from_client(body, route.timeouts.request_idle);
         let path = asked.endpoint.as_deref().unwrap_or("/");
         // A future is moved into whatever awaits it, level by level: a large one costs less on the heap.
-        Box::pin(self.pass(route, path, Request::from_parts(parts, body), pass, upgrade)).await
+        let request = Box::new(Request::from_parts(parts, body));
+        Box::pin(self.pass(route, path, request, pass, upgrade)).await
     }
 
     /// Hygiene, identity and route: what is asked, and where it would go.
@@ -258,7 +259,7 @@ impl<D: Decide> Worker<D> {
         &self,
         route: &Route,
         path: &str,
-        request: Request<RequestBody>,
+        request: Box<Request<RequestBody>>,
         pass: Pass,
         upgrade: Option<Upgrade>,
     ) -> Response<GatewayBody> {
@@ -288,7 +289,7 @@ impl<D: Decide> Worker<D> {
         if route.is_ai {
             ai::hide_account(response.headers_mut());
         }
-        response.headers_mut().extend(headers);
+        headers.put_into(response.headers_mut());
         response
     }
 
@@ -350,7 +351,7 @@ impl<D: Decide> Worker<D> {
         route: &Route,
         place: usize,
         path: &str,
-        mut request: Request<RequestBody>,
+        mut request: Box<Request<RequestBody>>,
         upgrade: Option<&Upgrade>,
     ) -> Result<(&WorkerPool, Outgoing), Fault> {
         let original = request.uri().path_and_query().ok_or(Fault::BadTarget)?;
@@ -361,8 +362,6 @@ impl<D: Decide> Worker<D> {
         } else {
             None
         };
-        // Set for each target.
-        request.headers_mut().remove(HOST);
         let own_key = self.gateway.pools.get(place).and_then(|it| it.options.authorization.clone());
         if let Some(key) = own_key {
             request.headers_mut().insert(AUTHORIZATION, key);
@@ -385,6 +384,7 @@ impl<D: Decide> Worker<D> {
         request: Request<RequestBody>,
     ) -> Result<Response<GatewayBody>, Fault> {
         let route = self.gateway.routes.named(route).ok_or(Fault::NoRoute)?;
+        let request = Box::new(request);
         let (pool, outgoing) = self.outgoing_to(route, route.pool, path, request, None)?;
         let answered = self.forward_to(route, route.pool, pool, outgoing).await?;
         Ok(plain_answer(answered, None, route.timeouts.response_idle))

@@ -87,7 +87,7 @@ impl Index {
             }
         }
         if self.has_patterns
-            && let Some(path) = &seen.path
+            && let Some(path) = seen.path()
         {
             self.trie.walk(path, &mut found);
         }

@@ -62,7 +62,7 @@ impl Matcher {
     pub(crate) fn pattern_for(&self, seen: &Seen<'_, '_>) -> Option<&Pattern> {
         match self.endpoints.as_slice() {
             [] => None,
-            patterns => most_literal(patterns, seen.path.as_deref()?),
+            patterns => most_literal(patterns, seen.path()?),
         }
     }
 
@@ -75,7 +75,8 @@ impl Matcher {
 /// A request with its path taken apart, once for all rules.
 pub(crate) struct Seen<'r, 'a> {
     pub(crate) attributes: &'r Attributes<'a>,
-    pub(crate) path: Option<Segments<'a>>,
+    /// Of the path; none where there is no path.
+    segments: Segments<'a>,
     pub(crate) now: Nanos,
 }
 
@@ -83,11 +84,14 @@ impl<'r, 'a> Seen<'r, 'a> {
     #[expect(clippy::inline_always, reason = "it is large: made where it stays, it is not moved")]
     #[inline(always)]
     pub(crate) fn new(attributes: &'r Attributes<'a>, now: Nanos) -> Self {
-        Self { attributes, path: attributes.get(Known::Endpoint).map(segments), now }
+        let path = attributes.get(Known::Endpoint).unwrap_or_default();
+        Self { attributes, segments: segments(path), now }
     }
 
-    fn path(&self) -> &[&'a str] {
-        self.path.as_deref().unwrap_or(&[])
+    /// The segments of the path, if there is a path.
+    #[inline]
+    pub(crate) fn path(&self) -> Option<&[&'a str]> {
+        self.attributes.get(Known::Endpoint).map(|_| &*self.segments)
     }
 }
 
@@ -105,7 +109,7 @@ impl Fit<'_> {
     /// An attribute as this rule sees it: what its path captured comes first.
     pub(crate) fn attribute<'a>(self, name: &str, seen: &Seen<'_, 'a>) -> Option<&'a str> {
         self.pattern
-            .and_then(|pattern| pattern.captured(name, seen.path()))
+            .and_then(|pattern| pattern.captured(name, &seen.segments))
             .or_else(|| seen.attributes.extra(name))
     }
 }
@@ -221,9 +225,10 @@ impl Costs {
             let method_fits = cost.method.as_ref().is_none_or(|wanted| {
                 method.is_some_and(|method| wanted.eq_ignore_ascii_case(method))
             });
-            let endpoint_fits = cost.endpoint.as_ref().is_none_or(|pattern| {
-                seen.path.as_deref().is_some_and(|path| pattern.matches(path))
-            });
+            let endpoint_fits = cost
+                .endpoint
+                .as_ref()
+                .is_none_or(|pattern| seen.path().is_some_and(|path| pattern.matches(path)));
             method_fits && endpoint_fits
         };
         self.0.iter().find(fits).map(|cost| cost.charge)

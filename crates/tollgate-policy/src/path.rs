@@ -25,6 +25,9 @@ pub enum PathError {
 /// separates nothing. A trailing slash is kept (patterns match with or without it). Borrowed where
 /// nothing changes.
 pub fn normalize_path(path: &str) -> Result<Cow<'_, str>, PathError> {
+    if path.len() <= MAX_PATH_BYTES && is_normal(path) {
+        return Ok(Cow::Borrowed(path));
+    }
     let end = path.find(['?', '#']).unwrap_or(path.len());
     let path = path.get(..end).unwrap_or(path);
     if path.len() > MAX_PATH_BYTES {
@@ -62,19 +65,43 @@ pub fn normalize_path(path: &str) -> Result<Cow<'_, str>, PathError> {
 /// True only for paths that normalisation would not change. False negatives cost time, not
 /// correctness: a `%` or a segment that starts with a dot takes the long way.
 fn is_normal(path: &str) -> bool {
-    let mut previous = 0;
-    for (index, &byte) in path.as_bytes().iter().enumerate() {
-        let plain = match byte {
-            b'/' | b'.' => previous != b'/',
-            _ => index > 0 && is_path_byte(byte),
-        };
-        if !plain {
-            return false;
+    let Some((b'/', rest)) = path.as_bytes().split_first() else { return false };
+    let mut begins_segment = true;
+    for byte in rest {
+        match KINDS.get(usize::from(*byte)) {
+            Some(Kind::Plain) => begins_segment = false,
+            Some(Kind::Slash) if !begins_segment => begins_segment = true,
+            Some(Kind::Dot) if !begins_segment => {}
+            _ => return false,
         }
-        previous = byte;
     }
-    path.starts_with('/')
+    true
 }
+
+/// What a byte of a path is to one who asks whether the path is normal.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    Plain,
+    Slash,
+    Dot,
+    Other,
+}
+
+/// The kind of every byte: every request's path is looked at, byte by byte.
+const KINDS: [Kind; 256] = {
+    let mut kinds = [Kind::Other; 256];
+    let (mut rest, mut byte) = (kinds.as_mut_slice(), 0_u8);
+    while let Some((kind, others)) = rest.split_first_mut() {
+        *kind = match byte {
+            b'/' => Kind::Slash,
+            b'.' => Kind::Dot,
+            _ if is_path_byte(byte) => Kind::Plain,
+            _ => Kind::Other,
+        };
+        (rest, byte) = (others, byte.wrapping_add(1));
+    }
+    kinds
+};
 
 /// Bytes that stand for themselves in a path segment.
 const fn is_path_byte(byte: u8) -> bool {

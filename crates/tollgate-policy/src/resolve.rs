@@ -42,6 +42,9 @@ pub(crate) struct Match<'s> {
 pub(crate) struct Rank {
     /// The place of its scope: standard ones first, then by name.
     pub(crate) scope: u32,
+    /// The place of its scope among those of all rules, the `log_only` ones last: of each there is
+    /// one winner.
+    pub(crate) contest: u64,
     pub(crate) constrained_fields: u32,
     pub(crate) priority: i64,
     /// The place of its id in ascending order.
@@ -104,10 +107,11 @@ impl RuleSet {
             }
         });
         if matches.len() > 1 {
-            matches.sort_unstable_by_key(|one| {
-                (one.rank.is_log_only, one.rank.scope, one.specificity())
+            matches.sort_unstable_by(|one, other| {
+                let contest = one.rank.contest.cmp(&other.rank.contest);
+                contest.then_with(|| one.specificity().cmp(&other.specificity()))
             });
-            matches.dedup_by_key(|one| (one.rank.is_log_only, one.rank.scope));
+            matches.dedup_by_key(|one| one.rank.contest);
         }
         let split = matches.partition_point(|one| !one.rank.is_log_only);
         let (enforced, observed) = matches.split_at(split);

@@ -178,8 +178,13 @@ fn ranks(rules: &[Rule]) -> Vec<Rank> {
     let places: HashMap<&str, u32> =
         scopes.iter().enumerate().map(|(place, scope)| (*scope, place as u32)).collect();
     let place_of = |scope: &str| places.get(scope).copied();
+    let contest = |rule: &Rule| {
+        let scope = place_of(&rule.scope).unwrap_or(u32::MAX);
+        u64::from(rule.is_log_only()) << u32::BITS | u64::from(scope)
+    };
     let rank = |rule: &Rule| Rank {
         scope: place_of(&rule.scope).unwrap_or(u32::MAX),
+        contest: contest(rule),
         constrained_fields: rule.matcher.constrained_fields(),
         priority: rule.priority,
         id: ids.binary_search(&rule.id.as_str()).unwrap_or(0) as u32,

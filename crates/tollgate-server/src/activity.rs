@@ -5,13 +5,14 @@
 //! cut between one and one and a half times its limit.
 
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 /// How every HTTP/2 connection begins.
@@ -133,18 +134,30 @@ impl<B: http_body::Body> http_body::Body for BusyBody<B> {
     }
 }
 
-/// Ends a connection that has been quiet for too long.
+/// Ends a connection that has been quiet for too long, and every one when they are all cut. (To look for
+/// that where the connection is served would be done with every request.)
 pub(crate) async fn watch(
     activity: Weak<Activity>,
     connection: AbortHandle,
+    mut cut: watch::Receiver<bool>,
     head_limit: Duration,
     idle_limit: Duration,
 ) {
+    // One that is not to be cut goes on, also when nobody is left who could.
+    let mut cut = pin!(async move {
+        if cut.wait_for(|cut| *cut).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    });
     let tick = head_limit.min(idle_limit) / 2;
     let mut known = None;
     let mut quiet = Duration::ZERO;
     loop {
-        tokio::time::sleep(tick).await;
+        tokio::select! {
+            biased;
+            () = &mut cut => return connection.abort(),
+            () = tokio::time::sleep(tick) => {}
+        }
         let Some(activity) = activity.upgrade() else { return };
         let changes = activity.changes.load(Ordering::Relaxed);
         // An answer that nobody reads holds what it came from, however busy it is.

@@ -241,14 +241,14 @@ fn serve<A: Answer>(
         let service = service_fn(answering(Arc::clone(answers), activity, connection));
         let io = TokioIo::new(stream);
         let connection = builder.serve_connection_with_upgrades(io, service).into_owned();
-        spawn(graceful.watch(connection), slot, cut.subscribe())
+        spawn(graceful.watch(connection), slot)
     } else {
         let service = service_fn(answering(Arc::clone(answers), activity, connection));
         let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
-        spawn(graceful.watch(connection), slot, cut.subscribe())
+        spawn(graceful.watch(connection), slot)
     };
     let (head, idle) = (door.limits.header_timeout, door.limits.idle_timeout);
-    tokio::spawn(activity::watch(watched, task, head, idle));
+    tokio::spawn(activity::watch(watched, task, cut.subscribe(), head, idle));
 }
 
 type Answered<A> = Result<Response<BusyBody<<A as Answer>::Body>>, std::convert::Infallible>;
@@ -274,18 +274,10 @@ fn answering<A: Answer>(
 fn spawn<E: std::fmt::Display + Send>(
     connection: impl Future<Output = Result<(), E>> + Send + 'static,
     slot: Arc<OwnedSemaphorePermit>,
-    mut cut: watch::Receiver<bool>,
 ) -> tokio::task::AbortHandle {
     let task = tokio::spawn(async move {
-        tokio::select! {
-            biased;
-            ended = connection => {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "a connection ended early");
-                }
-            }
-            // One that is not to be cut goes on, also when nobody is left who could.
-            () = async { if cut.wait_for(|cut| *cut).await.is_err() { std::future::pending().await } } => {}
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "a connection ended early");
         }
         drop(slot);
     });

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Response};
 
 use crate::bill::{Bill, Unsent};
+use crate::headers::HeaderLines;
 use crate::held::Held;
 use crate::identity::Identity;
 use crate::refusal::problem;
@@ -83,7 +84,7 @@ pub struct Pass {
     /// How long it waits before it does.
     pub wait: Duration,
     /// What the answer to it is to carry.
-    pub headers: HeaderMap,
+    pub headers: HeaderLines,
     /// What it holds while it is under way, such as a concurrency slot; given back when dropped.
     pub held: Option<Held>,
     /// What it was charged, where it waits: given back when dropped before the request went on.

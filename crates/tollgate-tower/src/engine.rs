@@ -21,7 +21,7 @@ use crate::bill::{Account, Bill};
 use crate::decide::{
     Asked, Decide, Dialect, Line, Pass, Postponed, Ruling, Undelivered, no_ruling,
 };
-use crate::headers::{HeaderFamilies, describe};
+use crate::headers::{HeaderFamilies, HeaderLines};
 use crate::held::Held;
 use crate::openai;
 use crate::refusal::{problem, refusal};
@@ -81,11 +81,13 @@ impl<S: Store + 'static> InProcess<S> {
     ) -> Ruling {
         match decision.verdict {
             Verdict::Allowed | Verdict::Throttled => {
-                let mut headers = HeaderMap::with_capacity(12);
-                describe(&mut headers, decision, self.families);
+                let mut headers = HeaderLines::describing(decision, self.families);
                 let mut lines = Vec::new();
                 if asked.dialect == Dialect::OpenAi {
-                    openai::describe(&mut headers, decision);
+                    let mut all = HeaderMap::with_capacity(12);
+                    headers.put_into(&mut all);
+                    openai::describe(&mut all, decision);
+                    headers = all.into();
                     let waited_for = decision.scopes().filter(|scope| is_waited_for(scope));
                     lines = waited_for.map(|scope| line_of(decision, scope)).collect();
                 }

@@ -39,25 +39,81 @@ pub(crate) const X_WARNING: HeaderName = HeaderName::from_static("x-ratelimit-wa
 pub(crate) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(crate) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
+/// Headers that are to be put into an answer that is not there yet: noted as lines, which costs less than
+/// a map of their own would.
+#[derive(Debug, Clone, Default)]
+pub struct HeaderLines(Vec<(HeaderName, HeaderValue)>);
+
+impl HeaderLines {
+    /// The families that are switched on.
+    pub fn describing(decision: &Decision<'_>, on: HeaderFamilies) -> Self {
+        let mut lines = Vec::with_capacity(6);
+        each(decision, on, |name, value| lines.push((name, value)));
+        Self(lines)
+    }
+
+    /// The lines, those of one name after each other.
+    pub fn iter(&self) -> impl Iterator<Item = (&HeaderName, &HeaderValue)> {
+        self.0.iter().map(|(name, value)| (name, value))
+    }
+
+    /// Puts them in the place of what the answer says under their names.
+    pub fn put_into(self, answer: &mut HeaderMap) {
+        answer.reserve(self.0.len());
+        let mut last = None;
+        for (name, value) in self.0 {
+            if last.as_ref() == Some(&name) {
+                answer.append(name, value);
+            } else {
+                last = Some(name.clone());
+                answer.insert(name, value);
+            }
+        }
+    }
+}
+
+impl From<HeaderMap> for HeaderLines {
+    fn from(map: HeaderMap) -> Self {
+        let mut lines: Vec<(HeaderName, HeaderValue)> = Vec::with_capacity(map.len());
+        for (name, value) in map {
+            // A further value of a name comes without it.
+            let name = name.or_else(|| lines.last().map(|(name, _)| name.clone()));
+            lines.extend(name.map(|name| (name, value)));
+        }
+        Self(lines)
+    }
+}
+
 /// Adds the families that are switched on.
 pub fn describe(headers: &mut HeaderMap, decision: &Decision<'_>, on: HeaderFamilies) {
+    each(decision, on, |name, value| {
+        if name == X_WARNING {
+            headers.append(name, value);
+        } else {
+            headers.insert(name, value);
+        }
+    });
+}
+
+/// Every line of the families that are switched on. Only warnings may be several.
+fn each(decision: &Decision<'_>, on: HeaderFamilies, mut put: impl FnMut(HeaderName, HeaderValue)) {
     if let Some(scope) = decision.deciding() {
         if on.x_ratelimit {
-            x_ratelimit(headers, scope);
+            x_ratelimit(scope, &mut put);
         }
         if on.ratelimit {
-            ratelimit(headers, decision, scope);
+            ratelimit(decision, scope, &mut put);
         }
     }
     if on.retry_after
         && let Some(after) = decision.retry_after()
     {
-        headers.insert(RETRY_AFTER, number(seconds_up(after).max(1)));
+        put(RETRY_AFTER, number(seconds_up(after).max(1)));
     }
     if on.x_ratelimit {
         for warning in decision.warnings() {
             if let Ok(value) = HeaderValue::try_from(ascii(&warning_text(&warning))) {
-                headers.append(X_WARNING, value);
+                put(X_WARNING, value);
             }
         }
     }
@@ -67,35 +123,39 @@ fn number(value: u64) -> HeaderValue {
     HeaderValue::from(value)
 }
 
-fn x_ratelimit(headers: &mut HeaderMap, scope: &Scope<'_>) {
+fn x_ratelimit(scope: &Scope<'_>, put: &mut impl FnMut(HeaderName, HeaderValue)) {
     let status = &scope.outcome.status;
-    headers.insert(X_LIMIT, number(scope.quota));
-    headers.insert(X_REMAINING, number(status.remaining));
-    headers.insert(X_RESET, number(seconds_up(status.reset_at)));
+    put(X_LIMIT, number(scope.quota));
+    put(X_REMAINING, number(status.remaining));
+    put(X_RESET, number(seconds_up(status.reset_at)));
     let mut policy = String::with_capacity(24);
     push_pair(&mut policy, "", scope.quota);
     push_pair(&mut policy, ";w=", scope.limit.window_seconds);
     if let Ok(policy) = HeaderValue::try_from(policy) {
-        headers.insert(X_POLICY, policy);
+        put(X_POLICY, policy);
     }
 }
 
 /// Structured fields: `"api";r=50;t=30` and `"api";q=1000;w=3600`.
-fn ratelimit(headers: &mut HeaderMap, decision: &Decision<'_>, scope: &Scope<'_>) {
+fn ratelimit(
+    decision: &Decision<'_>,
+    scope: &Scope<'_>,
+    put: &mut impl FnMut(HeaderName, HeaderValue),
+) {
     let status = &scope.outcome.status;
     let until_reset = seconds_up(status.reset_at.saturating_sub(decision.now));
     let name = &scope.rule.id;
     let mut state = String::with_capacity(name.len() + 32);
     quoted(&mut state, name);
+    let mut policy = String::with_capacity(name.len() + 32);
+    policy.push_str(&state);
     push_pair(&mut state, ";r=", status.remaining);
     push_pair(&mut state, ";t=", until_reset);
-    let mut policy = String::with_capacity(name.len() + 32);
-    quoted(&mut policy, name);
     push_pair(&mut policy, ";q=", scope.quota);
     push_pair(&mut policy, ";w=", scope.limit.window_seconds);
     if let (Ok(state), Ok(policy)) = (HeaderValue::try_from(state), HeaderValue::try_from(policy)) {
-        headers.insert(RATE_LIMIT, state);
-        headers.insert(RATE_LIMIT_POLICY, policy);
+        put(RATE_LIMIT, state);
+        put(RATE_LIMIT_POLICY, policy);
     }
 }
 
@@ -108,6 +168,11 @@ fn push_pair(out: &mut String, name: &str, number: u64) {
 /// become question marks.
 pub(crate) fn quoted(out: &mut String, text: &str) {
     out.push('"');
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
+        out.push_str(text);
+        out.push('"');
+        return;
+    }
     for character in text.chars() {
         match character {
             '"' | '\\' => {

@@ -23,7 +23,7 @@ pub use bill::{Account, Bill, Unsent};
 pub use body::LimitedBody;
 pub use decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Refused, Ruling};
 pub use engine::InProcess;
-pub use headers::HeaderFamilies;
+pub use headers::{HeaderFamilies, HeaderLines};
 pub use held::Held;
 pub use identity::{Identifier, Identity};
 pub use layer::{Peer, TollgateLayer};

@@ -78,7 +78,7 @@ impl Remote {
         self.describe(&mut headers, decision);
         if decision.allowed {
             let (held, bill) = self.hold(decision, asked.tokens);
-            let wait = decision.wait;
+            let (wait, headers) = (decision.wait, headers.into());
             return Ruling::Pass(Pass { wait, headers, held, bill, ..Pass::default() });
         }
         let mut response = refusal(decision, accepted);

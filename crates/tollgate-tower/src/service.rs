@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::header::{HOST, RETRY_AFTER};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 use tollgate_policy::normalize_path;
 use tower_service::Service;
 
@@ -70,7 +70,7 @@ where
             };
             let Pass { headers, held, .. } = pass;
             let mut response = inner.call(Request::from_parts(head, body)).await?;
-            put(response.headers_mut(), headers);
+            headers.put_into(response.headers_mut());
             Ok(response.map(|body| LimitedBody::inner(body, held)))
         })
     }
@@ -136,19 +136,6 @@ pub fn host(head: &Parts) -> Option<String> {
         }
     };
     (!host.is_empty()).then(|| host.to_ascii_lowercase())
-}
-
-/// Puts what a decision says on an answer, in place of what was said under the same names.
-pub fn put(answer: &mut HeaderMap, decided: HeaderMap) {
-    let mut last = None;
-    for (name, value) in decided {
-        if let Some(name) = name {
-            answer.insert(name.clone(), value);
-            last = Some(name);
-        } else if let Some(name) = &last {
-            answer.append(name.clone(), value);
-        }
-    }
 }
 
 /// The answer to a request that would wait where too many do.

@@ -105,7 +105,9 @@ async fn an_answer_becomes_a_ruling() {
         unreachable!("refused")
     };
     assert_eq!(pass.wait, Duration::from_millis(250));
-    let header = |name: &str| pass.headers[name].to_str().unwrap().to_owned();
+    let mut headers = HeaderMap::new();
+    pass.headers.clone().put_into(&mut headers);
+    let header = |name: &str| headers[name].to_str().unwrap().to_owned();
     assert_eq!(header("x-ratelimit-limit"), "10");
     assert_eq!(header("x-ratelimit-remaining"), "9");
     assert_eq!(header("x-ratelimit-reset"), "4102444801");

@@ -9,7 +9,9 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tollgate_tower::openai::{error, kind_of, reshape};
-use tollgate_tower::{Asked, Decide, Dialect, Held, Identity, Line, Pass, Refused, Ruling, Unsent};
+use tollgate_tower::{
+    Asked, Decide, Dialect, HeaderLines, Held, Identity, Line, Pass, Refused, Ruling, Unsent,
+};
 
 use super::answer::metered;
 use super::ask::{Ask, Call, Wrong};
@@ -146,7 +148,7 @@ impl<D: Decide> Worker<D> {
         self.clean(&mut parts, connection);
         prepare(&mut parts.headers, body.len());
         keep_own_key(&mut parts.headers, &asked);
-        let request = Request::from_parts(parts, RequestBody::from(body));
+        let request = Box::new(Request::from_parts(parts, RequestBody::from(body)));
         let path = asked.endpoint.as_deref().unwrap_or("/");
         let is_other = !std::ptr::eq(admitted.model, model);
         let name = admitted.name.clone();
@@ -347,7 +349,7 @@ impl<D: Decide> Worker<D> {
     async fn forward_ai(
         &self,
         admitted: Admitted<'_>,
-        request: Request<RequestBody>,
+        request: Box<Request<RequestBody>>,
         more: Option<AskMore>,
         route: &Route,
         path: &str,
@@ -376,7 +378,7 @@ impl<D: Decide> Worker<D> {
         };
         let mut response = metered(answered, meter, route);
         response.body_mut().hold(held);
-        response.headers_mut().extend(headers);
+        headers.put_into(response.headers_mut());
         Ok(response)
     }
 }
@@ -425,9 +427,9 @@ fn unknown_model(name: &str) -> Response<Bytes> {
 }
 
 /// A fault with what the decision said.
-fn shaped(fault: Fault, headers: &HeaderMap) -> Refusal {
+fn shaped(fault: Fault, headers: &HeaderLines) -> Refusal {
     let mut response = reshape(fault.problem());
-    for (name, value) in headers {
+    for (name, value) in headers.iter() {
         if !response.headers().contains_key(name) {
             response.headers_mut().append(name.clone(), value.clone());
         }

@@ -156,7 +156,7 @@ async fn throttled_requests_wait_and_too_many_are_refused_at_once() {
     let decider = Decider::new(|asked| {
         let wait = if asked.endpoint.as_deref() == Some("/long") { 60_000 } else { 30 };
         let wait = Duration::from_millis(wait);
-        Ruling::Pass(Pass { wait, headers: decision_headers(), ..Pass::default() })
+        Ruling::Pass(Pass { wait, headers: decision_headers().into(), ..Pass::default() })
     });
     let mut options = options(&[&upstream.url()]);
     options.max_waiting = 2;

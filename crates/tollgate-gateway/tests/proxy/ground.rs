@@ -46,7 +46,7 @@ impl Decider {
     }
 
     pub(crate) fn pass() -> Self {
-        Self::new(|_| Ruling::Pass(Pass { headers: decision_headers(), ..Pass::default() }))
+        Self::new(|_| Ruling::Pass(Pass { headers: decision_headers().into(), ..Pass::default() }))
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -54,7 +54,11 @@ fn holding() -> (Decider, Arc<AtomicUsize>) {
         let held = Held::new(move || {
             counter.fetch_sub(1, Ordering::SeqCst);
         });
-        Ruling::Pass(Pass { held: Some(held), headers: decision_headers(), ..Pass::default() })
+        Ruling::Pass(Pass {
+            held: Some(held),
+            headers: decision_headers().into(),
+            ..Pass::default()
+        })
     });
     (decider, held)
 }

@@ -36,7 +36,7 @@ impl Admin {
 
 fn counter(held: &HeldSlots) -> Value {
     let slots = held.slots.iter().map(|slot| {
-        let id: String = format!("{:032x}", slot.id.0).chars().take(TOLD_DIGITS).collect();
+        let id: String = format!("{:032x}", { slot.id.0 }).chars().take(TOLD_DIGITS).collect();
         json!({ "id": id, "expires_at": Rfc3339(slot.expires_at) })
     });
     json!({

@@ -38,6 +38,35 @@ impl<'a> Value<'a> {
     }
 }
 
+/// The texts of a message. They are short and many, and to check each for itself costs more than to check
+/// the message as a whole: as long as its numbers are small, as most are, it is text all over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Texts<'a>(Option<&'a str>);
+
+impl<'a> Texts<'a> {
+    pub(crate) fn of(message: &'a [u8]) -> Self {
+        Self(std::str::from_utf8(message).ok())
+    }
+
+    /// The text of a value that ends so many bytes before the message does.
+    #[inline]
+    pub(crate) fn text(
+        self,
+        value: Value<'a>,
+        left: usize,
+    ) -> Result<Option<Cow<'a, str>>, Malformed> {
+        let place = |whole: &'a str| {
+            let Value::Bytes(bytes) = value else { return None };
+            let end = whole.len().checked_sub(left)?;
+            whole.get(end.checked_sub(bytes.len())?..end)
+        };
+        match self.0.and_then(place) {
+            Some(text) => Ok((!text.is_empty()).then_some(Cow::Borrowed(text))),
+            None => value.text(),
+        }
+    }
+}
+
 /// The fields of a message in the order they came.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
@@ -49,7 +78,8 @@ const CUT_OFF: Malformed = Malformed("the message is cut off");
 
 impl<'a> Fields<'a> {
     /// The next field and its value.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "what it returns is taken apart where it is called")]
+    #[inline(always)]
     pub(crate) fn next(&mut self) -> Result<Option<(u32, Value<'a>)>, Malformed> {
         if self.0.is_empty() {
             return Ok(None);
@@ -86,6 +116,17 @@ impl<'a> Fields<'a> {
 
     #[inline]
     fn varint(&mut self) -> Result<u64, Malformed> {
+        match self.0 {
+            // Keys, lengths and most numbers have one byte.
+            [byte @ 0..0x80, rest @ ..] => {
+                self.0 = rest;
+                Ok(u64::from(*byte))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Result<u64, Malformed> {
         let mut number = 0_u64;
         for place in 0..MAX_VARINT_BYTES {
             let (byte, rest) = self.0.split_first().ok_or(CUT_OFF)?;

@@ -15,7 +15,10 @@ mod tests;
 mod write;
 
 use std::convert::Infallible;
+use std::future::Future as _;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -34,6 +37,7 @@ use tracing::Instrument as _;
 
 use crate::envoy::EnvoyService;
 use crate::http::read as http_read;
+use crate::http::respond::ApiError;
 use crate::telemetry::latency::{Operation, Timed};
 use crate::telemetry::traces;
 use service::{Call, GrpcService};
@@ -180,7 +184,8 @@ impl<S: Store + 'static> GrpcRoutes<S> {
             (SERVICE, "AllowBatch") => return self.decide(Call::AllowBatch, request).await,
             (SERVICE, "AllowStream") => return self.converse(request),
             (SERVICE, "Peek") => return self.decide(Call::Peek, request).await,
-            (SERVICE, "Reset") => return self.reset(request).await,
+            // Large, and seldom: it would be carried about by all the others.
+            (SERVICE, "Reset") => return Box::pin(self.reset(request)).await,
             (SERVICE, "Reserve") => return self.decide(Call::Reserve, request).await,
             (SERVICE, "Settle") => return self.decide(Call::Settle, request).await,
             (SERVICE, "Release") => return self.decide(Call::Release, request).await,
@@ -220,7 +225,13 @@ impl<S: Store + 'static> GrpcRoutes<S> {
         let caller = self.caller(&head.headers)?;
         let bytes = self.read(body).await?;
         let _timed = Timed::new(call.operation());
-        let decided = call.answer(self.service.clone(), bytes, caller);
+        if let Call::Allow = call
+            && let Some(framed) = self.service.allow_at_once(&bytes, &caller)
+        {
+            return Ok(frame::answer(framed?));
+        }
+        // What a decision needs is large. It is kept apart, so that calls do not carry it about.
+        let decided = Box::pin(call.answer(self.service.clone(), bytes, caller));
         let framed = self.service.lasting(decided).await.map_err(frame::status)??;
         Ok(frame::answer(framed))
     }
@@ -234,11 +245,19 @@ impl<S: Store + 'static> GrpcRoutes<S> {
         let caller = self.caller(&head.headers)?;
         let bytes = self.read(body).await?;
         let _timed = Timed::new(Operation::Envoy);
+        if self.service.is_near() {
+            // The memory answers when it is first asked; on the stack, for it takes a lot of room.
+            let answer = pin!(self.envoy.answer(frame::only_message(&bytes)?, &caller));
+            let Poll::Ready(answer) = answer.poll(&mut Context::from_waker(Waker::noop())) else {
+                return Err(frame::status(ApiError::Internal));
+            };
+            return Ok(frame::answer(service::framed_message(&answer?)));
+        }
         let envoy = self.envoy.clone();
-        let decided = async move {
+        let decided = Box::pin(async move {
             let answer = envoy.answer(frame::only_message(&bytes)?, &caller).await?;
             Ok::<_, Status>(service::framed_message(&answer))
-        };
+        });
         let framed = self.service.lasting(decided).await.map_err(frame::status)??;
         Ok(frame::answer(framed))
     }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use tollgate_engine::MAX_ATTRIBUTES;
 
-use super::fields::{Fields, Malformed};
+use super::fields::{Fields, Malformed, Texts};
 use crate::http::MAX_BATCH;
 use crate::http::respond::ApiError;
 use crate::http::wire::{AllowBody, Pairs};
@@ -19,7 +19,7 @@ impl From<Malformed> for ApiError {
 /// An `AllowRequest`.
 pub(crate) fn allow_body(bytes: &[u8]) -> Result<AllowBody<'_>, Malformed> {
     let mut body = AllowBody::default();
-    let mut fields = Fields(bytes);
+    let (mut fields, texts) = (Fields(bytes), Texts::of(bytes));
     while let Some((number, value)) = fields.next()? {
         let place = match number {
             1 => &mut body.user_id,
@@ -49,7 +49,7 @@ pub(crate) fn allow_body(bytes: &[u8]) -> Result<AllowBody<'_>, Malformed> {
             }
             _ => continue,
         };
-        *place = value.text()?;
+        *place = texts.text(value, fields.0.len())?;
     }
     Ok(body)
 }
@@ -151,7 +151,12 @@ mod tests {
     use super::*;
 
     fn text() -> impl Strategy<Value = String> {
-        prop_oneof![Just(String::new()), "[a-zA-Z0-9/._é-]{1,12}"]
+        prop_oneof![
+            8 => Just(String::new()),
+            8 => "[a-zA-Z0-9/._é-]{1,12}",
+            // Its length takes two bytes, which are no text.
+            1 => "[a-zé]{128,140}",
+        ]
     }
 
     fn request() -> impl Strategy<Value = v1::AllowRequest> {

@@ -1,12 +1,14 @@
 //! The calls of `tollgate.v1.RateLimiterService`.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
+use arc_swap::Guard;
 use bytes::Bytes;
 use http::HeaderMap;
-use tollgate_engine::{Decision, Engine};
+use tollgate_engine::{ActiveRules, Decision, Engine};
 use tollgate_policy::{Attributes, Rule};
 use tollgate_proto::v1;
 use tollgate_store::{Mode, Store};
@@ -55,13 +57,18 @@ impl<S> Clone for GrpcService<S> {
 }
 
 impl<S: Store + 'static> GrpcService<S> {
+    /// Whether all counters are in this process: what is asked of them is answered at once.
+    pub(crate) fn is_near(&self) -> bool {
+        self.engine.store().names().is_empty()
+    }
+
     /// Waits for a decision. On shared stores it goes on by itself when the caller hangs up: other
     /// nodes and stores have begun to count it, and it ends by its deadline.
     pub(crate) async fn lasting<T: Send + 'static>(
         &self,
         decision: impl Future<Output = T> + Send + 'static,
     ) -> Result<T, ApiError> {
-        if self.engine.store().names().is_empty() {
+        if self.is_near() {
             return Ok(decision.await);
         }
         tokio::spawn(decision.in_current_span()).await.map_err(|_| ApiError::Internal)
@@ -69,11 +76,56 @@ impl<S: Store + 'static> GrpcService<S> {
 
     /// `Allow`: the framed answer.
     pub(crate) async fn allow(&self, message: &[u8], caller: &str) -> Result<Vec<u8>, ApiError> {
-        let body = allow_body(message)?;
         let rules = self.engine.rules();
-        let prepared = Prepared::new(&body)?;
-        let request = prepared.request(&body, caller);
-        Ok(self.engine.decide_once(&rules, &request, |decision| framed(decision, None)).await?)
+        self.decide_one(&rules, message, caller, |decision| framed(decision, None)).await
+    }
+
+    /// `Allow` on the stack, where there is nothing to wait for; `None` where there may be.
+    pub(crate) fn allow_at_once(
+        &self,
+        bytes: &[u8],
+        caller: &str,
+    ) -> Option<Result<Vec<u8>, Status>> {
+        if !self.is_near() {
+            return None;
+        }
+        let read = super::frame::only_message(bytes)
+            .and_then(|message| allow_body(message).map_err(|error| status(error.into())));
+        let body = match read {
+            // Others may be asking under the same id.
+            Ok(body) if body.request_id.is_some() => return None,
+            Ok(body) => body,
+            Err(status) => return Some(Err(status)),
+        };
+        let rules = self.engine.rules();
+        let show = |decision: &Decision<'_>| framed(decision, None);
+        let decided = pin!(self.decide_body(&rules, &body, caller, show));
+        Some(match decided.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(decided) => decided.map_err(status),
+            Poll::Pending => Err(status(ApiError::Internal)),
+        })
+    }
+
+    async fn decide_one<T>(
+        &self,
+        rules: &Guard<Arc<ActiveRules>>,
+        message: &[u8],
+        caller: &str,
+        show: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Result<T, ApiError> {
+        self.decide_body(rules, &allow_body(message)?, caller, show).await
+    }
+
+    async fn decide_body<T>(
+        &self,
+        rules: &Guard<Arc<ActiveRules>>,
+        body: &AllowBody<'_>,
+        caller: &str,
+        show: impl FnOnce(&Decision<'_>) -> T,
+    ) -> Result<T, ApiError> {
+        let prepared = Prepared::new(body)?;
+        let request = prepared.request(body, caller);
+        Ok(self.engine.decide_once(rules, &request, show).await?)
     }
 
     /// `Peek`.
@@ -111,6 +163,16 @@ impl<S: Store + 'static> GrpcService<S> {
         mut show: impl FnMut(Result<&Decision<'_>, ApiError>),
     ) {
         let rules = self.engine.rules();
+        if self.is_near() {
+            // No round trip is saved by asking together; one by one they stay in the cache.
+            for bytes in requests {
+                let show_one = |decision: &Decision<'_>| show(Ok(decision));
+                if let Err(error) = self.decide_one(&rules, bytes, caller, show_one).await {
+                    show(Err(error));
+                }
+            }
+            return;
+        }
         let mut faults: Vec<(usize, ApiError)> = Vec::new();
         let mut bodies = Vec::with_capacity(requests.len());
         for (index, bytes) in requests.iter().enumerate() {

@@ -24,12 +24,33 @@ pub(crate) enum Size {
 
 impl Message<'_> {
     #[inline]
-    fn varint(&mut self, mut number: u64) {
-        while number >= 0x80 {
-            self.0.push(number as u8 | 0x80);
-            number >>= 7;
+    fn varint(&mut self, number: u64) {
+        if number < 0x80 {
+            self.0.push(number as u8);
+        } else {
+            self.long_varint(number);
         }
-        self.0.push(number as u8);
+    }
+
+    /// Seven bits to a byte. All but the largest numbers are spread over a word and written at once.
+    fn long_varint(&mut self, mut number: u64) {
+        if number >= 1 << 56 {
+            while number >= 0x80 {
+                self.0.push(number as u8 | 0x80);
+                number >>= 7;
+            }
+            self.0.push(number as u8);
+            return;
+        }
+        let halves = number & 0x0FFF_FFFF | (number & 0x00FF_FFFF_F000_0000) << 4;
+        let quarters = halves & 0x0000_3FFF_0000_3FFF | (halves & 0x0FFF_C000_0FFF_C000) << 2;
+        let bytes = quarters & 0x007F_007F_007F_007F | (quarters & 0x3F80_3F80_3F80_3F80) << 1;
+        let last = (bytes | 1).ilog2() / 8;
+        // Every byte but the last says that another follows.
+        let more = 0x8080_8080_8080_8080 & ((1 << (8 * last)) - 1);
+        let end = self.0.len() + last as usize + 1;
+        self.0.extend_from_slice(&(bytes | more).to_le_bytes());
+        self.0.truncate(end);
     }
 
     #[inline]
@@ -48,8 +69,7 @@ impl Message<'_> {
 
     /// One of several texts, which is there also if it is empty.
     fn item(&mut self, field: u32, text: &str) {
-        self.key(field, 2);
-        self.varint(text.len() as u64);
+        self.given_as(field, 2, text.len() as u64);
         self.0.extend_from_slice(text.as_bytes());
     }
 
@@ -65,8 +85,19 @@ impl Message<'_> {
     /// A number that says something even if it is 0.
     #[inline]
     fn given(&mut self, field: u32, number: u64) {
-        self.key(field, 0);
-        self.varint(number);
+        self.given_as(field, 0, number);
+    }
+
+    /// A key and a number, or the length of what follows.
+    #[inline]
+    fn given_as(&mut self, field: u32, kind: u32, number: u64) {
+        let key = field << 3 | kind;
+        if key < 0x80 && number < 0x80 {
+            self.0.extend_from_slice(&[key as u8, number as u8]);
+        } else {
+            self.varint(u64::from(key));
+            self.varint(number);
+        }
     }
 
     fn optional(&mut self, field: u32, number: Option<u64>) -> &mut Self {
@@ -100,6 +131,17 @@ impl Message<'_> {
     /// Puts the length where it was left open.
     #[inline]
     fn close(&mut self, place: usize, guessed: usize, length: usize) {
+        match (guessed, length, self.0.get_mut(place..)) {
+            (1, 0..0x80, Some([open, ..])) => *open = length as u8,
+            (2, 0x80..0x4000, Some([low, high, ..])) => {
+                (*low, *high) = (length as u8 | 0x80, (length >> 7) as u8);
+            }
+            _ => self.close_any(place, guessed, length),
+        }
+    }
+
+    /// The same for a length that was not guessed, or is larger.
+    fn close_any(&mut self, place: usize, guessed: usize, length: usize) {
         let mut bytes = [0_u8; 10];
         let (mut rest, mut width) = (length, 0);
         for slot in &mut bytes {

@@ -1,5 +1,9 @@
 //! `POST /rate-limit/{allow, check, peek, allow/batch}`, and which call is which.
 
+use std::future::Future as _;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
 use axum::body::Body;
 use http::{Response, StatusCode};
 use tollgate_engine::{Decision, Reason};
@@ -67,6 +71,46 @@ impl<S: Store> Api<S> {
         caller: &str,
     ) -> Result<Response<Body>, ApiError> {
         let _timed = Timed::new(call.operation());
+        if call == Call::Allow
+            && let Some(answer) = self.allow_at_once(bytes, caller)
+        {
+            return answer;
+        }
+        // What a decision needs is large. It is kept apart, so that a request does not carry it about.
+        Box::pin(self.decide_in_time(call, bytes, caller)).await
+    }
+
+    /// The call that nearly all are, on the stack: the memory answers when it is first asked. `None` where
+    /// it may have to be waited for.
+    fn allow_at_once(
+        &self,
+        bytes: &[u8],
+        caller: &str,
+    ) -> Option<Result<Response<Body>, ApiError>> {
+        if !self.engine.store().names().is_empty() {
+            return None;
+        }
+        let body: AllowBody<'_> = match parse(bytes) {
+            Ok(body) => body,
+            Err(error) => return Some(Err(error)),
+        };
+        // Others may be asking under the same id.
+        if body.request_id.is_some() {
+            return None;
+        }
+        let answer = pin!(self.allow(&body, caller));
+        match answer.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => Some(Err(ApiError::Internal)),
+        }
+    }
+
+    async fn decide_in_time(
+        &self,
+        call: Call,
+        bytes: &[u8],
+        caller: &str,
+    ) -> Result<Response<Body>, ApiError> {
         match call {
             Call::Allow => self.allow(&parse(bytes)?, caller).await,
             Call::Peek => self.peek(&parse(bytes)?, caller).await,

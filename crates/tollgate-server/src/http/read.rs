@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tollgate_engine::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Request};
 use tollgate_policy::{Known, normalize_path};
@@ -51,7 +51,23 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiErr
         let message = "the body must be a JSON object".to_owned();
         return Err(ApiError::Invalid { message, field: Some("body".to_owned()) });
     }
-    serde_json::from_slice(bytes).map_err(|error| diagnose(bytes, &error))
+    // Checked as a whole, texts need not be checked one by one.
+    let read = match std::str::from_utf8(bytes) {
+        Ok(text) => serde_json::from_str(text),
+        Err(_) => serde_json::from_slice(bytes),
+    };
+    read.map_err(|error| diagnose(bytes, &error))
+}
+
+/// A text, borrowed from the body where it has no escape. Where a text may be absent serde would always
+/// copy it.
+pub(crate) fn borrowed<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Cow<'a, str>>, D::Error> {
+    #[derive(Deserialize)]
+    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+    Ok(Option::<Text<'a>>::deserialize(deserializer)?.map(|Text(text)| text))
 }
 
 const TEXT_FIELDS: [&str; 13] = [

@@ -16,47 +16,47 @@ use super::time::Rfc3339;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(crate) struct AllowBody<'a> {
     /// The user.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
     #[schema(value_type = Option<String>, max_length = 256, example = "user-1")]
     pub(crate) user_id: Option<Cow<'a, str>>,
     /// The model.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
     #[schema(value_type = Option<String>, max_length = 256, example = "gpt4")]
     pub(crate) model_id: Option<Cow<'a, str>>,
     /// The API key.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
     #[schema(value_type = Option<String>, max_length = 256)]
     pub(crate) api_key: Option<Cow<'a, str>>,
     /// The tenant.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
     #[schema(value_type = Option<String>, max_length = 256)]
     pub(crate) tenant_id: Option<Cow<'a, str>>,
     /// The class of the model.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
     #[schema(value_type = Option<String>, max_length = 256)]
     pub(crate) model_tier: Option<Cow<'a, str>>,
     /// INTERNAL, PARTNER, EXTERNAL or the like.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
     #[schema(value_type = Option<String>, max_length = 256, example = "EXTERNAL")]
     pub(crate) client_type: Option<Cow<'a, str>>,
     /// The path that is asked for; a query is ignored.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
     #[schema(value_type = Option<String>, example = "/api/items")]
     pub(crate) endpoint: Option<Cow<'a, str>>,
     /// The HTTP method.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
     #[schema(value_type = Option<String>, max_length = 256, example = "GET")]
     pub(crate) method: Option<Cow<'a, str>>,
     /// The client's address, v4 or v6.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
     #[schema(value_type = Option<String>, example = "203.0.113.9")]
     pub(crate) ip: Option<Cow<'a, str>>,
     /// The caller's plan; overrides what the rule file says of the client.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
     #[schema(value_type = Option<String>, max_length = 256)]
     pub(crate) tier: Option<Cow<'a, str>>,
     /// The domain of the request.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
     #[schema(value_type = Option<String>, max_length = 256)]
     pub(crate) domain: Option<Cow<'a, str>>,
     /// What it costs on rules of unit requests or cost; 1, or what the rule says, if absent.
@@ -76,7 +76,7 @@ pub(crate) struct AllowBody<'a> {
     #[serde(default)]
     pub(crate) more: Option<bool>,
     /// Makes the call idempotent for 60 s.
-    #[serde(borrow, default)]
+    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
     #[schema(value_type = Option<String>, max_length = 256)]
     pub(crate) request_id: Option<Cow<'a, str>>,
     /// Any further attributes, at most 32.

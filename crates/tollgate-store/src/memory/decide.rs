@@ -2,25 +2,28 @@
 
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-use tollgate_core::{Examination, Nanos, Outcome, Receipt, Small, Status};
+use tollgate_core::{Examination, Nanos, Outcome, Receipt, Status};
 
 use super::MemoryStore;
 use super::fingerprint::{Fingerprint, Hasher};
+use super::pack::Packed;
 use super::repeat::examine_repeat;
 use super::shard::{Found, Shard, is_large};
+use super::table::Place;
 use crate::{Charge, Mode, Outcomes, Request};
 
 /// One charge on its way through a decision.
 pub(super) struct Step {
     pub(super) fingerprint: Fingerprint,
     /// Where its shard's guard is among the held ones.
-    guard: usize,
-    pub(super) found: Found,
+    guard: u32,
     /// An earlier charge of the request goes to the same counter.
     is_repeat: bool,
-    /// What the counter becomes if the request passes.
-    next: Option<Small>,
 }
+
+/// What the entry of a counter becomes if the request passes. `None`: it is looked for again and charged,
+/// being new, or a log, or too large for an entry.
+type Next = Option<(Place, Packed)>;
 
 type Steps = SmallVec<[Step; 8]>;
 type Guards<'a> = SmallVec<[MutexGuard<'a, Shard>; 8]>;
@@ -67,76 +70,104 @@ impl MemoryStore {
 
     fn decide_several(&self, request: &Request<'_>, now: Nanos, outcomes: &mut Outcomes) {
         let (mut steps, mut guards) = (Steps::new(), Guards::new());
-        self.lock(request.charges, &mut steps, &mut guards);
-        if matches!(request.mode, Mode::Charge | Mode::Hold)
-            && steps.iter().all(|step| !step.is_repeat)
-        {
-            return charge_distinct(request, &mut steps, &mut guards, now, outcomes);
-        }
-        let first = outcomes.len();
-        for (index, charge) in request.charges.iter().enumerate() {
-            let (earlier, rest) = steps.split_at_mut(index);
-            let Some(step) = rest.first_mut() else { continue };
-            let Some(shard) = guards.get(step.guard) else { continue };
-            step.found = shard.find(step.fingerprint, charge.limit);
-            let limit = charge.limit;
-            let examination = if step.is_repeat {
-                let decided = outcomes.get(first..).unwrap_or_default();
-                examine_repeat(shard, step, earlier, decided, request, now)
-            } else {
-                shard.examine(&step.found, step.fingerprint, limit, &charge.ask, now)
-            };
-            let (status, receipt) = (Status::default(), Receipt::Nothing);
-            outcomes.push(Outcome { examination, status, receipt });
-        }
-        let Some(mine) = outcomes.get_mut(first..) else { return };
-        let charges = request.mode.charges(crate::passes_as(request.mode, request.charges, mine));
-        // Entries in place first: an insertion may move others about, and then they are looked up
-        // again.
-        for insertions in [false, true] {
-            for ((step, charge), outcome) in steps.iter_mut().zip(request.charges).zip(&mut *mine) {
-                if matches!(step.found, Found::Absent) != insertions {
-                    continue;
-                }
-                let Some(shard) = guards.get_mut(step.guard) else { continue };
-                if insertions || step.is_repeat {
-                    step.found = shard.find(step.fingerprint, charge.limit);
-                }
-                let (found, fingerprint) = (&step.found, step.fingerprint);
-                if charges && (request.mode == Mode::Owe || outcome.examination.admits()) {
-                    (outcome.receipt, outcome.status) =
-                        shard.charge(found, fingerprint, charge.limit, &charge.ask, now);
-                } else {
-                    outcome.status = shard.status(found, fingerprint, charge.limit, now);
-                }
-            }
+        let has_repeats = self.lock(request.charges, &mut steps, &mut guards);
+        if !has_repeats && matches!(request.mode, Mode::Charge | Mode::Hold) {
+            charge_distinct(request, &steps, &mut guards, now, outcomes);
+        } else {
+            decide_any(request, &steps, &mut guards, now, outcomes);
         }
     }
 
-    /// Locks the shards of all charges in ascending order.
-    fn lock<'a>(&'a self, charges: &[Charge<'_>], steps: &mut Steps, guards: &mut Guards<'a>) {
-        let mut key_hash = None;
-        for charge in charges {
+    /// Locks the shards of all charges in ascending order. True if some go to the same counter.
+    fn lock<'a>(
+        &'a self,
+        charges: &[Charge<'_>],
+        steps: &mut Steps,
+        guards: &mut Guards<'a>,
+    ) -> bool {
+        let mut has_repeats = false;
+        let mut known: Option<(&[&str], u128)> = None;
+        // Shards before the numbers of their charges, so that both are sorted at once.
+        let mut wanted = SmallVec::<[u64; 8]>::new();
+        for (number, charge) in (0..).zip(charges) {
             let counter = &charge.counter;
-            let hash = match key_hash {
+            let hash = match known {
                 Some((key, hash)) if std::ptr::eq(key, counter.key) => hash,
                 _ => self.hasher.key_hash(counter.key),
             };
-            key_hash = Some((counter.key, hash));
+            known = Some((counter.key, hash));
             let fingerprint = Hasher::fingerprint(hash, counter.salt);
             let is_repeat = steps.iter().any(|earlier| earlier.fingerprint == fingerprint);
-            let guard = self.shard_index(fingerprint);
-            steps.push(Step { fingerprint, guard, found: Found::Absent, is_repeat, next: None });
+            has_repeats |= is_repeat;
+            steps.push(Step { fingerprint, guard: 0, is_repeat });
+            wanted.push((self.shard_index(fingerprint) as u64) << u32::BITS | number);
         }
-        let mut wanted = SmallVec::<[usize; 8]>::new();
-        wanted.extend(steps.iter().map(|step| step.guard));
         wanted.sort_unstable();
-        wanted.dedup();
-        for step in steps {
-            step.guard = wanted.iter().position(|index| *index == step.guard).unwrap_or(0);
+        let (mut held, steps) = (None, steps.as_mut_slice());
+        for one in &wanted {
+            let (shard, number) = ((*one >> u32::BITS) as usize, *one as u32 as usize);
+            if held != Some(shard)
+                && let Some(shard) = self.shards.get(shard)
+            {
+                guards.push(take(shard));
+            }
+            held = Some(shard);
+            if let Some(step) = steps.get_mut(number) {
+                step.guard = (guards.len() as u32).saturating_sub(1);
+            }
         }
-        let shards = wanted.iter().filter_map(|index| self.shards.get(*index));
-        guards.extend(shards.map(|shard| take(shard)));
+        has_repeats
+    }
+}
+
+/// Decides a request of any kind: one that only looks, one that owes, and one that charges the same
+/// counter more than once.
+fn decide_any(
+    request: &Request<'_>,
+    steps: &[Step],
+    guards: &mut [MutexGuard<'_, Shard>],
+    now: Nanos,
+    outcomes: &mut Outcomes,
+) {
+    let first = outcomes.len();
+    let mut founds = SmallVec::<[Found; 8]>::new();
+    for ((index, step), charge) in steps.iter().enumerate().zip(request.charges) {
+        let Some(shard) = guards.get(step.guard as usize) else { continue };
+        let limit = charge.limit;
+        let found = shard.find(step.fingerprint, limit);
+        let examination = if step.is_repeat {
+            let decided = outcomes.get(first..).unwrap_or_default();
+            let earlier = steps.get(..index).unwrap_or_default();
+            examine_repeat(shard, (step, &found), earlier, decided, request, now)
+        } else {
+            shard.examine(&found, step.fingerprint, limit, &charge.ask, now)
+        };
+        founds.push(found);
+        let (status, receipt) = (Status::default(), Receipt::Nothing);
+        outcomes.push(Outcome { examination, status, receipt });
+    }
+    let Some(mine) = outcomes.get_mut(first..) else { return };
+    let charges = request.mode.charges(crate::passes_as(request.mode, request.charges, mine));
+    // Entries in place first: an insertion may move others about, and then they are looked up
+    // again.
+    for insertions in [false, true] {
+        let all = steps.iter().zip(&mut founds).zip(request.charges).zip(&mut *mine);
+        for (((step, found), charge), outcome) in all {
+            if matches!(found, Found::Absent) != insertions {
+                continue;
+            }
+            let Some(shard) = guards.get_mut(step.guard as usize) else { continue };
+            if insertions || step.is_repeat {
+                *found = shard.find(step.fingerprint, charge.limit);
+            }
+            let fingerprint = step.fingerprint;
+            if charges && (request.mode == Mode::Owe || outcome.examination.admits()) {
+                (outcome.receipt, outcome.status) =
+                    shard.charge(found, fingerprint, charge.limit, &charge.ask, now);
+            } else {
+                outcome.status = shard.status(found, fingerprint, charge.limit, now);
+            }
+        }
     }
 }
 
@@ -173,51 +204,58 @@ fn take_contended(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 /// worked out once, and written back if all of them pass.
 fn charge_distinct(
     request: &Request<'_>,
-    steps: &mut Steps,
-    guards: &mut Guards<'_>,
+    steps: &[Step],
+    guards: &mut [MutexGuard<'_, Shard>],
     now: Nanos,
     outcomes: &mut Outcomes,
 ) {
     let first = outcomes.len();
-    for (step, charge) in steps.iter_mut().zip(request.charges) {
-        let Some(shard) = guards.get(step.guard) else { continue };
-        let (limit, ask) = (charge.limit, &charge.ask);
-        step.found = shard.find(step.fingerprint, limit);
-        if is_large(limit) {
-            let examination = shard.examine(&step.found, step.fingerprint, limit, ask, now);
-            let (status, receipt) = (Status::default(), Receipt::Nothing);
-            outcomes.push(Outcome { examination, status, receipt });
-        } else {
-            let mut small = step.found.small(limit);
-            outcomes.push(limit.decide_small(&mut small, ask, now));
-            step.next = Some(small);
-        }
+    let mut nexts = SmallVec::<[Next; 8]>::new();
+    let mut all_in_place = true;
+    for (step, charge) in steps.iter().zip(request.charges) {
+        let Some(shard) = guards.get(step.guard as usize) else { continue };
+        let (outcome, next) = shard.work_out(step.fingerprint, charge.limit, &charge.ask, now);
+        outcomes.push(outcome);
+        all_in_place &= next.is_some();
+        nexts.push(next);
     }
     let Some(mine) = outcomes.get_mut(first..) else { return };
     let passes = crate::passes_as(request.mode, request.charges, mine);
     // Entries in place first: an insertion may move others about, and its own place is looked for
     // anew.
-    for insertions in [false, true] {
-        for ((step, charge), outcome) in steps.iter().zip(request.charges).zip(&mut *mine) {
-            if matches!(step.found, Found::Absent) != insertions {
-                continue;
-            }
-            let Some(shard) = guards.get_mut(step.guard) else { continue };
-            let (fingerprint, limit) = (step.fingerprint, charge.limit);
-            match (&step.next, passes && outcome.examination.admits()) {
-                (Some(next), true) => {
-                    shard.commit(&step.found, fingerprint, limit, next, outcome.status.used, now);
-                }
-                (None, true) => {
-                    (outcome.receipt, outcome.status) =
-                        shard.charge(&step.found, fingerprint, limit, &charge.ask, now);
-                }
-                // What was worked out is not what happened.
-                (_, false) => {
-                    outcome.receipt = Receipt::Nothing;
-                    outcome.status = shard.status(&step.found, fingerprint, limit, now);
-                }
-            }
+    let all = steps.iter().zip(&nexts).zip(request.charges).zip(&mut *mine);
+    for (((step, next), charge), outcome) in all {
+        let Some((place, packed)) = next else { continue };
+        let Some(shard) = guards.get_mut(step.guard as usize) else { continue };
+        if !outcome.examination.admits() {
+            continue;
+        }
+        if passes {
+            shard.overwrite(*place, *packed, charge.limit, outcome.status.used);
+        } else {
+            // What was worked out is not what happened.
+            outcome.receipt = Receipt::Nothing;
+            let found = shard.find(step.fingerprint, charge.limit);
+            outcome.status = shard.status(&found, step.fingerprint, charge.limit, now);
+        }
+    }
+    if all_in_place {
+        return;
+    }
+    let all = steps.iter().zip(&nexts).zip(request.charges).zip(mine);
+    for (((step, next), charge), outcome) in all {
+        if next.is_some() {
+            continue;
+        }
+        let Some(shard) = guards.get_mut(step.guard as usize) else { continue };
+        let (fingerprint, limit) = (step.fingerprint, charge.limit);
+        let found = shard.find(fingerprint, limit);
+        if passes && outcome.examination.admits() {
+            (outcome.receipt, outcome.status) =
+                shard.charge(&found, fingerprint, limit, &charge.ask, now);
+        } else {
+            outcome.receipt = Receipt::Nothing;
+            outcome.status = shard.status(&found, fingerprint, limit, now);
         }
     }
 }

@@ -66,11 +66,13 @@ impl Fingerprint {
 /// Makes fingerprints under one secret.
 pub(crate) struct Hasher {
     secret: [u8; SECRET_BYTES],
+    /// The hash of no values at all, as rules that count everyone together have.
+    nobody: u128,
 }
 
 impl Hasher {
-    pub(crate) const fn new(secret: [u8; SECRET_BYTES]) -> Self {
-        Self { secret }
+    pub(crate) fn new(secret: [u8; SECRET_BYTES]) -> Self {
+        Self { secret, nobody: xxh3_128_with_secret(&[], &secret).rotate_left(u64::BITS) }
     }
 
     /// For the one file that keeps it.
@@ -83,6 +85,7 @@ impl Hasher {
     pub(crate) fn key_hash(&self, key: &[&str]) -> u128 {
         match key {
             [value] => xxh3_128_with_secret(value.as_bytes(), &self.secret),
+            [] => self.nobody,
             _ => self.parts_hash(key),
         }
     }

@@ -5,7 +5,7 @@ use tollgate_core::{Algorithm, Ask, Examination, Limit, Nanos, Outcome, SlotId};
 
 use super::decide::Step;
 use super::fingerprint::Fingerprint;
-use super::shard::Shard;
+use super::shard::{Found, Shard};
 use crate::{Mode, Request, Role};
 
 /// Examines a charge to a counter that earlier charges of the request go to as well: they must fit
@@ -13,7 +13,7 @@ use crate::{Mode, Request, Role};
 #[cold]
 pub(super) fn examine_repeat(
     shard: &Shard,
-    step: &Step,
+    (step, found): (&Step, &Found),
     earlier: &[Step],
     decided: &[Outcome],
     request: &Request<'_>,
@@ -36,7 +36,7 @@ pub(super) fn examine_repeat(
     if limit.algorithm() == Algorithm::Concurrency {
         return examine_slots(shard, step.fingerprint, limit, &slots, ask.slot, now);
     }
-    shard.examine(&step.found, step.fingerprint, limit, &ask, now)
+    shard.examine(found, step.fingerprint, limit, &ask, now)
 }
 
 /// Examines a slot beside others that the same request would take.

@@ -218,19 +218,46 @@ impl Shard {
         (receipt, status)
     }
 
-    /// Writes what a counter has become.
+    /// What a charge would do to a counter and, where that is an entry in the table and stays one,
+    /// its place and what it becomes. Nothing is changed yet.
     #[inline]
-    pub(crate) fn commit(
-        &mut self,
-        found: &Found,
+    pub(crate) fn work_out(
+        &self,
         fingerprint: Fingerprint,
         limit: &Limit,
-        small: &Small,
-        used: u64,
+        ask: &Ask,
         now: Nanos,
-    ) {
+    ) -> (Outcome, Option<(Place, Packed)>) {
+        if !is_large(limit)
+            && let Some((place, packed)) = self.table.find(fingerprint)
+        {
+            let mut small = unpack(packed, limit);
+            let outcome = limit.decide_small(&mut small, ask, now);
+            return (outcome, pack(&small, limit).map(|packed| (place, packed)));
+        }
+        (self.examine_elsewhere(fingerprint, limit, ask, now), None)
+    }
+
+    /// Examines a counter that is not in the table. Its figures are told when it is known what became
+    /// of it.
+    #[cold]
+    fn examine_elsewhere(
+        &self,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        ask: &Ask,
+        now: Nanos,
+    ) -> Outcome {
+        let found = self.find(fingerprint, limit);
+        let examination = self.examine(&found, fingerprint, limit, ask, now);
+        Outcome { examination, status: Status::default(), receipt: Receipt::Nothing }
+    }
+
+    /// Overwrites the entry that [`Shard::work_out`] found.
+    #[inline]
+    pub(crate) fn overwrite(&mut self, place: Place, packed: Packed, limit: &Limit, used: u64) {
         self.is_dirty = true;
-        self.write(found, fingerprint, limit, small, used, now);
+        self.table.update(place, packed, level(limit, used));
     }
 
     #[inline]
@@ -246,7 +273,7 @@ impl Shard {
         let level = level(limit, used);
         match (found, pack(small, limit)) {
             (Found::Packed(place, _), Some(packed)) => {
-                self.table.update(*place, fingerprint, packed, level);
+                self.table.update(*place, packed, level);
             }
             (Found::Absent, Some(packed)) if packed.fresh_at > now => {
                 if self.table.insert(fingerprint, packed, level, now) == Inserted::ByEviction {

@@ -145,16 +145,10 @@ impl Table {
 
     /// Overwrites the entry that [`Table::find`] found.
     #[inline]
-    pub(crate) fn update(
-        &mut self,
-        place: Place,
-        fingerprint: Fingerprint,
-        packed: Packed,
-        level: Level,
-    ) {
+    pub(crate) fn update(&mut self, place: Place, packed: Packed, level: Level) {
         if let Some((head, entries)) = self.group_mut(place.group as usize) {
-            *at_mut(entries, place.slot as usize) = Entry::new(fingerprint, packed);
-            head.mark(place.slot as usize, level);
+            let slot = place.slot as usize;
+            Held { head, entry: at_mut(entries, slot), slot }.write(packed, level);
         }
     }
 

@@ -141,7 +141,7 @@ pub(super) fn push_parameters(elements: &mut Elements, limit: &Limit, ask: &Ask,
     let cost = ask.cost.min(MOST_MICROS);
     match (limit.algorithm(), limit.window()) {
         (Algorithm::Concurrency, _) => {
-            elements.text(format!("{:032x}", ask.slot.0).as_bytes());
+            elements.text(format!("{:032x}", { ask.slot.0 }).as_bytes());
             elements.number(limit.quota().min(MOST_MICROS));
             elements.number(limit.slot_ttl_of(ask) / MICRO);
         }
@@ -206,7 +206,7 @@ pub(super) fn push_receipt(elements: &mut Elements, limit: &Limit, receipt: &Rec
         }
         (SLOTS, Receipt::Slot(slot)) => {
             elements.number(kind);
-            elements.text(format!("{:032x}", slot.0).as_bytes());
+            elements.text(format!("{:032x}", { slot.0 }).as_bytes());
         }
         _ => return false,
     }

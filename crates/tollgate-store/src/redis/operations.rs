@@ -114,7 +114,7 @@ impl Hub {
     ) -> Result<bool, Failure> {
         let (mut keys, mut body) = (Keys::default(), Elements::default());
         self.speller.push_counter(counter, &mut keys);
-        body.text(format!("{:032x}", slot.0).as_bytes());
+        body.text(format!("{:032x}", { slot.0 }).as_bytes());
         body.number((ttl / MICRO).min(MOST_MICROS));
         let reply = self.run(Operation::Slots, &self.scripts.slots, &keys, &body).await?;
         match reply.number(0) {

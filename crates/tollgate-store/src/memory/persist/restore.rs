@@ -192,7 +192,7 @@ fn apply(shard: &mut Shard, fingerprint: Fingerprint, level: Level, record: Reco
         Record::Packed(packed) => {
             shard.rest.large.remove(fingerprint);
             match known {
-                Some((place, _)) => shard.table.update(place, fingerprint, packed, level),
+                Some((place, _)) => shard.table.update(place, packed, level),
                 None if packed.fresh_at > now => {
                     shard.table.insert(fingerprint, packed, level, now);
                 }
