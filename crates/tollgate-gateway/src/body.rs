@@ -233,6 +233,13 @@ impl GatewayBody {
         }
     }
 
+    /// Nothing more comes. The upstream is told so by its connection being closed.
+    fn stop(&mut self) {
+        self.meter = None;
+        self.held = None;
+        self.kind = AnswerKind::Full(None);
+    }
+
     /// What the client gets of a piece; None where that is nothing, and there is more to come.
     fn metered(&mut self, frame: Frame<Bytes>, is_last: bool) -> Option<Frame<Bytes>> {
         let Some(meter) = &mut self.meter else { return Some(frame) };
@@ -242,10 +249,7 @@ impl GatewayBody {
         };
         let mut out = meter.pass(piece);
         if meter.is_stopped {
-            // The upstream is told to stop by its connection being closed.
-            self.meter = None;
-            self.held = None;
-            self.kind = AnswerKind::Full(None);
+            self.stop();
         } else if is_last && let Some(meter) = self.meter.take() {
             let rest = meter.ends();
             if !rest.is_empty() {
@@ -302,6 +306,12 @@ impl Body for GatewayBody {
             return Poll::Ready(Some(Err(error)));
         }
         loop {
+            if let Some(meter) = &mut this.meter
+                && let Some(last) = std::task::ready!(meter.poll_more(context))
+            {
+                this.stop();
+                return Poll::Ready(Some(Ok(Frame::data(last))));
+            }
             match this.poll_piece(context) {
                 Poll::Ready(Some(Ok((frame, is_last)))) => {
                     if let Some(frame) = this.metered(frame, is_last) {

@@ -16,11 +16,12 @@ use std::sync::{Arc, Mutex};
 
 use leased_support::{COSTS, World, charge, counter, failing, leased, limit};
 use resilient_support::Fussy;
-use tollgate_core::{Algorithm, Ask, Limit, Nanos, Outcome, SECOND, SlotId};
+use tollgate_core::{Algorithm, Ask, Limit, Nanos, Outcome, Receipt, SECOND, SlotId};
 use tollgate_store::leased::{LeaseOptions, Leased};
 use tollgate_store::resilient::{Resilient, ResilientOptions};
 use tollgate_store::{
-    Charge, Counter, Decided, Failure, Mode, OnFailure, Outcomes, Request, Role, Store, StoreError,
+    Charge, Counter, Decided, Failure, GiveBack, Mode, OnFailure, Outcomes, Request, Role, Store,
+    StoreError,
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -395,6 +396,32 @@ async fn a_healing_that_is_given_up_forgets_no_release() {
     }
     assert!(store.heal(world.now()).await);
     assert_eq!(world.status(key, &limit).used, 0);
+}
+
+/// A request that ends while the store does not answer gives its slot back all the same, when it is back.
+#[tokio::test]
+async fn a_slot_that_is_given_back_in_vain_is_released_later() {
+    let world = World::new();
+    let fussy = Fussy::new(&world);
+    let store = node(&fussy);
+    let limit = limit(Algorithm::Concurrency, 10, LONG);
+    let key = local(&["k"]);
+    let slot = |id| Ask::slot(SlotId(id));
+    for id in 1..=3 {
+        let charge = Charge { counter: key, limit: &limit, ask: slot(id), role: Role::Must };
+        let request = Request { charges: &[charge], mode: Mode::Charge };
+        store.decide(&[request], world.now(), &mut Outcomes::new()).await.expect("answers");
+    }
+    world.set_down(true);
+    for id in 1..=2 {
+        let receipt = Receipt::Slot(SlotId(id));
+        let returns = [GiveBack { counter: key, limit: &limit, receipt }];
+        assert_eq!(store.give_back(&returns, world.now()).await, Ok(()));
+    }
+    world.set_down(false);
+    assert_eq!(world.status(key, &limit).used, 3, "it does not know yet");
+    assert!(store.heal(world.now()).await);
+    assert_eq!(world.status(key, &limit).used, 1, "two are back, and the third is held");
 }
 
 /// Keeps what our own code says.

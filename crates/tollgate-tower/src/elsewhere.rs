@@ -18,11 +18,13 @@ pub(crate) const RESERVED_FOR: Duration = Duration::from_secs(30);
 /// How often what is held is renewed. A rule's `slot_ttl` that is shorter may run out meanwhile.
 const RENEWAL_PERIOD: Duration = Duration::from_secs(5);
 
-/// How often it is said how something ended, where nobody answers.
-const ATTEMPTS: u32 = 5;
+/// How often it is said how something ended, where nobody answers: for about ten minutes. What is held is renewed
+/// meanwhile, so that what was used is still known as its cost when somebody does.
+const ATTEMPTS: u32 = 125;
 
-/// The time before the second attempt; it doubles.
+/// The time before the second attempt; it doubles, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// How something that is held ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,8 +61,11 @@ impl Elsewhere {
         if self.is_over.swap(true, Ordering::Relaxed) {
             return;
         }
-        self.renewal.abort();
-        go_on(&self.runtime, tell(self.client.clone(), self.id.clone(), how));
+        let (client, id, renewal) = (self.client.clone(), self.id.clone(), self.renewal.clone());
+        go_on(&self.runtime, async move {
+            tell(client, id, how).await;
+            renewal.abort();
+        });
     }
 }
 
@@ -107,6 +112,6 @@ async fn tell(client: Client, id: String, how: End) {
             return;
         }
         tokio::time::sleep(pause).await;
-        pause *= 2;
+        pause = (2 * pause).min(LONGEST_PAUSE);
     }
 }

@@ -10,12 +10,14 @@ use crate::routes::Route;
 use crate::worker::plain_answer;
 
 /// What an upstream says of the account that it is called with, which is not the client's: how much of it is left
-/// (by the beginning of the name) ...
-const LIMITS: [&str; 3] = ["x-ratelimit-", "ratelimit", "anthropic-ratelimit-"];
+/// (by the beginning of the name), and what would be taken for our own word ...
+const LIMITS: [&str; 5] =
+    ["x-ratelimit", "x-rate-limit", "ratelimit", "anthropic-ratelimit-", "x-tollgate-"];
 
 /// ... whose it is, and by what the upstream knows it again. `retry-after` and its like pass: they are about the
 /// request.
-const ACCOUNT: [HeaderName; 3] = [
+const ACCOUNT: [HeaderName; 4] = [
+    HeaderName::from_static("anthropic-organization-id"),
     HeaderName::from_static("openai-organization"),
     HeaderName::from_static("openai-project"),
     SET_COOKIE,
@@ -77,6 +79,9 @@ mod tests {
             "ratelimit",
             "ratelimit-policy",
             "anthropic-ratelimit-tokens-reset",
+            "anthropic-organization-id",
+            "x-rate-limit-remaining",
+            "x-tollgate-model",
             "openai-organization",
             "openai-project",
             "set-cookie",

@@ -81,7 +81,7 @@ const READ: [&str; 9] = [
 ];
 
 /// The fields that are looked at. One that is there twice could be read in two ways.
-const FIELDS: [&str; 9] = [
+const FIELDS: [&str; 10] = [
     "model",
     "user",
     "stream",
@@ -89,6 +89,8 @@ const FIELDS: [&str; 9] = [
     "max_tokens",
     "max_completion_tokens",
     "max_output_tokens",
+    // llama.cpp goes by it before all others.
+    "n_predict",
     "n",
     "best_of",
 ];
@@ -121,6 +123,7 @@ impl<'a> Ask<'a> {
             max_tokens,
             max_completion,
             max_output,
+            n_predict,
             n,
             best_of,
         ] = found.map(|value| value.filter(|value| !value.is_null()));
@@ -135,6 +138,7 @@ impl<'a> Ask<'a> {
             Call::Responses => positive("max_output_tokens", max_output)?,
             Call::Embeddings => None,
         };
+        let max_output = max_output.max(positive("n_predict", n_predict)?);
         let is_stream = match stream.map(Value::boolean) {
             None => false,
             Some(Some(said)) => said,
@@ -306,6 +310,8 @@ mod tests {
     fn answers_are_bounded_as_the_client_says() {
         for (call, body, most, answers) in [
             (Call::Chat, json!({"max_tokens": 5, "max_completion_tokens": 7}), Some(7), 1),
+            (Call::Chat, json!({"max_tokens": 5, "n_predict": 900}), Some(900), 1),
+            (Call::Completions, json!({"n_predict": 9}), Some(9), 1),
             (Call::Chat, json!({"max_tokens": 5.0, "n": 3}), Some(5), 3),
             (Call::Chat, json!({"max_tokens": null}), None, 1),
             (

@@ -4,6 +4,7 @@
 //! and what it knows then is what is paid: what the upstream said was used, else what was counted.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use tollgate_tower::Bill;
@@ -84,7 +85,7 @@ impl Meter {
             overrun,
             more,
             reading: Reading::Nothing,
-            told: Told { usage: None, is_done: false },
+            told: Told::default(),
             is_free: false,
             is_settled: false,
             is_stopped: false,
@@ -151,17 +152,37 @@ impl Meter {
 
     /// Whether the stream keeps to what is reserved for it, or more could be; else, why not.
     fn stays_within(&mut self) -> Result<(), String> {
-        if self.overrun == Overrun::Run || self.told.usage.is_some() || self.told.is_done {
+        if self.overrun == Overrun::Run || self.told.is_final || self.told.is_done {
             return Ok(());
         }
-        let (written, slack) = (self.estimate.sink.total(), self.estimate.sink.slack());
+        let needed = self.needed();
         if let Some(more) = &mut self.more {
-            return more.cover(written, slack, &mut self.bills);
+            return more.cover(needed, &mut self.bills);
         }
-        if written > self.estimate.output.saturating_mul(slack) {
+        if needed > self.estimate.output {
             return Err("ask for more with max_tokens".to_owned());
         }
         Ok(())
+    }
+
+    /// What must be reserved for what has been written: as it was counted, which tells it only roughly, or as the
+    /// upstream says in between.
+    fn needed(&self) -> u64 {
+        let sink = &self.estimate.sink;
+        let counted = sink.total().div_ceil(sink.slack().max(1));
+        counted.max(self.told.usage.map_or(0, |usage| usage.output))
+    }
+
+    /// Ready when the next piece may come: a stream that is far ahead of what is reserved for it is held. With the last
+    /// words to the client, where that is all.
+    pub(crate) fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let Some(more) = &mut self.more else { return Poll::Ready(None) };
+        std::task::ready!(more.poll_answer(context));
+        if !more.has_arrived() {
+            return Poll::Ready(None);
+        }
+        let stays = self.stays_within();
+        Poll::Ready(stays.err().map(|why| self.stop(&Bytes::new(), &why)))
     }
 
     /// The last that a client gets: what came, and why no more does.
@@ -414,6 +435,38 @@ mod tests {
         assert!(text.contains("67 tokens") && text.contains("has no room"), "{text}");
         drop(meter);
         assert_eq!(*book.0.lock(), [Some(13), Some(10 + 135 - 13)]);
+    }
+
+    #[test]
+    fn what_is_said_to_be_used_in_between_counts_too() {
+        let piece = |tokens: u64| {
+            let usage = format!("{{\"prompt_tokens\":10,\"completion_tokens\":{tokens}}}");
+            let data = format!("data: {{\"choices\":[{{\"delta\":{{}}}}],\"usage\":{usage}}}\n\n");
+            Bytes::from(data)
+        };
+        let book = Book::default();
+        let mut meter = meter(&book, false, Overrun::Stop);
+        meter.begins(true);
+        for tokens in 1..=3 {
+            assert_eq!(meter.pass(piece(tokens)), piece(tokens));
+        }
+        meter.pass(piece(4));
+        assert!(meter.is_stopped, "more than the three that were reserved");
+        drop(meter);
+        assert_eq!(*book.0.lock(), [Some(14)]);
+        let book = Book::default();
+        let mut topped = topped_up(&book, 1);
+        topped.pass(piece(4));
+        topped.pass(piece(67));
+        assert!(!topped.is_stopped);
+        topped.pass(piece(68));
+        assert!(topped.is_stopped);
+        // The last word about it may be anything: it is paid, and nothing is left to stop.
+        let mut last = topped_up(&Book::default(), 0);
+        last.pass(Bytes::from_static(
+            b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":900}}\n\n",
+        ));
+        assert!(!last.is_stopped);
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl Ai {
     pub(crate) fn new(options: AiOptions, pools: &BTreeMap<&str, usize>) -> Result<Self, String> {
         let models = Models::new(&options, pools)?;
         let lanes = Arc::new(Lanes::new(options.max_waiting));
-        let room = Room::new(options.max_buffered_bytes);
+        let room = Room::new(options.max_buffered_bytes, options.max_body_bytes);
         Ok(Self { options, models, expectations: Arc::default(), lanes, room })
     }
 

@@ -1,9 +1,11 @@
 //! More tokens for a stream that outruns what was reserved for it.
 //!
-//! Nothing waits for the answer: where it is not there at once, it is left where the next piece of the stream finds it,
-//! and so many tokens pass meanwhile, and no more.
+//! Where the answer is not there at once, it is left where the next piece of the stream finds it. So many tokens pass
+//! meanwhile; then the stream is held until it is there, which it is by the deadline of every decision.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use http::HeaderMap;
 use tokio::sync::oneshot;
@@ -18,7 +20,7 @@ const LEAST_MORE: u64 = 64;
 /// The most, unless more has passed already: what is reserved and not used is missing elsewhere.
 const MOST_MORE: u64 = 4_096;
 
-/// Tokens that pass while an answer is awaited. A stream that is faster than that is stopped.
+/// Tokens that pass while an answer is awaited. A stream that is faster than that is held.
 const MOST_UNGRANTED: u64 = 4_096;
 
 /// What came of asking.
@@ -77,13 +79,17 @@ fn outcome(ruling: Ruling) -> More {
     More::Refused(said.unwrap_or("it was refused").to_owned())
 }
 
+fn nobody() -> More {
+    More::Refused("nobody answered".to_owned())
+}
+
 /// An answer that is on its way.
 #[derive(Debug)]
 struct Pending {
     answer: oneshot::Receiver<More>,
     tokens: u64,
-    /// How much had been written when it was asked for.
-    written: u64,
+    /// How much was needed when it was asked for.
+    needed: u64,
 }
 
 /// What a stream may still bring.
@@ -92,63 +98,77 @@ pub(crate) struct TopUps {
     /// Tokens of the answer that are reserved by now.
     reserved: u64,
     pending: Option<Pending>,
+    /// What came of what is pending.
+    arrived: Option<More>,
+    /// Too much has passed without an answer.
+    is_held: bool,
+    /// As much as before was refused: this much is asked for.
+    less: Option<u64>,
 }
 
 impl TopUps {
     pub(crate) const fn new(ask: AskMore, reserved: u64) -> Self {
-        Self { ask, reserved, pending: None }
+        Self { ask, reserved, pending: None, arrived: None, is_held: false, less: None }
     }
 
-    /// Whether a stream that has brought so much may go on; `slack` times what is reserved passes unasked. What was
-    /// charged for it is added to `bills`. Else, why not.
-    pub(crate) fn cover(
-        &mut self,
-        written: u64,
-        slack: u64,
-        bills: &mut Vec<Bill>,
-    ) -> Result<(), String> {
+    /// Whether a stream that needs so much in all may go on. What was charged for it is added to `bills`. Else, why
+    /// not.
+    pub(crate) fn cover(&mut self, needed: u64, bills: &mut Vec<Bill>) -> Result<(), String> {
         loop {
-            if let Some(pending) = &mut self.pending {
-                let more = match pending.answer.try_recv() {
-                    Ok(more) => more,
-                    Err(TryRecvError::Empty) if written - pending.written <= MOST_UNGRANTED => {
+            let missing = needed.saturating_sub(self.reserved);
+            let (more, tokens) = if let Some(mut pending) = self.pending.take() {
+                let arrived = self.arrived.take().map_or_else(|| pending.answer.try_recv(), Ok);
+                match arrived {
+                    Ok(more) => (more, pending.tokens),
+                    Err(TryRecvError::Closed) => (nobody(), 0),
+                    Err(TryRecvError::Empty) => {
+                        self.is_held = needed.saturating_sub(pending.needed) > MOST_UNGRANTED;
+                        self.pending = Some(pending);
                         return Ok(());
                     }
-                    Err(TryRecvError::Empty) => {
-                        return Err(format!(
-                            "the limits did not answer before {MOST_UNGRANTED} tokens had passed"
-                        ));
-                    }
-                    Err(TryRecvError::Closed) => More::Refused("nobody answered".to_owned()),
-                };
-                let tokens = pending.tokens;
-                self.pending = None;
-                self.take(more, tokens, bills)?;
-            }
-            let missing = written.div_ceil(slack.max(1)).saturating_sub(self.reserved);
-            if missing == 0 {
+                }
+            } else if missing == 0 {
                 return Ok(());
-            }
-            // As much again as there was: long streams ask seldom.
-            let tokens = self.reserved.clamp(LEAST_MORE, MOST_MORE).max(missing);
-            match (self.ask)(tokens) {
-                Answer::Now(more) => self.take(more, tokens, bills)?,
-                Answer::Later(answer) => {
-                    self.pending = Some(Pending { answer, tokens, written });
+            } else {
+                // As much again as there was: long streams ask seldom.
+                let again = || self.reserved.clamp(LEAST_MORE, MOST_MORE).max(missing);
+                let tokens = self.less.take().unwrap_or_else(again);
+                match (self.ask)(tokens) {
+                    Answer::Now(more) => (more, tokens),
+                    Answer::Later(answer) => {
+                        self.pending = Some(Pending { answer, tokens, needed });
+                        continue;
+                    }
+                }
+            };
+            self.is_held = false;
+            match more {
+                More::Granted(bill) => {
+                    self.reserved = self.reserved.saturating_add(tokens);
+                    bills.extend(bill);
+                }
+                // There may be room for what it needs, if not for more.
+                More::Refused(why) => {
+                    let mut less = [missing.max(LEAST_MORE), missing].into_iter();
+                    self.less = Some(less.find(|less| *less < tokens).ok_or(why)?);
                 }
             }
         }
     }
 
-    fn take(&mut self, more: More, tokens: u64, bills: &mut Vec<Bill>) -> Result<(), String> {
-        match more {
-            More::Granted(bill) => {
-                self.reserved = self.reserved.saturating_add(tokens);
-                bills.extend(bill);
-                Ok(())
-            }
-            More::Refused(why) => Err(why),
+    /// Ready when the stream may bring its next piece.
+    pub(crate) fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Some(pending) = self.pending.as_mut().filter(|_| self.is_held) {
+            let answer = std::task::ready!(Pin::new(&mut pending.answer).poll(context));
+            self.arrived = Some(answer.unwrap_or_else(|_| nobody()));
+            self.is_held = false;
         }
+        Poll::Ready(())
+    }
+
+    /// Whether an answer has come that was waited for.
+    pub(crate) const fn has_arrived(&self) -> bool {
+        self.arrived.is_some()
     }
 
     /// Nothing more is wanted. What was granted meanwhile is settled with the rest; what is granted from now on is
@@ -156,7 +176,8 @@ impl TopUps {
     pub(crate) fn end(&mut self, bills: &mut Vec<Bill>) {
         let Some(mut pending) = self.pending.take() else { return };
         pending.answer.close();
-        if let Ok(More::Granted(bill)) = pending.answer.try_recv() {
+        let arrived = self.arrived.take().map_or_else(|| pending.answer.try_recv(), Ok);
+        if let Ok(More::Granted(bill)) = arrived {
             bills.extend(bill);
         }
     }
@@ -206,32 +227,52 @@ mod tests {
         let many = |count| (0..count).map(|_| Answer::Now(granted(1))).collect();
         let (mut more, asked) = asking(many(4), 100);
         let mut bills = Vec::new();
-        for (written, reserved) in
-            [(200, 100), (201, 200), (400, 200), (401, 400), (1_000_000, 500_000)]
+        for (needed, reserved) in
+            [(100, 100), (101, 200), (200, 200), (201, 400), (500_000, 500_000)]
         {
-            more.cover(written, 2, &mut bills).unwrap();
-            assert_eq!(more.reserved(), reserved, "{written}");
+            more.cover(needed, &mut bills).unwrap();
+            assert_eq!(more.reserved(), reserved, "{needed}");
         }
         assert_eq!(*asked.lock(), [100, 200, 499_600], "or what has passed already");
         let (mut more, asked) = asking(many(1), 1);
-        more.cover(2, 1, &mut bills).unwrap();
+        more.cover(2, &mut bills).unwrap();
         let (mut most, asked_most) = asking(many(1), 1_000_000);
-        most.cover(1_000_001, 1, &mut bills).unwrap();
+        most.cover(1_000_001, &mut bills).unwrap();
         assert_eq!((&**asked.lock(), &**asked_most.lock()), (&[LEAST_MORE][..], &[MOST_MORE][..]));
         assert_eq!(bills.len(), 5);
     }
 
+    fn refused(why: &str) -> Answer {
+        Answer::Now(More::Refused(why.to_owned()))
+    }
+
     #[test]
-    fn a_bounded_number_of_tokens_passes_while_an_answer_is_awaited() {
+    fn where_there_is_less_than_as_much_again_less_is_taken() {
+        let answers =
+            vec![refused("a"), Answer::Now(granted(64)), refused("b"), refused("c"), refused("d")];
+        let (mut more, asked) = asking(answers, 1_000);
+        let mut bills = Vec::new();
+        more.cover(1_010, &mut bills).unwrap();
+        assert_eq!(more.reserved(), 1_064);
+        assert_eq!(more.cover(1_065, &mut bills), Err("d".to_owned()), "not even what it needs");
+        assert_eq!(*asked.lock(), [1_000, 64, 1_064, 64, 1]);
+    }
+
+    #[test]
+    fn a_stream_is_held_when_much_has_passed_without_an_answer() {
         let (sender, receiver) = oneshot::channel();
         let (mut more, asked) = asking(vec![Answer::Later(receiver)], 100);
+        let mut context = Context::from_waker(std::task::Waker::noop());
         let mut bills = Vec::new();
-        for written in [101, 150, 101 + MOST_UNGRANTED] {
-            more.cover(written, 1, &mut bills).unwrap();
+        for needed in [101, 150, 101 + MOST_UNGRANTED] {
+            more.cover(needed, &mut bills).unwrap();
+            assert!(more.poll_answer(&mut context).is_ready(), "{needed}");
         }
-        assert!(more.cover(102 + MOST_UNGRANTED, 1, &mut bills).is_err());
-        assert_eq!(asked.lock().len(), 1, "asked once");
+        more.cover(102 + MOST_UNGRANTED, &mut bills).unwrap();
+        assert!(more.poll_answer(&mut context).is_pending(), "and goes on when it has come");
         assert!(bills.is_empty() && sender.send(granted(100)).is_ok());
+        assert!(more.poll_answer(&mut context).is_ready() && more.has_arrived());
+        assert_eq!(asked.lock().len(), 1, "asked once");
         more.end(&mut bills);
         assert_eq!(bills.len(), 1, "what was granted is not forgotten");
     }
@@ -239,15 +280,15 @@ mod tests {
     #[test]
     fn an_answer_is_found_by_the_next_piece() {
         let (sender, receiver) = oneshot::channel();
-        let refused = Answer::Now(More::Refused("no room".to_owned()));
-        let (mut more, asked) = asking(vec![Answer::Later(receiver), refused], 100);
+        let answers = vec![Answer::Later(receiver), refused("a"), refused("b"), refused("no room")];
+        let (mut more, asked) = asking(answers, 100);
         let mut bills = Vec::new();
-        more.cover(101, 1, &mut bills).unwrap();
+        more.cover(101, &mut bills).unwrap();
         sender.send(granted(100)).unwrap();
-        more.cover(150, 1, &mut bills).unwrap();
+        more.cover(150, &mut bills).unwrap();
         assert_eq!((more.reserved(), bills.len()), (200, 1));
-        assert_eq!(more.cover(201, 1, &mut bills), Err("no room".to_owned()));
-        assert_eq!(*asked.lock(), [100, 200]);
+        assert_eq!(more.cover(201, &mut bills), Err("no room".to_owned()));
+        assert_eq!(*asked.lock(), [100, 200, 64, 1]);
     }
 
     #[test]
@@ -255,15 +296,15 @@ mod tests {
         let (sender, receiver) = oneshot::channel();
         let (mut more, _) = asking(vec![Answer::Later(receiver)], 1);
         let mut bills = Vec::new();
-        more.cover(2, 1, &mut bills).unwrap();
+        more.cover(2, &mut bills).unwrap();
         more.end(&mut bills);
         assert!(bills.is_empty());
         assert!(sender.send(granted(64)).is_err(), "whoever asked gives it back");
         // A task that died grants nothing.
         let (sender, receiver) = oneshot::channel();
         let (mut more, _) = asking(vec![Answer::Later(receiver)], 1);
-        more.cover(2, 1, &mut bills).unwrap();
+        more.cover(2, &mut bills).unwrap();
         drop(sender);
-        assert!(more.cover(3, 1, &mut bills).is_err());
+        assert!(more.cover(3, &mut bills).is_err());
     }
 }

@@ -127,7 +127,7 @@ impl<D: Decide> Worker<D> {
         let (most, timeout) = (ai.options.max_body_bytes, ai.options.body_timeout);
         let body = RequestBody::from_client(body, route.timeouts.request_idle);
         // Until the answer begins, the body is here.
-        let mut taken = ai.room.enter();
+        let mut taken = ai.room.enter(ai.options.weights.of(&asked.identity).0);
         let body = intake::read(body, most, timeout, &mut taken).await;
         let body = body.map_err(|fault| unread(fault, most))?;
         let ask = Ask::read(call, &body).map_err(|wrong| bad_request(&wrong))?;

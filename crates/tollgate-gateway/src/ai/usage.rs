@@ -44,6 +44,8 @@ impl Usage {
 pub(crate) struct Told {
     /// What was used, once it has been said.
     pub(crate) usage: Option<Usage>,
+    /// Whether that was the last word about it: some upstreams say it with every piece.
+    pub(crate) is_final: bool,
     /// Whether the stream has come to its proper end.
     pub(crate) is_done: bool,
 }
@@ -82,6 +84,7 @@ pub(crate) fn event(
     let Some(usage) = usage else { return Verdict::Pass };
     if let Some(said) = Usage::read(usage.value) {
         told.usage = Some(said);
+        told.is_final = !has_choices;
         return if hides && !has_choices { Verdict::Hide } else { Verdict::Pass };
     }
     if !hides || !usage.value.is_null() {

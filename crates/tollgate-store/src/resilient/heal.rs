@@ -11,7 +11,12 @@ use super::Resilient;
 use super::outage::{Extent, extent};
 use super::report::Sending;
 use crate::leased::key::{Named, Owned};
-use crate::{Charge, Failure, Membership, Mode, Outcomes, Request, Role, SharedStore, StoreError};
+use crate::{
+    Charge, Counter, Failure, Membership, Mode, Outcomes, Request, Role, SharedStore, StoreError,
+};
+
+/// So many slots that were released without the store are remembered; others expire there.
+const MOST_RELEASES: usize = 10_000;
 
 /// For how long an announcement holds. Five times the beat, so that a lost one is no funeral.
 const ALIVE: Nanos = 5 * SECOND;
@@ -121,6 +126,14 @@ impl<S: SharedStore> Resilient<S> {
             }
         }
         is_told
+    }
+
+    /// Releases a slot when the store is back. Beyond so many, they come back by themselves.
+    pub(super) fn release_later(&self, counter: &Counter<'_>, slot: SlotId) {
+        let mut releases = self.releases.lock();
+        if releases.len() < MOST_RELEASES {
+            releases.push((Arc::new(Named::new(counter)), slot));
+        }
     }
 
     /// Releases the slots that were given up without the store; releasing twice is harmless. They stay

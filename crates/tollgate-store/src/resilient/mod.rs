@@ -45,9 +45,6 @@ use outage::{Extent, Outages, extent};
 use report::Reports;
 use settle::Kept;
 
-/// So many slots that were released without the store are remembered; others expire there.
-const MOST_RELEASES: usize = 10_000;
-
 /// How a node does without its store.
 #[derive(Debug, Clone)]
 pub struct ResilientOptions {
@@ -197,7 +194,8 @@ impl<S: SharedStore> Store for Resilient<S> {
     }
 
     /// What waits to be reported is taken off that; the rest goes to the store. Where that does not
-    /// answer, this node's memory has the room at least, and the store does not learn of it.
+    /// answer, this node's memory has the room at least, and the store learns of slots later: of the rest it
+    /// does not, because it may have given that back already.
     async fn give_back(&self, returns: &[GiveBack<'_>], now: Nanos) -> Result<(), StoreError> {
         let at = self.inner.clock(now);
         let here = |give_back: &GiveBack<'_>| {
@@ -215,6 +213,11 @@ impl<S: SharedStore> Store for Resilient<S> {
         }
         if !rest.is_empty() && self.inner.give_back(&rest, now).await.is_err() {
             rest.iter().for_each(here);
+            for give_back in &rest {
+                if let Receipt::Slot(slot) = give_back.receipt {
+                    self.release_later(&give_back.counter, slot);
+                }
+            }
         }
         Ok(())
     }
@@ -278,10 +281,7 @@ impl<S: SharedStore> Store for Resilient<S> {
             Err(_) if is_gone => Ok(true),
             // It was taken before the store was lost, and is released when that is back.
             Err(_) => {
-                let mut releases = self.releases.lock();
-                if releases.len() < MOST_RELEASES {
-                    releases.push((Arc::new(Named::new(counter)), slot));
-                }
+                self.release_later(counter, slot);
                 Ok(true)
             }
         }
