@@ -46,7 +46,8 @@ fn answer(stream: TcpStream) -> std::io::Result<()> {
     let last = chunk(
         r#"data: {"id":"c","choices":[],"usage":{"prompt_tokens":19,"completion_tokens":20,"total_tokens":39}}"#,
     );
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     let first = format!("{head}{event}");
     let rest = format!("{}{last}{}0\r\n\r\n", event.repeat(TOKENS - 1), chunk("data: [DONE]"));
     loop {
@@ -116,8 +117,7 @@ fn ask(addr: SocketAddr, times: usize) -> Vec<f64> {
 
 fn many(addr: SocketAddr, connections: usize, times: usize) -> [f64; 2] {
     let mut all: Vec<f64> = std::thread::scope(|scope| {
-        let clients: Vec<_> =
-            (0..connections).map(|_| scope.spawn(|| ask(addr, times))).collect();
+        let clients: Vec<_> = (0..connections).map(|_| scope.spawn(|| ask(addr, times))).collect();
         clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
     });
     all.sort_by(f64::total_cmp);
@@ -162,7 +162,9 @@ pub fn run(quick: bool, rounds: usize, binary: &Path) {
         }
         let [own_p50, own_p99, p50, p99] = figures.map(median);
         let added = p99 - own_p99;
-        let work = format!("gateway to models, added to the p99 of the first token, {connections} at once");
+        let work = format!(
+            "gateway to models, added to the p99 of the first token, {connections} at once"
+        );
         let figure = format!("{added:.0} µs ({p99:.0} against {own_p99:.0})");
         record("AI", &work, &figure, "< 1,000 µs", Some(added < 1_000.0));
         let work = format!("gateway to models, p50 of the first token, {connections} at once");
