@@ -109,7 +109,7 @@ fn listen(server: &Server, token: &str) -> std::net::TcpStream {
     stream.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
     write!(
         stream,
-        "GET {ADMIN}events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n"
+        "GET {ADMIN}events HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {token}\r\n\r\n"
     )
     .unwrap();
     stream

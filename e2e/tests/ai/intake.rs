@@ -47,7 +47,7 @@ fn long_chat() -> Value {
 #[test]
 fn all_bodies_together_are_bounded() {
     let model = Model::start();
-    let more = "  openai: {max_body_bytes: 2000, max_buffered_bytes: 4000}";
+    let more = "  openai: {max_body_bytes: 4000, max_buffered_bytes: 4000}";
     let server = gateway(&model, &rules(100_000, 100), more).start();
     let body = long_chat().to_string();
     // Of two requests nearly all is here; a third finds no room as soon as that is so.

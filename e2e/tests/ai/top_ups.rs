@@ -97,21 +97,21 @@ fn a_stream_gets_more_and_is_settled_exactly_in_redis() {
 
 fn refused(store: &[String]) {
     let model = Model::start();
-    // Thirteen are reserved, then 64 more; there is no room for another 68.
+    // Thirteen are reserved, then 64 more; for another 68 there is no room, and what there is goes in small pieces.
     let server = start(&model, 100, store);
     let mut body = stream(&json!({"tokens": 4_000, "delay_ms": 1}));
     let (text, error) = post(&server, &body).rest();
     assert!(error.is_none(), "ended properly: {error:?}");
     let passed = text.matches("tok ").count() as u64;
-    assert!((137..4_000).contains(&passed), "{passed}");
+    assert!((175..4_000).contains(&passed), "{passed}");
     let last = text.trim_end().rsplit("data: ").next().expect("an event");
     let said: Value = serde_json::from_str(last).expect("JSON");
     assert_eq!(said["error"]["code"], "reservation_exceeded");
     let message = said["error"]["message"].as_str().expect("a message");
-    for part in ["rule \"tokens\"", "77 of 100 tokens used", "this request costs 68", "passes in"] {
+    for part in ["rule \"tokens\"", "of 100 tokens used", "passes in"] {
         assert!(message.contains(part), "{part} is not in {message}");
     }
-    assert_eq!(check(&server, 9 + passed, 1), 2);
+    assert!(check(&server, 9 + passed, 1) > 2, "all that there was");
     eventually("the upstream's work ends", || model.active() == 0);
     // Now there is a debt, and nobody is let in.
     body["stand_in"] = json!({"tokens": 1});
