@@ -365,6 +365,22 @@ async fn a_call_that_fails_half_way_keeps_what_it_has() {
     }
 }
 
+/// Takes so many slots, numbered from one.
+async fn take_slots(
+    store: &impl Store,
+    world: &World,
+    key: Counter<'_>,
+    limit: &Limit,
+    most: u128,
+) {
+    for id in 1..=most {
+        let ask = Ask::slot(SlotId(id));
+        let charges = [Charge { counter: key, limit, ask, role: Role::Must }];
+        let request = Request { charges: &charges, mode: Mode::Charge };
+        store.decide(&[request], world.now(), &mut Outcomes::new()).await.expect("answers");
+    }
+}
+
 /// Whoever heals may be gone before all slots are released: the rest is not forgotten.
 #[tokio::test]
 async fn a_healing_that_is_given_up_forgets_no_release() {
@@ -373,12 +389,7 @@ async fn a_healing_that_is_given_up_forgets_no_release() {
     let store = node(&fussy);
     let limit = limit(Algorithm::Concurrency, 10, LONG);
     let key = local(&["k"]);
-    for id in 1..=5 {
-        let ask = Ask::slot(SlotId(id));
-        let charges = [Charge { counter: key, limit: &limit, ask, role: Role::Must }];
-        let request = Request { charges: &charges, mode: Mode::Charge };
-        store.decide(&[request], world.now(), &mut Outcomes::new()).await.expect("answers");
-    }
+    take_slots(&store, &world, key, &limit, 5).await;
     world.set_down(true);
     for id in 1..=5 {
         assert_eq!(store.release(&key, SlotId(id), world.now()).await, Ok(true));
@@ -406,12 +417,7 @@ async fn a_slot_that_is_given_back_in_vain_is_released_later() {
     let store = node(&fussy);
     let limit = limit(Algorithm::Concurrency, 10, LONG);
     let key = local(&["k"]);
-    let slot = |id| Ask::slot(SlotId(id));
-    for id in 1..=3 {
-        let charge = Charge { counter: key, limit: &limit, ask: slot(id), role: Role::Must };
-        let request = Request { charges: &[charge], mode: Mode::Charge };
-        store.decide(&[request], world.now(), &mut Outcomes::new()).await.expect("answers");
-    }
+    take_slots(&store, &world, key, &limit, 3).await;
     world.set_down(true);
     for id in 1..=2 {
         let receipt = Receipt::Slot(SlotId(id));

@@ -111,7 +111,8 @@ fn refused(store: &[String]) {
     for part in ["rule \"tokens\"", "of 100 tokens used", "passes in"] {
         assert!(message.contains(part), "{part} is not in {message}");
     }
-    assert!(check(&server, 9 + passed, 1) > 2, "all that there was");
+    // What was left when it was asked again depends on how fast the store answers.
+    assert!(check(&server, 9 + passed, 1) >= 2, "some got more");
     eventually("the upstream's work ends", || model.active() == 0);
     // Now there is a debt, and nobody is let in.
     body["stand_in"] = json!({"tokens": 1});
