@@ -2,7 +2,7 @@
 SHELL := /usr/bin/env bash
 CARGO ?= cargo
 
-.PHONY: help run build console deps test check fmt bench soak fuzz deny clean
+.PHONY: help run build console deps test check fmt bench distance soak flood simulate fuzz deny clean
 
 # The console is built before Rust, which carries it; anew only when something of it has changed.
 CONSOLE := console/dist/index.html
@@ -55,11 +55,34 @@ deny:  ## Licences, bans and sources of all dependencies (installs cargo-deny if
 bench:  ## All benchmarks, side by side with peers; rewrites the table in docs/benchmarks.md
 	bench/run.sh
 
-soak: deps  ## The long runs: many nodes, outages, clusters; reports the worst answer
+distance: deps  ## How long callers wait for a Redis that is 20 to 150 ms away, leased and strict (3 minutes)
+	$(CARGO) run --locked --release -p tollgate-store --example distance
+
+# How many histories of the model a soak plays, in memory and on each kind of server, and from which seed on: another one
+# every time unless it is given.
+MODEL_HISTORIES ?= 20000000
+MODEL_SERVER_HISTORIES ?= 200000
+MODEL_SEED ?= $(shell date +%s)000000000
+
+soak: deps  ## The long runs: many nodes, outages, clusters, the model of all stores; reports the worst answer
 	$(CARGO) build --locked --release --bin tollgate
 	$(CARGO) test --locked --release -p tollgate-e2e --no-run
 	TOLLGATE_SOAK_RUNS=20 TOLLGATE_OUTAGE_SECONDS=10 TOLLGATE_CHAOS_REQUESTS=10000 $(CARGO) test --locked --release -p tollgate-e2e -- \
 		--nocapture --test-threads=1 many_nodes outages clusters regions ai::chaos
+	TOLLGATE_MODEL_SEED=$(MODEL_SEED) TOLLGATE_MODEL_HISTORIES=$(MODEL_HISTORIES) $(CARGO) test --locked --release -p tollgate-store --test model -- memory
+	TOLLGATE_MODEL_SEED=$(MODEL_SEED) TOLLGATE_MODEL_HISTORIES=$(MODEL_HISTORIES) $(CARGO) test --locked --release -p tollgate-engine --test model
+	TOLLGATE_MODEL_SEED=$(MODEL_SEED) TOLLGATE_MODEL_HISTORIES=$(MODEL_SERVER_HISTORIES) $(CARGO) test --locked --release -p tollgate-store --test model -- --skip memory
+
+# How long a flood lasts, on each of two nodes.
+FLOOD_SECONDS ?= 60
+
+flood: deps  ## Refusals, queue entries, reservations and tenants' writes for a minute; prints disk, Redis and memory
+	$(CARGO) build --locked --release --bin tollgate
+	$(CARGO) run --locked --release -p tollgate-e2e --example flood -- $(FLOOD_SECONDS)
+
+simulate:  ## Nodes, a store and a bad network, simulated from SEEDS seeds; with SEED=… that one, event by event
+	TOLLGATE_SIMULATION_SEED=$(or $(SEED),0) TOLLGATE_SIMULATION_SEEDS=$(or $(SEEDS),$(if $(SEED),1,10000)) \
+		$(CARGO) test --locked -p tollgate-store --test simulation every_seed -- --nocapture
 
 fuzz:  ## What the API allows and what not, sent to a real server; then every parser, ten minutes each
 	$(CARGO) build --locked --bin tollgate

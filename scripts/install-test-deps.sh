@@ -8,6 +8,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# How long a lock of apt or dpkg that another process holds is waited for.
+lock_seconds=600
+
 # Where tests look for them.
 tools=${TOLLGATE_TEST_TOOLS:-$PWD/target/test-tools}
 
@@ -87,11 +90,21 @@ if ! command -v apt-get >/dev/null; then
 fi
 as_root=()
 if [ "$(id -u)" -ne 0 ]; then as_root=(sudo); fi
-"${as_root[@]}" apt-get update -qq
+# Another apt-get may be at work, such as one of the system's own: it is waited for. Installing does so by
+# itself; the lock of the package lists it only reports.
+apt=(apt-get -o "DPkg::Lock::Timeout=$lock_seconds")
+for ((waited = 0; ; waited += 5)); do
+  if said=$("${as_root[@]}" "${apt[@]}" update -qq 2>&1); then break; fi
+  if [ "$waited" -ge "$lock_seconds" ] || ! grep -q 'Could not get lock' <<<"$said"; then
+    echo "$said" >&2
+    exit 1
+  fi
+  sleep 5
+done
 # The tests' servers are children of the tests. Services that come with the packages are not wanted: RUNLEVEL=1
 # keeps init scripts from starting them; systemd does not look at it, so there they are stopped afterwards.
 "${as_root[@]}" env RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive \
-  apt-get install -y -qq --no-install-recommends "${missing[@]}"
+  "${apt[@]}" install -y -qq --no-install-recommends "${missing[@]}"
 if [ -d /run/systemd/system ]; then
   for package in "${missing[@]}"; do
     case $package in

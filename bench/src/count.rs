@@ -97,7 +97,8 @@ fn allocations(quick: bool) {
     let count = if quick { 100_000 } else { 1_000_000 };
     println!("\nT2: allocations of an allowed decision");
     let set = RuleSet::from_yaml(&rules::file(1_000), "bench").unwrap();
-    let engine = Engine::new(MemoryStore::new(1_000_000), Arc::new(SystemClock::new()), set);
+    let engine = Engine::new(MemoryStore::new(1_000_000), Arc::new(SystemClock::new()), set)
+        .with_missing_key(tollgate_engine::MissingKey::Allow);
     let callers = rules::callers(10_000, count);
     let decide_all = || {
         let rules = engine.rules();

@@ -20,6 +20,7 @@ export class Server {
   readonly token = TOKEN;
   url = '';
   private file: string | null = null;
+  private more: string[] = [];
   private child: ChildProcess | null = null;
   private readonly folder = mkdtempSync(join(tmpdir(), 'tollgate-console-'));
 
@@ -34,8 +35,16 @@ export class Server {
     return server;
   }
 
+  /** With further flags. */
+  static async startWith(more: string[]): Promise<Server> {
+    const server = new Server();
+    server.more = more;
+    await server.begin('127.0.0.1:0');
+    return server;
+  }
+
   private async begin(address: string) {
-    const args = ['serve', '--http', address, '--grpc', '127.0.0.1:0', '--data-dir', join(this.folder, 'data'), ...(this.file ? ['--rules', this.file] : [])];
+    const args = ['serve', '--http', address, '--grpc', '127.0.0.1:0', '--data-dir', join(this.folder, 'data'), ...(this.file ? ['--rules', this.file] : []), ...this.more];
     const child = spawn(binary(), args, { env: { ...process.env, TOLLGATE_ADMIN_TOKEN: TOKEN }, stdio: ['ignore', 'pipe', 'ignore'] });
     this.child = child;
     const lines = createInterface({ input: child.stdout });

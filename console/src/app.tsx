@@ -4,7 +4,7 @@ import { type ReactNode, useEffect, useRef, useState } from 'react';
 import { ApiError, get, session, whenSignedOut } from './api/client';
 import { connection, useConnection } from './api/connection';
 import { may, SessionContext, useIsFromFile } from './api/session';
-import type { Identity } from './api/types';
+import type { Identity, Node } from './api/types';
 import { guardLeaving, Link, mayLeave, navigate, usePath } from './router';
 import Audit from './pages/audit';
 import Clients from './pages/clients';
@@ -174,6 +174,7 @@ function Frame({ identity }: { identity: Identity }) {
             <Button busy={out.isPending} onClick={signOut}>Sign out again</Button>
           </div>
         )}
+        {allowed.view && <Incidents />}
         <FromFile />
         <Enforcement />
         <Boundary key={here}>
@@ -265,6 +266,19 @@ function Away() {
       <Button onClick={connection.retryNow}>Try now</Button>
     </div>
   );
+}
+
+/** What an operator must see, with what to do about it. */
+function Incidents() {
+  const node = useAsk({ queryKey: ['node'], queryFn: ({ signal }) => get<Node>('node', {}, signal), refetchInterval: 3_000 });
+  return node.data?.incidents.map(({ kind, message }) => (
+    <div key={kind} className="banner bad" role="alert">
+      <Icon name="warn" />
+      <p>
+        <b>Nodes do not agree about their rules.</b> {message}.
+      </p>
+    </div>
+  ));
 }
 
 function FromFile() {

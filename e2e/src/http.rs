@@ -104,9 +104,32 @@ impl Client {
             .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
             .and_then(|(_, value)| value.parse().ok())
             .unwrap_or(0);
+        let is_chunked = headers.iter().any(|(name, value)| {
+            name.eq_ignore_ascii_case("transfer-encoding") && value.eq_ignore_ascii_case("chunked")
+        });
         let mut body = vec![0; length];
-        self.stream.read_exact(&mut body)?;
+        if is_chunked {
+            body = self.read_chunks()?;
+        } else {
+            self.stream.read_exact(&mut body)?;
+        }
         Ok(Response { status, headers, body })
+    }
+
+    fn read_chunks(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut body = Vec::new();
+        loop {
+            let mut line = String::new();
+            self.stream.read_line(&mut line)?;
+            let size = usize::from_str_radix(line.trim(), 16);
+            let size = size.map_err(|_| std::io::ErrorKind::InvalidData)?;
+            let mut chunk = vec![0; size + 2];
+            self.stream.read_exact(&mut chunk)?;
+            body.extend_from_slice(&chunk[..size]);
+            if size == 0 {
+                return Ok(body);
+            }
+        }
     }
 
     /// Writes raw bytes.

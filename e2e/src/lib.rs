@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod fleet;
+pub mod flood;
 pub mod http;
 pub mod model;
 pub mod server;
@@ -14,12 +15,20 @@ pub use http::{Client, Response};
 pub use model::Model;
 pub use server::{Server, ServerBuilder};
 pub use stream::EventStream;
-pub use upstream::{Arrived, Upstream};
+pub use upstream::{Arrived, ClosedPort, Upstream};
 
 use std::time::{Duration, Instant};
 
 /// How long an event may take before a test gives up on it.
 pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Ends a runtime and waits until its sockets are closed: who connects afterwards is refused, not
+/// accepted and then reset.
+fn end(runtime: tokio::runtime::Runtime) {
+    // On a thread of its own, since a test may itself be asynchronous.
+    let ended = std::thread::spawn(move || runtime.shutdown_timeout(PATIENCE)).join();
+    drop(ended);
+}
 
 /// Waits until `condition` holds.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {

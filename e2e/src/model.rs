@@ -25,6 +25,10 @@ use tokio::sync::watch;
 
 use crate::Arrived;
 
+mod background;
+
+use background::Background;
+
 /// One token, as text.
 pub const TOKEN: &str = "tok ";
 
@@ -52,6 +56,10 @@ pub struct Behaviour {
     pub has_crlf: bool,
     /// Headers of the answer, whatever it is.
     pub headers: Vec<(String, String)>,
+    /// Say that this was used, whatever was.
+    pub usage: Option<Value>,
+    /// Compress the answer, asked or not: gzip or deflate.
+    pub encoding: Option<String>,
 }
 
 impl Behaviour {
@@ -74,6 +82,8 @@ impl Behaviour {
                 .flatten()
                 .map(|(name, value)| (name.clone(), value.as_str().unwrap_or("").to_owned()))
                 .collect(),
+            usage: said.get("usage").cloned(),
+            encoding: said["encoding"].as_str().map(str::to_owned),
         }
     }
 }
@@ -102,8 +112,11 @@ struct State {
     active: AtomicU64,
     /// How many tokens every gated answer may have.
     allowed: watch::Sender<u64>,
+    /// Whether answers are held back.
+    holds: watch::Sender<bool>,
     /// Whether what arrives is not kept.
     forgets: std::sync::atomic::AtomicBool,
+    background: Background,
 }
 
 impl State {
@@ -185,9 +198,19 @@ impl Model {
         self.state.active.load(Ordering::SeqCst)
     }
 
+    /// Holds back all answers, whatever they are, or lets them go.
+    pub fn hold(&self, holds: bool) {
+        self.state.holds.send_replace(holds);
+    }
+
     /// From now on keeps nothing but its books: for long runs.
     pub fn forget_arrivals(&self) {
         self.state.forgets.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends all responses that are made in the background.
+    pub fn finish_background(&self) {
+        self.state.background.finish();
     }
 
     /// Lets every gated answer have so many tokens more.
@@ -199,7 +222,7 @@ impl Model {
 impl Drop for Model {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            crate::end(runtime);
         }
     }
 }
@@ -253,7 +276,7 @@ async fn answer(
         let headers = head.headers.iter();
         state.arrived.lock().unwrap_or_else(PoisonError::into_inner).push(Arrived {
             method: head.method.to_string(),
-            path: head.uri.path().to_owned(),
+            path: head.uri.to_string(),
             headers: headers.map(|(name, value)| (name.to_string(), text(value))).collect(),
             version: format!("{:?}", head.version),
             body: bytes.to_vec(),
@@ -266,18 +289,46 @@ async fn answer(
             &json!({"object": "list", "data": [{"id": "own", "object": "model"}]}),
         ));
     }
+    if let Some(answer) = state.background.answer(&head) {
+        return Ok(answer);
+    }
     let Ok(body) = serde_json::from_slice::<Value>(&bytes) else {
         return Ok(json_answer(400, &json!({"error": {"message": "no JSON", "type": "bad"}})));
     };
     let active = Active::new(&state);
+    let mut holds = state.holds.subscribe();
+    let _ = holds.wait_for(|holds| !holds).await;
     let mut behaviour = Behaviour::of(&body);
     let headers = std::mem::take(&mut behaviour.headers);
+    let encoding = behaviour.encoding.take();
     let mut response = made(&head, body, behaviour, active).await;
+    if let Some(encoding) = encoding {
+        response = compressed(response, &encoding).await;
+    }
     for (name, value) in headers {
         let name: hyper::header::HeaderName = name.parse().expect("a name");
         response.headers_mut().append(name, value.parse().expect("a header"));
     }
     Ok(response)
+}
+
+/// The whole answer, compressed. Events are flushed one by one, as servers do that compress streams.
+async fn compressed(response: Response<Body>, encoding: &str) -> Response<Body> {
+    use std::io::Write as _;
+    let (mut head, body) = response.into_parts();
+    let plain = body.collect().await.expect("a whole answer").to_bytes();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+    for event in plain.split_inclusive(|byte| *byte == b'\n') {
+        gzip.write_all(event).and_then(|()| gzip.flush()).expect("memory");
+        zlib.write_all(event).and_then(|()| zlib.flush()).expect("memory");
+    }
+    let bytes = match encoding {
+        "gzip" => gzip.finish(),
+        _ => zlib.finish(),
+    };
+    head.headers.insert("content-encoding", encoding.parse().expect("a header"));
+    Response::from_parts(head, full(bytes.expect("memory")))
 }
 
 async fn made(head: &Parts, body: Value, behaviour: Behaviour, active: Active) -> Response<Body> {
@@ -288,6 +339,11 @@ async fn made(head: &Parts, body: Value, behaviour: Behaviour, active: Active) -
         return json_answer(status, &message);
     }
     let prompt = prompt_tokens(&body);
+    if body["background"] == true {
+        let usage = json!({"input_tokens": prompt, "output_tokens": behaviour.tokens,
+            "total_tokens": prompt + behaviour.tokens});
+        return active.0.background.start(&body["model"], usage);
+    }
     let made = Made::new(head.uri.path(), body, prompt, behaviour, active);
     if made.is_stream { made.stream() } else { made.plain().await }
 }
@@ -329,6 +385,9 @@ impl Made {
     }
 
     fn usage(&self, tokens: u64) -> Value {
+        if let Some(usage) = &self.behaviour.usage {
+            return usage.clone();
+        }
         let total = self.prompt + tokens;
         match self.kind {
             Kind::Responses => {

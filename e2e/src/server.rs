@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use tempfile::TempDir;
@@ -15,7 +15,7 @@ use crate::{Client, PATIENCE};
 pub fn binary() -> PathBuf {
     let mut path = std::env::current_exe().expect("the test knows its own path");
     path.pop();
-    if path.ends_with("deps") {
+    if path.ends_with("deps") || path.ends_with("examples") {
         path.pop();
     }
     path.push("tollgate");
@@ -120,6 +120,7 @@ impl ServerBuilder {
             admin_addr: addr,
             grpc_addr: addr,
             gateway_addr: addr,
+            unread: None,
         };
         server.spawn();
         server
@@ -156,6 +157,8 @@ pub struct Server {
     admin_addr: SocketAddr,
     grpc_addr: SocketAddr,
     gateway_addr: SocketAddr,
+    /// Held, so that it can be written to.
+    unread: Option<ChildStdout>,
 }
 
 impl Server {
@@ -170,6 +173,22 @@ impl Server {
     }
 
     fn spawn(&mut self) {
+        let stdout = self.launch();
+        let line = first_line(stdout);
+        let line = line.unwrap_or_else(|| panic!("no first line; log:\n{}", self.log()));
+        let said = |name: &str| {
+            let word = line.split_whitespace().find_map(|word| word.strip_prefix(name));
+            word.and_then(|addr| addr.parse().ok())
+        };
+        let addr = said("http=").filter(|_| line.starts_with("listening "));
+        self.addr = addr.unwrap_or_else(|| panic!("first line {line:?}; log:\n{}", self.log()));
+        self.admin_addr = said("admin=").unwrap_or(self.addr);
+        self.grpc_addr = said("grpc=").unwrap_or(self.addr);
+        self.gateway_addr = said("gateway=").unwrap_or(self.addr);
+    }
+
+    /// Starts the process.
+    fn launch(&mut self) -> ChildStdout {
         let log = File::options()
             .create(true)
             .append(true)
@@ -183,19 +202,15 @@ impl Server {
             .stderr(log)
             .spawn()
             .expect("tollgate starts");
-        let mut line = String::new();
         let stdout = child.stdout.take().expect("standard output is piped");
-        BufReader::new(stdout).read_line(&mut line).expect("the first line");
         self.child = Some(child);
-        let said = |name: &str| {
-            let word = line.split_whitespace().find_map(|word| word.strip_prefix(name));
-            word.and_then(|addr| addr.parse().ok())
-        };
-        let addr = said("http=").filter(|_| line.starts_with("listening "));
-        self.addr = addr.unwrap_or_else(|| panic!("first line {line:?}; log:\n{}", self.log()));
-        self.admin_addr = said("admin=").unwrap_or(self.addr);
-        self.grpc_addr = said("grpc=").unwrap_or(self.addr);
-        self.gateway_addr = said("gateway=").unwrap_or(self.addr);
+        stdout
+    }
+
+    /// Starts it again on the same data, and does not wait until it listens.
+    pub fn begin_again(&mut self) {
+        assert!(self.child.is_none(), "it is still running");
+        self.unread = Some(self.launch());
     }
 
     /// Its folder.
@@ -298,6 +313,18 @@ impl Server {
         assert_eq!(status.code(), Some(0), "log:\n{}", self.log());
         self.spawn();
     }
+}
+
+/// The first line that a process prints; none if it prints none in time.
+fn first_line(stdout: ChildStdout) -> Option<String> {
+    let (send, received) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        if BufReader::new(stdout).read_line(&mut line).is_ok() {
+            let _ = send.send(line);
+        }
+    });
+    received.recv_timeout(PATIENCE).ok()
 }
 
 impl Drop for Server {

@@ -111,8 +111,31 @@ impl Upstream {
 impl Drop for Upstream {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            crate::end(runtime);
         }
+    }
+}
+
+/// A port that refuses connections and that no other process can get meanwhile: it is bound, and nobody
+/// listens.
+pub struct ClosedPort(tokio::net::TcpSocket);
+
+impl ClosedPort {
+    pub fn new() -> Self {
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket.bind("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+        Self(socket)
+    }
+
+    /// Where nobody is.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.0.local_addr().expect("an address"))
+    }
+}
+
+impl Default for ClosedPort {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

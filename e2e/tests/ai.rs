@@ -1,16 +1,22 @@
 //! Models behind the gateway: limited by tokens, on an estimate first, then by what they truly used.
 
+mod answers;
 mod chaos;
 mod clients;
 mod doors;
 mod examples;
+mod fallbacks;
 mod intake;
+mod leaving;
+mod model_choice;
 mod places;
+mod shapes;
+mod shares;
 mod streams;
 mod top_ups;
 
 use serde_json::{Value, json};
-use tollgate_e2e::{EventStream, Model, Server, ServerBuilder, eventually};
+use tollgate_e2e::{ClosedPort, EventStream, Model, Server, ServerBuilder, eventually};
 
 /// The SHA-256 of `sk-acme` and of `sk-other`.
 pub(crate) const KEYS: &str = "
@@ -33,7 +39,10 @@ rules:
 
 /// A gateway in front of a model, with these further lines under `gateway`.
 pub(crate) fn gateway(model: &Model, rules: &str, more: &str) -> ServerBuilder {
-    let url = model.url();
+    gateway_to(&model.url(), rules, more)
+}
+
+fn gateway_to(url: &str, rules: &str, more: &str) -> ServerBuilder {
     let config = format!(
         "gateway:
   pools: {{gpu: {{targets: [{{url: '{url}'}}]}}}}
@@ -151,7 +160,7 @@ fn what_is_wrong_with_a_request_is_said_and_costs_nothing() {
 fn every_call_is_estimated_and_settled() {
     let model = Model::start();
     let server = gateway(&model, &rules(10_000, 100), "").start();
-    let text = "x".repeat(40);
+    let text = "xyz ".repeat(10);
     for (path, body, reserved, total) in [
         ("/v1/completions", json!({"model": "m", "prompt": text, "max_tokens": 7}), 17, 15),
         ("/v1/embeddings", json!({"model": "m", "input": [text, text]}), 20, 20),
@@ -186,9 +195,8 @@ fn an_upstream_that_fails_costs_a_request_and_no_tokens() {
         assert_eq!((used(&server, "tokens"), used(&server, "requests")), (0, nth));
     }
     // Nobody there: nothing was done for it, and nothing is charged.
-    let nobody = Model::start();
-    let server = gateway(&nobody, &rules(1_000, 100), "").start();
-    drop(nobody);
+    let nobody = ClosedPort::new();
+    let server = gateway_to(&nobody.url(), &rules(1_000, 100), "").start();
     let mut answer = post(&server, &chat(&json!({})));
     assert_eq!(answer.status, 503);
     assert_eq!(answer.json()["error"]["type"], "server_error");

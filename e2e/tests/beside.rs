@@ -3,6 +3,7 @@
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
@@ -24,7 +25,7 @@ const UNCOUNTED: &str = "key-status-page";
 /// Tollgate on ports that it keeps when it is started again; a service; and a proxy between the service
 /// and the test.
 pub(crate) struct Beside {
-    edge: Edge,
+    pub(crate) edge: Edge,
     tollgate: Tollgate,
     pub(crate) service: Upstream,
 }
@@ -32,12 +33,17 @@ pub(crate) struct Beside {
 impl Beside {
     /// With a proxy's configuration of its example, and these arguments for Tollgate.
     pub(crate) fn start(kind: EdgeKind, config: &str, args: &[String]) -> Self {
+        Self::start_from(kind, &kind.example(), config, args)
+    }
+
+    /// The same with a configuration of another folder.
+    pub(crate) fn start_from(kind: EdgeKind, folder: &Path, config: &str, args: &[String]) -> Self {
         let tollgate = Tollgate::start(args);
         // Asked for by one example, no harm to the others.
         let service = Upstream::start(&[("x-tokens-used", "600")]);
         let neighbours =
             Neighbours { http: tollgate.http, grpc: tollgate.grpc, service: service.addr() };
-        Self { edge: Edge::start(kind, config, neighbours), tollgate, service }
+        Self { edge: Edge::start_from(kind, folder, config, neighbours), tollgate, service }
     }
 
     fn with_rules(kind: EdgeKind, config: &str) -> Self {

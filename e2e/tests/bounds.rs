@@ -3,6 +3,61 @@
 use serde_json::json;
 use tollgate_e2e::{ServerBuilder, eventually};
 
+/// Refusals of one caller are a few records, however many there are; refusals under made-up names are bounded in bytes.
+#[test]
+fn refused_traffic_does_not_fill_the_disk() {
+    const MAX_BYTES: u64 = 1 << 20;
+    let server = ServerBuilder::default()
+        .rules(
+            "default: false\nrules: [{rule_id: u, identifier_type: user_id, limit: 0, window: 1h}]",
+        )
+        .env("TOLLGATE_AUDIT_AGGREGATE_SECONDS", "1")
+        .env("TOLLGATE_AUDIT_MAX_BYTES", &MAX_BYTES.to_string())
+        .start();
+    let mut admin = server.admin();
+    let mut client = server.client();
+    let refused = json!({"userId": "ann", "tenantId": "quiet"});
+    for _ in 0..200 {
+        assert_eq!(client.allow(&refused)["allowed"], false);
+    }
+    let of = "audit?kind=decisions&user_id=ann&limit=1000";
+    eventually("all are counted", || admin.get(of)["of"] == 200);
+    let log = admin.get(of);
+    assert!(log["items"].as_array().unwrap().len() <= 20, "{log}");
+    assert!(log["kept"].as_u64().unwrap() < 20, "{log}");
+    let batches: Vec<_> = (0..20)
+        .map(|batch| {
+            let one =
+                |number: u32| json!({"userId": format!("{batch}-{number}"), "tenantId": "loud"});
+            json!({"requests": (0..500).map(one).collect::<Vec<_>>()})
+        })
+        .collect();
+    for batch in &batches {
+        assert_eq!(client.post("/rate-limit/allow/batch", batch).status, 200);
+    }
+    // More than the bound was written by then, and the log is within it.
+    let log = |filter: &str| format!("audit?kind=decisions{filter}&limit=1000");
+    let mut loud = server.admin();
+    eventually("the flood is written", || {
+        loud.get(&log("&tenant_id=loud"))["items"].as_array().unwrap().len() > 100
+    });
+    eventually("the log is within its bound", || {
+        let mut items = 0_u64;
+        let mut cursor = String::new();
+        loop {
+            let page = loud.get(&log(&cursor));
+            items += page["items"].as_array().unwrap().len() as u64;
+            match page["next_cursor"].as_str() {
+                Some(next) => cursor = format!("&cursor={next}"),
+                None => break,
+            }
+        }
+        items * 640 <= MAX_BYTES
+    });
+    assert_eq!(admin.get(of)["of"], 200, "the evidence of others stays");
+    assert_eq!(client.allow(&json!({}))["allowed"], true, "and it decides");
+}
+
 #[test]
 fn a_slow_header_a_slow_body_and_an_idle_connection_are_cut() {
     let server = ServerBuilder::default()

@@ -38,6 +38,33 @@ rules:
 }
 
 #[test]
+fn encoded_slashes_are_matched_in_both_readings() {
+    let server = Server::with_rules(
+        "
+no_match: deny
+default: false
+rules:
+  - {rule_id: login, limit: 1, window: 1h, algorithm: fixed_window, applies_to: {endpoints: [/login]}}
+  - {rule_id: file, key_by: [name], limit: 1, window: 1h, algorithm: fixed_window, applies_to: {endpoints: ['/files/{name}']}}
+  - {rule_id: all, limit: 100, window: 1h, algorithm: fixed_window, applies_to: {endpoints: [/files/*, /login]}}
+",
+    );
+    let mut client = server.client();
+    let mut reason = |endpoint: &str| {
+        let decision = client.allow(&json!({"endpoint": endpoint}));
+        decision["reason"].as_str().expect("a reason").to_owned()
+    };
+    assert_eq!(reason("/files/a%2Fb"), "WITHIN_LIMITS");
+    assert_eq!(reason("/files/a%2fb?x"), "HIT_FILE_LIMIT");
+    assert_eq!(reason("/files/a%2Fc"), "WITHIN_LIMITS", "another name");
+    assert_eq!(reason("/files/a%5Cb"), "WITHIN_LIMITS", "a backslash is part of a name");
+    assert_eq!(reason("/login"), "WITHIN_LIMITS");
+    assert_eq!(reason("/files/x%2F..%2F..%2Flogin"), "HIT_LOGIN_LIMIT");
+    // Nothing admits its other reading.
+    assert_eq!(reason("/files/..%2F..%2Fadmin"), "NO_MATCH");
+}
+
+#[test]
 fn throttle_returns_the_wait_and_log_only_only_tells() {
     let server = Server::with_rules(
         "

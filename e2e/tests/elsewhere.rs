@@ -3,7 +3,9 @@
 use serde_json::json;
 use tollgate_client::{Client, OnFailure};
 use tollgate_e2e::{Server, ServerBuilder, eventually};
-use tollgate_tower::{Asked, Decide, Dialect, HeaderFamilies, Identity, Pass, Remote, Ruling};
+use tollgate_tower::{
+    Asked, Bill, Decide, Dialect, HeaderFamilies, Identity, Pass, Remote, Ruling,
+};
 
 const RULES: &str = "
 default: false
@@ -41,6 +43,11 @@ async fn pass(remote: &Remote, tokens: Option<u64>) -> Pass {
     }
 }
 
+/// Sends a request: its charge is kept, and settled by the bill.
+fn sent(pass: &mut Pass) -> Option<Bill> {
+    std::mem::take(&mut pass.charge).sent().take_bill()
+}
+
 fn remote(client: Client, on_failure: OnFailure) -> Remote {
     Remote::new(client, on_failure, HeaderFamilies::default())
 }
@@ -53,7 +60,7 @@ async fn settles(server: &Server, client: Client) {
     // What it used is paid, and the slot comes back.
     let mut one = pass(&remote, Some(100)).await;
     assert_eq!(used(server), [tokens + 100, calls + 1, 1], "reserved there");
-    let bill = one.bill.take().expect("a bill");
+    let bill = sent(&mut one).expect("a bill");
     assert_eq!(bill.tokens(), 100);
     bill.settle(30);
     drop(one);
@@ -61,18 +68,18 @@ async fn settles(server: &Server, client: Client) {
 
     // What was not sent costs nothing, and what nobody says a word about stays as estimated.
     let mut two = pass(&remote, Some(100)).await;
-    two.bill.take().expect("a bill").release();
+    drop(std::mem::take(&mut two.charge));
     eventually("it is given back", || used(server) == [tokens + 30, calls + 1, 0]);
     drop(two);
     let mut three = pass(&remote, Some(10)).await;
-    drop(three.bill.take());
+    drop(sent(&mut three));
     assert_eq!(used(server)[2], 1, "under way");
     drop(three);
     eventually("its slot is given back", || used(server) == [tokens + 40, calls + 2, 0]);
 
     // Without tokens there is a slot, and no bill.
     let four = pass(&remote, None).await;
-    assert!(four.bill.is_none() && four.held.is_some());
+    assert!(four.charge.tokens().is_none() && four.held.is_some());
     drop(four);
     eventually("its slot is given back", || used(server) == [tokens + 40, calls + 3, 0]);
 
@@ -83,8 +90,8 @@ async fn settles(server: &Server, client: Client) {
         panic!("there is room for more")
     };
     assert_eq!(used(server), [tokens + 100, calls + 4, 1]);
-    five.bill.take().expect("a bill").settle(10);
-    topped.bill.take().expect("a bill").settle(20);
+    sent(&mut five).expect("a bill").settle(10);
+    sent(&mut topped).expect("a bill").settle(20);
     drop((five, topped));
     eventually("both are settled", || used(server) == [tokens + 70, calls + 4, 0]);
 
@@ -128,7 +135,7 @@ async fn where_nobody_answers_the_policy_decides() {
     };
     let client = Client::http(&gone).expect("a client");
     let open = pass(&remote(client.clone(), OnFailure::Open), Some(100)).await;
-    assert!(open.bill.is_none() && open.held.is_none(), "nothing was charged");
+    assert!(open.charge.tokens().is_none() && open.held.is_none(), "nothing was charged");
     let closed = remote(client, OnFailure::Closed);
     let ruling = closed.decide(&asked(Some(100)), &http::HeaderMap::new()).await;
     assert!(matches!(ruling, Ruling::Refuse(refusal) if refusal.status() == 503));

@@ -94,6 +94,43 @@ fn what_passes_carries_the_limit_and_what_is_refused_never_arrives() {
     assert_eq!(upstream.arrived().len(), 4);
 }
 
+/// Services read `%2F` as a separator or as a character of a name: rules hold for both.
+#[test]
+fn encoded_slashes_are_no_way_around_a_rule() {
+    let rules = "
+default: false
+rules:
+  - {rule_id: login, limit: 1, window: 1h, algorithm: fixed_window, applies_to: {endpoints: [/login]}}
+  - {rule_id: file, limit: 1, window: 1h, algorithm: fixed_window, applies_to: {endpoints: ['/files/{name}']}}
+  - {rule_id: sign-in, limit: 1, window: 1h, algorithm: fixed_window, applies_to: {endpoints: ['/sign-in/{name}']}}
+  - {rule_id: open, limit: 100, window: 1h, algorithm: fixed_window, overrides: [login], applies_to: {endpoints: ['/open/{name}']}}
+";
+    let upstream = Upstream::start();
+    let server = gateway(&upstream, rules).start();
+    let mut client = connect(&server);
+    assert_eq!(client.get("/login").status, 200);
+    assert_eq!(client.get("/files/a%2Fb").status, 200);
+    assert_eq!(client.get("/sign-in/ann").status, 200);
+    for (path, rule) in [
+        ("/%2Flogin", "login"),
+        ("/a%2F..%2Flogin", "login"),
+        ("/a;%2F..%2Flogin", "login"),
+        ("/login;%2Fx", "login"),
+        ("/open/..%2F..%2Flogin", "login"),
+        ("/files/c", "file"),
+        ("/files/c%2Fd", "file"),
+        ("/files/c%2f..%2f..%2fd", "file"),
+        ("/%2Fsign-in/a%2Fb", "sign-in"),
+    ] {
+        let refused = client.get(path);
+        assert_eq!(refused.status, 429, "{path}");
+        assert_eq!(refused.json()["error"]["rule_id"], rule, "{path}");
+    }
+    assert_eq!(client.get("/a%2Fb%2Fc%2Fd%2Fe%2Ff%2Fg").status, 400, "too many readings");
+    assert_eq!(upstream.arrived().len(), 3);
+    assert_eq!(upstream.arrived()[1].path, "/files/a%2Fb", "it is sent as it came");
+}
+
 #[test]
 fn identities_are_verified_and_claims_of_clients_are_not_believed() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -261,6 +298,45 @@ fn a_websocket_takes_a_place_among_the_connections() {
     });
 }
 
+/// One address cannot take the places of all others.
+#[test]
+fn an_address_has_so_many_connections_and_others_have_theirs() {
+    let upstream = Upstream::start();
+    let limits = "limits: {max_connections: 100, max_connections_per_address: 3}";
+    let rules = "default: false\nrules: []";
+    let server = gateway(&upstream, rules).config(limits).start();
+    let gateway_port = server.gateway_addr().port();
+    // Each has been answered, so it has its place, whichever thread has accepted it.
+    let mut held: Vec<Client> = (0..3).map(|_| connect(&server)).collect();
+    assert!(held.iter_mut().all(|client| client.get("/x").status == 200));
+    let answer = connect(&server).read_response().expect("an answer");
+    assert_eq!(answer.status, 503, "the fourth is one too many: {}", answer.text());
+    // Another address of this machine.
+    let other = std::net::SocketAddr::from(([127, 0, 0, 2], 0));
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+    let socket = socket.expect("a socket");
+    socket.bind(&other.into()).expect("another address");
+    let gateway_addr = std::net::SocketAddr::from(([127, 0, 0, 1], gateway_port));
+    socket.connect(&gateway_addr.into()).expect("a connection");
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a deadline");
+    let request = "GET /x HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    drop(held);
+    eventually("the places are free", || {
+        let answer = connect(&server).try_request("GET", "/x", &[], b"");
+        answer.is_ok_and(|answer| answer.status == 200)
+    });
+    // A trusted proxy speaks for many.
+    let trusted = format!("{limits}\nidentity: {{trusted_proxies: [127.0.0.1/32]}}");
+    let server = gateway(&upstream, rules).config(&trusted).start();
+    let mut clients: Vec<_> = (0..10).map(|_| connect(&server)).collect();
+    assert!(clients.iter_mut().all(|client| client.get("/x").status == 200));
+}
+
 #[test]
 fn ten_thousand_idle_connections_are_held_and_given_up() {
     const IDLE: usize = 10_000;
@@ -269,8 +345,8 @@ fn ten_thousand_idle_connections_are_held_and_given_up() {
     limit.current = limit.maximum;
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
     let upstream = Upstream::start();
-    let config =
-        "limits: {max_connections: 10100, idle_timeout_ms: 3600000, header_timeout_ms: 3600000}";
+    let config = "limits: {max_connections: 10100, max_connections_per_address: 10100, \
+                  idle_timeout_ms: 3600000, header_timeout_ms: 3600000}";
     let server = gateway(&upstream, "default: false\nrules: []").config(config).start();
     let (files, base) = (open_files(server.pid()), memory(server.pid()));
     let mut idle = Vec::with_capacity(IDLE);

@@ -1,7 +1,7 @@
 //! Bad input: a 4xx that names the field, and nothing charged.
 
 use serde_json::{Value, json};
-use tollgate_e2e::{Client, Server};
+use tollgate_e2e::{Client, Server, ServerBuilder};
 
 fn remaining(client: &mut Client) -> u64 {
     let body = json!({"userId": "ann", "modelId": "gpt4"});
@@ -125,4 +125,39 @@ fn random_bytes_never_bring_it_down() {
     }
     assert_eq!(server.client().get("/healthz").status, 200);
     assert!(!server.log().contains("panicked"), "{}", server.log());
+}
+
+/// A browser sends a simple POST of any page to loopback, and hides nothing but the answer.
+#[test]
+fn a_page_of_another_site_charges_nothing() {
+    let server = ServerBuilder::default()
+        .rules("rules: [{rule_id: all, limit: 1, window: 1h, algorithm: fixed_window}]")
+        .start();
+    let mut client = Client::connect(server.addr()).unwrap();
+    let own = format!("http://{}", server.addr());
+    for headers in [
+        &[("origin", "https://evil.example"), ("content-type", "text/plain")][..],
+        &[("origin", "null")],
+        &[("origin", "http://rebound.example"), ("host", "rebound.example")],
+    ] {
+        let answer = client.request("POST", "/rate-limit/allow", headers, b"{}");
+        assert_eq!(answer.status, 403, "{headers:?}");
+    }
+    let answer =
+        client.request("GET", "/rate-limit/auth", &[("sec-fetch-site", "cross-site")], b"");
+    assert_eq!(answer.status, 403);
+    // A page under a name that points here is of the same origin: it sends no Origin, and any header but Host.
+    for headers in [
+        &[("host", "rebound.example")][..],
+        &[("host", "rebound.example:8080"), ("x-tollgate-ip", "192.0.2.1")],
+    ] {
+        let answer = client.request("GET", "/rate-limit/auth", headers, b"");
+        assert_eq!(answer.status, 403, "{headers:?}");
+        assert_eq!(answer.json()["error"]["code"], "FOREIGN_HOST");
+    }
+    let kind = ("content-type", "application/x-www-form-urlencoded");
+    let allowed = client.request("POST", "/rate-limit/allow", &[kind], b"{}");
+    assert_eq!(allowed.json()["allowed"], true, "as curl -d sends it, and nothing was charged");
+    let refused = client.request("POST", "/rate-limit/allow", &[("origin", &own)], b"{}");
+    assert_eq!(refused.json()["allowed"], false);
 }

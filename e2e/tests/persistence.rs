@@ -1,10 +1,11 @@
-//! Counters across restarts and crashes.
+//! Counters across restarts and crashes, and what is reported when they cannot be written.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tollgate_e2e::{Client, Server};
+use tollgate_e2e::{Client, Server, ServerBuilder, eventually};
+use tollgate_testkit::Postgres;
 
 const RULES: &str = "
 default: none
@@ -124,4 +125,45 @@ fn a_damaged_data_directory_never_stops_the_start() {
     }
     assert!(server.log().contains("WARN") || server.log().contains("\"level\":\"WARN\""));
     assert!(!server.log().contains("panicked"), "{}", server.log());
+}
+
+/// A data directory that cannot be written is reported, and so is that it can be written again.
+#[test]
+fn a_disk_that_can_be_written_again_is_reported() {
+    let server = Server::with_rules("rules: []\n");
+    let (data, aside) = (server.dir().join("data"), server.dir().join("aside"));
+    std::fs::rename(&data, &aside).expect("the directory is moved");
+    std::fs::write(&data, "in the way").expect("a file in its place");
+    eventually("the failure is logged", || {
+        server.log().contains("counters cannot be written to disk")
+    });
+    assert!(!server.log().contains("counters are written to disk again"));
+    std::fs::remove_file(&data).expect("the file goes");
+    std::fs::rename(&aside, &data).expect("the directory is back");
+    eventually("its end is logged", || server.log().contains("counters are written to disk again"));
+}
+
+/// Records of decisions that cannot be written are counted, and their loss is logged, with its end.
+#[test]
+fn lost_records_of_decisions_are_logged() {
+    let postgres = Postgres::start();
+    let database = postgres.database();
+    let name = database.rsplit('/').next().expect("a name").to_owned();
+    let rules = "rules:\n  - {rule_id: once, identifier_type: user_id, limit: 1, window: 1h, \
+                 algorithm: fixed_window}\n";
+    let args = ["--postgres", &database].map(str::to_owned);
+    let server = ServerBuilder::default().rules(rules).args(&args).start();
+    let refuse = |user: &str| {
+        for _ in 0..2 {
+            server.client().allow(&json!({"userId": user}));
+        }
+    };
+    postgres.query(&name, "ALTER TABLE rate_limit_audit_log RENAME TO renamed");
+    refuse("ann");
+    let lost = "records of decisions cannot be written";
+    eventually("the loss is logged", || server.log().contains(lost));
+    postgres.query(&name, "ALTER TABLE renamed RENAME TO rate_limit_audit_log");
+    refuse("ben");
+    eventually("its end is logged", || server.log().contains("decisions are written again"));
+    assert_eq!(server.log().matches(lost).count(), 1, "{}", server.log());
 }

@@ -481,3 +481,99 @@ rules:
         assert_eq!(tollgate(&server, &["settle", "nonsense"]).0, 2, "wrong usage");
     }
 }
+
+/// Clients without a tenant and one tenant leave room for the next tenant.
+#[test]
+fn reservations_of_two_parties_leave_room_for_a_third() {
+    let server = ServerBuilder::default()
+        .rules("default: false\nrules: [{rule_id: all, limit: 1000, window: 1d, algorithm: fixed_window}]")
+        .env("TOLLGATE_MAX_RESERVATIONS", "100")
+        .start();
+    let mut client = server.client();
+    let mut fill = |name: &str, names: usize| {
+        let body = |n: usize| json!({(name): format!("loud{}", n % names), "ttlMs": 600_000});
+        let reserve = |n: &usize| client.post("/rate-limit/reserve", &body(*n)).status == 200;
+        (0..200).filter(reserve).count()
+    };
+    assert_eq!(fill("userId", 200), 75);
+    assert!(fill("tenantId", 1) > 0);
+    let good = json!({"tenantId": "good", "ttlMs": 600_000});
+    assert_eq!(client.post("/rate-limit/reserve", &good).status, 200);
+}
+
+/// A tenant has a share of the reservations, and so has everybody else.
+#[test]
+fn one_tenant_does_not_take_all_reservations() {
+    let server = ServerBuilder::default()
+        .rules("default: false\nrules: [{rule_id: all, limit: 1000, window: 1d, algorithm: fixed_window}]")
+        .env("TOLLGATE_MAX_RESERVATIONS", "80")
+        .start();
+    let mut client = server.client();
+    let mut reserve = |body: &Value| client.post("/rate-limit/reserve", body);
+    let mut ids = Vec::new();
+    let full = loop {
+        let answer = reserve(&json!({"tenantId": "loud", "ttlMs": 600_000}));
+        if answer.status != 200 {
+            break answer;
+        }
+        ids.push(answer.json()["reservationId"].as_str().unwrap().to_owned());
+        assert!(ids.len() <= 80);
+    };
+    assert_eq!((full.status, &full.json()["error"]["code"]), (503, &json!("RESERVATIONS_FULL")));
+    assert_eq!(ids.len(), 27, "a third");
+    assert_eq!(reserve(&json!({"tenantId": "quiet"})).status, 200);
+    assert_eq!(reserve(&json!({"userId": "ann"})).status, 200);
+    // What ends makes room.
+    for id in &ids[..4] {
+        let released = server.client().post("/rate-limit/release", &json!({"reservationId": id}));
+        assert_eq!(released.status, 200, "{}", released.text());
+    }
+    assert_eq!(reserve(&json!({"tenantId": "loud"})).status, 200);
+}
+
+/// Any node may end a reservation: the one that opened it must not count it until it would have expired.
+#[test]
+fn what_another_node_ends_makes_room() {
+    let redis = Redis::start();
+    let rules = "default: false\nrules: [{rule_id: all, limit: 100000, window: 1d, algorithm: fixed_window}]";
+    let start = || {
+        let builder = ServerBuilder::default().rules(rules).arg("--redis").arg(&redis.url());
+        builder
+            .env("TOLLGATE_MAX_RESERVATIONS", "80")
+            .env("TOLLGATE_REDIS_TIMEOUT_MS", "5000")
+            .start()
+    };
+    let (opens, ends) = (start(), start());
+    for number in 0..200 {
+        let body = json!({"tenantId": "acme", "ttlMs": 86_400_000});
+        let reserved = opens.client().post("/rate-limit/reserve", &body);
+        assert_eq!(reserved.status, 200, "{number}: {}", reserved.text());
+        let settle = json!({"reservationId": reserved.json()["reservationId"], "cost": 1});
+        let settled = ends.client().post("/rate-limit/settle", &settle);
+        assert_eq!(settled.status, 200, "{number}: {}", settled.text());
+    }
+}
+
+#[test]
+fn a_repeated_reservation_is_answered_when_the_share_is_full() {
+    let server = ServerBuilder::default()
+        .rules("default: false\nrules: [{rule_id: all, limit: 1000, window: 1d, algorithm: fixed_window}]")
+        .env("TOLLGATE_MAX_RESERVATIONS", "40")
+        .start();
+    let reserve = |body: &Value| server.client().post("/rate-limit/reserve", body);
+    let mut last = json!(null);
+    for number in 0..40 {
+        let body = json!({"tenantId": "acme", "ttlMs": 600_000, "requestId": format!("r{number}")});
+        let answer = reserve(&body);
+        if answer.status != 200 {
+            break;
+        }
+        last = json!({"body": body, "answer": answer.json()});
+    }
+    let full = reserve(&json!({"tenantId": "acme", "requestId": "another"}));
+    assert_eq!(full.status, 503, "{}", full.text());
+    let again = reserve(&last["body"]);
+    assert_eq!((again.status, &again.json()), (200, &last["answer"]));
+    let wrong = reserve(&json!({"tenantId": "acme", "cost": -1}));
+    assert_eq!(wrong.status, 400, "{}", wrong.text());
+}

@@ -170,3 +170,47 @@ rules:
     assert_eq!(upstream.arrived().len(), 2);
     assert!(!server.log().contains("eyJ"), "no token in the log");
 }
+
+/// `tollgate health` needs no certificate of a client: the server accepts its own one, which is issued by
+/// another authority here, also when it was renewed on disk and is not in use yet. Others are refused.
+#[test]
+fn a_probe_works_with_the_certificate_of_the_server() {
+    let (of_servers, of_clients) = (Certificates::new(), Certificates::new());
+    let path = |path: std::path::PathBuf| path.display().to_string();
+    let config = format!(
+        "tls: {{cert_file: '{}', key_file: '{}', client_ca_file: '{}', client_certificates: required}}\n",
+        path(of_servers.server_cert_file()),
+        path(of_servers.server_key_file()),
+        path(of_clients.ca_file()),
+    );
+    let server = ServerBuilder::default().config(&config).start();
+    let probe = |env: &[(&str, String)]| {
+        let mut command = Command::new(tollgate_e2e::server::binary());
+        command.args(["health", "--ready", "--config"]).arg(server.dir().join("tollgate.yaml"));
+        command.env("TOLLGATE_HTTP", server.addr().to_string());
+        command.envs(env.iter().map(|(name, value)| (name, value)));
+        let output = command.output().expect("tollgate runs");
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+    };
+    let ready = (Some(0), "ready\n".to_owned());
+    assert_eq!(probe(&[]), ready);
+    // Variables for other calls, whose authority does not vouch for a loopback address.
+    assert_eq!(probe(&[("TOLLGATE_CA", path(of_clients.ca_file()))]), ready);
+    let client = [
+        ("TOLLGATE_CERT", path(of_clients.client_cert_file())),
+        ("TOLLGATE_KEY", path(of_clients.client_key_file())),
+    ];
+    assert_eq!(probe(&client), ready);
+    let stranger = Certificates::new();
+    let strange = [
+        ("TOLLGATE_CERT", path(stranger.client_cert_file())),
+        ("TOLLGATE_KEY", path(stranger.client_key_file())),
+    ];
+    assert_eq!(probe(&strange).0, Some(1));
+
+    let renewed = Certificates::new();
+    std::fs::copy(renewed.server_cert_file(), of_servers.server_cert_file()).expect("copied");
+    std::fs::copy(renewed.server_key_file(), of_servers.server_key_file()).expect("copied");
+    assert_eq!(probe(&[]), ready);
+}

@@ -36,7 +36,8 @@ allow_list: ['user_id:root']
 pub fn engine() -> Arc<Engine<MemoryStore>> {
     let rules = RuleSet::from_yaml(RULES, "rules").expect("the rules are right");
     let clock = ManualClock::new(NOW_SECONDS * SECOND);
-    Arc::new(Engine::new(MemoryStore::new(MAX_COUNTERS), Arc::new(clock), rules))
+    let engine = Engine::new(MemoryStore::new(MAX_COUNTERS), Arc::new(clock), rules);
+    Arc::new(engine.with_missing_key(tollgate_engine::MissingKey::Allow))
 }
 
 /// A runtime on this thread.

@@ -3,13 +3,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate_policy::{Problems, RuleSet, import_envoy};
+use tollgate_policy::{ImportOptions, Problems, RuleSet, import_envoy};
 
 fuzz_target!(|input: &[u8]| {
     let Ok(text) = std::str::from_utf8(input) else { return };
     // Several files are separated by an empty byte.
     let files: Vec<(&str, &str)> = text.split('\0').map(|text| ("file", text)).collect();
-    match import_envoy(&files) {
+    let options = ImportOptions { merge_domains: text.len() % 2 == 0, ..ImportOptions::default() };
+    match import_envoy(&files, options) {
         Ok(rules) => assert!(RuleSet::from_yaml(&rules, "imported").is_ok()),
         Err(Problems(problems)) => {
             assert!(!problems.is_empty());

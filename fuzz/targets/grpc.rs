@@ -25,6 +25,7 @@ const HEAD_BYTES: usize = 5;
 
 static ROUTES: LazyLock<GrpcRoutes<MemoryStore>> = LazyLock::new(|| {
     routes(GrpcOptions {
+        reservations: std::sync::Arc::default(),
         engine: engine(),
         authorize: Arc::new(|_| Ok("me".to_owned())),
         resets: None,

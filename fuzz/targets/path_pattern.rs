@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use serde_json::json;
 use tollgate_core::SECOND;
 use tollgate_fuzz::NOW_SECONDS;
-use tollgate_policy::{Attributes, Known, MAX_PATH_BYTES, RuleSet, normalize_path};
+use tollgate_policy::{Attributes, MAX_PATH_BYTES, RequestPath, RuleSet, normalize_path};
 
 fuzz_target!(|input: &[u8]| {
     let Ok(text) = std::str::from_utf8(input) else { return };
@@ -24,7 +24,9 @@ fuzz_target!(|input: &[u8]| {
     };
     let file = json!({"default": false, "rules": [rule("given", &patterns), rule("all", &["/*"])]});
     let Ok(rules) = RuleSet::from_yaml(&file.to_string(), "file") else { return };
+    let Ok(path) = RequestPath::parse(path) else { return };
+    assert_eq!(path.endpoint(), normal);
     let mut request = Attributes::default();
-    request.set(Known::Endpoint, &normal);
+    request.set_path(&path);
     let _ = rules.resolve(&request, NOW_SECONDS * SECOND);
 });

@@ -84,6 +84,8 @@ impl EdgeKind {
             Self::Traefik => command.arg(format!("--configFile={config}")),
             Self::Envoy => {
                 command.args(["--disable-hot-restart", "--concurrency", "1", "-l", "error"]);
+                // What it writes to files, tests wait for.
+                command.args(["--file-flush-interval-msec", "50"]);
                 command.args(["-c", config])
             }
         };
@@ -141,10 +143,15 @@ pub struct Edge {
 impl Edge {
     /// Starts a proxy with a configuration of its example, and waits until it listens.
     pub fn start(kind: EdgeKind, config: &str, neighbours: Neighbours) -> Self {
+        Self::start_from(kind, &kind.example(), config, neighbours)
+    }
+
+    /// The same with a configuration of another folder, which has the addresses of an example.
+    pub fn start_from(kind: EdgeKind, folder: &Path, config: &str, neighbours: Neighbours) -> Self {
         for _ in 0..PORTS_TRIED {
             let dir = tempfile::tempdir().expect("a temporary directory");
             let addr = free_addr();
-            copy(&kind.example(), dir.path(), &|text| replace(text, addr, neighbours));
+            copy(folder, dir.path(), &|text| replace(text, addr, neighbours));
             let process = Process::start(kind.command(dir.path(), config), &log_path(dir.path()));
             match listens(process, addr) {
                 Some(process) => return Self { dir, addr, _process: process },
@@ -163,6 +170,11 @@ impl Edge {
     /// What it said so far.
     pub fn log(&self) -> String {
         log(self.dir.path())
+    }
+
+    /// A file that it wrote in its folder; empty while there is none.
+    pub fn written(&self, name: &str) -> String {
+        fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 }
 

@@ -16,6 +16,7 @@ mod proxy;
 mod redis;
 mod resp;
 mod sentinel;
+mod shapes;
 mod slots;
 mod tls;
 
@@ -27,6 +28,7 @@ pub use proxy::FaultProxy;
 pub use redis::{Redis, RedisBuilder};
 pub use resp::Reply;
 pub use sentinel::Sentinel;
+pub use shapes::{RefusedShape, Shape};
 pub use slots::{SLOTS, slot_of};
 pub use tls::Certificates;
 

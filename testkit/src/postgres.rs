@@ -5,13 +5,14 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
 use crate::process::Process;
+use crate::tls::Certificates;
 use crate::{LOOK_IN, PATIENCE, port, wait_for};
 
 /// How often a server is tried on another port.
@@ -30,15 +31,32 @@ pub struct Postgres {
     port: u16,
     process: Mutex<Option<Process>>,
     databases: AtomicU32,
+    tls: Option<Arc<Certificates>>,
 }
+
+/// The role that must use TLS and show a certificate, where the server has TLS.
+const TLS_ROLE: &str = "by_certificate";
 
 impl Postgres {
     /// Starts one, and waits until it answers.
     pub fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    /// The same with TLS, and with a role that must show a certificate of the same authority:
+    /// [`tls_database`](Self::tls_database).
+    pub fn start_with_tls(certificates: Arc<Certificates>) -> Self {
+        let postgres = Self::start_with(Some(certificates));
+        postgres.query("postgres", &format!("CREATE ROLE {TLS_ROLE} LOGIN SUPERUSER"));
+        postgres
+    }
+
+    fn start_with(tls: Option<Arc<Certificates>>) -> Self {
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let mut postgres =
-            Self { dir, port: 0, process: Mutex::new(None), databases: AtomicU32::new(0) };
+        let (process, databases) = (Mutex::new(None), AtomicU32::new(0));
+        let mut postgres = Self { dir, port: 0, process, databases, tls };
         postgres.make_cluster();
+        postgres.write_tls_files();
         for _ in 0..PORTS_TRIED {
             postgres.port = port::free();
             match postgres.launch() {
@@ -68,6 +86,43 @@ impl Postgres {
         assert!(output.status.success(), "initdb: {}", String::from_utf8_lossy(&output.stderr));
     }
 
+    /// Puts certificates where the server may read them, and says who must show one.
+    fn write_tls_files(&self) {
+        let Some(certificates) = &self.tls else { return };
+        for (from, name) in [
+            (certificates.server_cert_file(), "server.crt"),
+            (certificates.server_key_file(), "server.key"),
+            (certificates.ca_file(), "ca.crt"),
+        ] {
+            let to = self.data_path().join(name);
+            fs::copy(from, &to).expect("a copy of a certificate");
+            fs::set_permissions(&to, fs::Permissions::from_mode(0o600)).expect("a private file");
+            if let Some((user, group)) = server_user() {
+                chown(&to, Some(user), Some(group)).expect("a file that postgres owns");
+            }
+        }
+        let rules = format!(
+            "hostssl all {TLS_ROLE} 127.0.0.1/32 trust clientcert=verify-ca\n\
+             host all {TLS_ROLE} all reject\n\
+             host all postgres 127.0.0.1/32 trust\n"
+        );
+        fs::write(self.data_path().join("pg_hba.conf"), rules).expect("the rules of access");
+    }
+
+    /// Makes an empty database; its URL for the role that must show a certificate.
+    pub fn tls_database(&self) -> String {
+        let certificates = self.tls.as_ref().expect("it was started without TLS");
+        let name = self.database().rsplit('/').next().expect("a name").to_owned();
+        format!(
+            "postgres://{TLS_ROLE}@127.0.0.1:{}/{name}?sslmode=verify-full&sslrootcert={}\
+             &sslcert={}&sslkey={}",
+            self.port,
+            certificates.ca_file().display(),
+            certificates.client_cert_file().display(),
+            certificates.client_key_file().display(),
+        )
+    }
+
     fn data_path(&self) -> PathBuf {
         self.dir.path().join("data")
     }
@@ -91,6 +146,9 @@ impl Postgres {
             "max_connections=200",
         ] {
             command.args(["-c", setting]);
+        }
+        if self.tls.is_some() {
+            command.args(["-c", "ssl=on", "-c", "ssl_ca_file=ca.crt"]);
         }
         command.current_dir("/");
         *self.process() = Some(Process::start(command, &self.log_path()));

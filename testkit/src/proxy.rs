@@ -27,6 +27,7 @@ struct Faults {
     delay: Duration,
     bytes_per_second: Option<u64>,
     is_silent: bool,
+    holds_replies: bool,
 }
 
 /// What connections have in common.
@@ -119,6 +120,17 @@ impl FaultProxy {
     /// [`heal`](Self::heal), until its client closes it.
     pub fn half_open(&self) {
         self.faults.send_modify(|faults| faults.is_silent = true);
+    }
+
+    /// From now on requests pass and replies do not, until [`release_replies`](Self::release_replies) or
+    /// [`heal`](Self::heal). Nothing is lost.
+    pub fn hold_replies(&self) {
+        self.faults.send_modify(|faults| faults.holds_replies = true);
+    }
+
+    /// Lets the replies pass that were held, and all that follow.
+    pub fn release_replies(&self) {
+        self.faults.send_modify(|faults| faults.holds_replies = false);
     }
 
     /// The next `count` replies are read from the upstream and dropped; then the connections that lost

@@ -104,3 +104,21 @@ fn it_loses_answers() {
     client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     assert!(is_closed(&mut client));
 }
+
+#[test]
+fn replies_that_are_held_pass_later_and_their_requests_at_once() {
+    let redis = Redis::start();
+    let proxy = FaultProxy::start(redis.addr());
+    let mut client = connect(&proxy);
+    assert_eq!(ask(&mut client, "PING"), "+PONG\r\n");
+    proxy.hold_replies();
+    client.write_all(b"SET held yes\r\n").unwrap();
+    eventually("the request has passed", || redis.cli(&["GET", "held"]).trim() == "yes");
+    client.set_read_timeout(Some(SILENCE)).unwrap();
+    assert!(client.read(&mut [0; 64]).is_err(), "the reply has not");
+    proxy.release_replies();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut answer = [0; 5];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"+OK\r\n");
+}

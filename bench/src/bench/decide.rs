@@ -23,6 +23,8 @@ pub fn engine(rule_count: usize) -> Engine<MemoryStore> {
 
 pub fn engine_of(set: RuleSet) -> Engine<MemoryStore> {
     Engine::new(MemoryStore::new(1_000_000), Arc::new(SystemClock::new()), set)
+        // As in the service.
+        .with_missing_key(tollgate_engine::MissingKey::Allow)
 }
 
 /// Decides for all callers; returns how many were allowed by three scopes.

@@ -1,18 +1,24 @@
-//! Speaks HTTP/1.1 to a server: one call on a connection of its own.
+//! Calls to a server, over HTTP/1.1, with TLS where its URL says https.
 
-use std::io::{Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::cell::OnceCell;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
-use tollgate_engine::{Clock as _, SystemClock};
+use anyhow::{Context as _, anyhow};
+use http::Request;
+use http::header::{CONNECTION, CONTENT_TYPE, IF_MATCH};
+use tollgate_client::{ClientError, ClientIdentity, ClientOptions, HttpCaller, ServerTrust};
 
+use crate::args::{CertificateArgs, TlsArgs};
 use crate::failure::Failure;
+use crate::output;
+use crate::ready::variable;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The largest answer that is read.
-const MAX_ANSWER_BYTES: u64 = 64 << 20;
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// What is asked.
 pub(crate) struct Call<'c> {
@@ -33,166 +39,185 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
 }
 
-/// Asks the server behind a URL.
-pub(crate) fn ask(url: &str, token: Option<&str>, call: &Call<'_>) -> Result<Answer, Failure> {
-    let target = Target::parse(url)
-        .with_context(|| format!("{url:?} is no URL such as http://127.0.0.1:8080"))
-        .map_err(Failure::Usage)?;
-    if token.is_some_and(|token| !token.bytes().all(|byte| byte.is_ascii_graphic())) {
-        return Err(Failure::usage(anyhow!("a token has no spaces and only ASCII characters")));
-    }
-    let stream = connect(&target).map_err(|error| {
-        anyhow!(
-            "cannot connect to {url}: {error:#}\n\
-             hint: is that where it listens? `tollgate serve` starts a server"
-        )
-    })?;
-    let answer = exchange(stream, &target.request(token, call), call.timeout)
-        .with_context(|| format!("asking {url}"))?;
-    Ok(parse(&answer).with_context(|| format!("the answer of {url}"))?)
+/// Certificates, as files.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TlsFiles {
+    ca: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    /// Any server is accepted, and the user is warned.
+    is_insecure: bool,
+    /// The server is on this machine and is sent no secret, so any certificate will do.
+    is_own_server: bool,
 }
 
-/// Where a server is.
-struct Target {
-    host: String,
-    port: u16,
-    /// As given, for the Host header.
-    authority: String,
-    /// What comes before the call's own path.
-    base: String,
-}
-
-impl Target {
-    fn parse(url: &str) -> anyhow::Result<Self> {
-        let uri: http::Uri = url.parse()?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => bail!(
-                "https is not spoken here; ask the server by http, on its own machine or network"
-            ),
-            _ => bail!("it must begin with http://"),
-        }
-        let authority = uri.authority().ok_or_else(|| anyhow!("it names no host"))?;
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        let base = uri.path().trim_end_matches('/').to_owned();
-        let port = authority.port_u16().unwrap_or(80);
-        Ok(Self { host, port, authority: authority.as_str().to_owned(), base })
+impl TlsFiles {
+    /// What flags and variables say.
+    pub(crate) fn new(args: &TlsArgs) -> Self {
+        let files = Self::of(&args.certificates);
+        let ca = files.ca.filter(|_| !args.insecure);
+        Self { ca, is_insecure: args.insecure, ..files }
     }
 
-    fn request(&self, token: Option<&str>, call: &Call<'_>) -> String {
-        let token = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
-        let condition = call.if_match.map(|version| format!("If-Match: \"{version}\"\r\n"));
-        let body = call.body.unwrap_or_default();
-        let kind = call.body.map_or("", |_| "Content-Type: application/json\r\n");
-        format!(
-            "{} {}{} HTTP/1.1\r\nHost: {}\r\n{kind}Content-Length: {}\r\n{}{}\
-             Connection: close\r\n\r\n{body}",
-            call.method,
-            self.base,
-            call.path,
-            self.authority,
-            body.len(),
-            token.unwrap_or_default(),
-            condition.unwrap_or_default(),
-        )
-    }
-}
-
-/// Sends a request and reads until the server hangs up, all of it within the time.
-fn exchange(mut stream: TcpStream, request: &str, timeout: Duration) -> anyhow::Result<Vec<u8>> {
-    let clock = SystemClock::new();
-    let deadline = clock.now().saturating_add(timeout.as_nanos() as u64);
-    stream.set_write_timeout(Some(timeout))?;
-    // A server that refuses a large body may answer and hang up before it has read all of it.
-    let sent = stream.write_all(request.as_bytes());
-    let mut answer = Vec::new();
-    let mut part = vec![0; 64 << 10];
-    loop {
-        let left = Duration::from_nanos(deadline.saturating_sub(clock.now()));
-        if left.is_zero() {
-            bail!("no whole answer came within {} s", timeout.as_secs());
-        }
-        stream.set_read_timeout(Some(left))?;
-        let count = match stream.read(&mut part) {
-            Ok(0) => break,
-            Ok(count) => count,
-            Err(error) if is_late(&error) => continue,
-            Err(_) if !answer.is_empty() => break,
-            Err(error) => return Err(sent.err().unwrap_or(error).into()),
+    /// The same where every server is verified.
+    pub(crate) fn of(args: &CertificateArgs) -> Self {
+        let file = |given: &Option<PathBuf>, name| {
+            given.clone().or_else(|| variable(name).map(PathBuf::from))
         };
-        answer.extend_from_slice(part.get(..count).unwrap_or_default());
-        if answer.len() as u64 > MAX_ANSWER_BYTES {
-            bail!("the answer is larger than {} MiB", MAX_ANSWER_BYTES >> 20);
+        Self {
+            ca: file(&args.ca, "TOLLGATE_CA"),
+            cert: file(&args.cert, "TOLLGATE_CERT"),
+            key: file(&args.key, "TOLLGATE_KEY"),
+            ..Self::default()
         }
     }
-    match sent {
-        Err(error) if answer.is_empty() => Err(error.into()),
-        _ => Ok(answer),
+
+    /// The same for a server on this machine: it shows the certificate of the server itself if there is
+    /// no other. The server's certificate is not verified, because it need not name the loopback address.
+    pub(crate) fn for_own_server(mut self, own: Option<(PathBuf, PathBuf)>) -> Self {
+        self.is_own_server = true;
+        if let (None, Some((cert, key))) = (&self.cert, own) {
+            (self.cert, self.key) = (Some(cert), Some(key));
+        }
+        self
     }
-}
 
-/// The deadline says whether it is too late, or a signal came between.
-fn is_late(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
-    matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
-}
+    fn trust(&self) -> Result<ServerTrust, Failure> {
+        Ok(match &self.ca {
+            _ if self.is_own_server => ServerTrust::Anyone,
+            Some(file) => ServerTrust::Authorities(read(file)?),
+            None if self.is_insecure => ServerTrust::Anyone,
+            None => ServerTrust::System,
+        })
+    }
 
-fn connect(target: &Target) -> anyhow::Result<TcpStream> {
-    let mut failure = anyhow!("{} has no address", target.host);
-    for address in (target.host.as_str(), target.port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failure = anyhow::Error::from(error),
+    /// The certificate to show.
+    pub(crate) fn identity(&self) -> Result<Option<ClientIdentity>, Failure> {
+        match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => {
+                Ok(Some(ClientIdentity { cert_pem: read(cert)?, key_pem: read(key)? }))
+            }
+            (None, None) => Ok(None),
+            _ => {
+                Err(Failure::usage(anyhow!("a certificate and its key go together: --cert, --key")))
+            }
         }
     }
-    Err(failure)
-}
 
-/// Takes an answer apart. Its body ends where its length or its chunks say, else with the stream.
-fn parse(answer: &[u8]) -> anyhow::Result<Answer> {
-    let end = answer.windows(4).position(|bytes| bytes == b"\r\n\r\n");
-    let (head, rest) = end
-        .and_then(|end| answer.split_at_checked(end))
-        .ok_or_else(|| anyhow!("it is not HTTP, or was cut off"))?;
-    let head = std::str::from_utf8(head).context("its head is not text")?;
-    let body = rest.get(4..).unwrap_or_default();
-    let mut lines = head.split("\r\n");
-    let status = lines
-        .next()
-        .and_then(|line| line.strip_prefix("HTTP/1."))
-        .and_then(|line| line.split(' ').nth(1)?.parse().ok())
-        .ok_or_else(|| anyhow!("it is not HTTP"))?;
-    let header = |wanted: &str| {
-        let pairs = head.split("\r\n").skip(1).filter_map(|line| line.split_once(':'));
-        let mut named = pairs.filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
-        named.next().map(|(_, value)| value.trim())
-    };
-    if header("transfer-encoding").is_some_and(|value| value.eq_ignore_ascii_case("chunked")) {
-        return Ok(Answer { status, body: join_chunks(body)? });
+    /// The authorities to trust instead of the system's, in PEM.
+    pub(crate) fn ca_pem(&self) -> Result<Option<Vec<u8>>, Failure> {
+        self.ca.as_deref().map(read).transpose()
     }
-    let length = match header("content-length") {
-        Some(length) => length.parse().context("its length")?,
-        None => body.len(),
-    };
-    let body = body.get(..length).ok_or_else(|| anyhow!("it was cut off"))?;
-    Ok(Answer { status, body: body.to_vec() })
 }
 
-fn join_chunks(mut rest: &[u8]) -> anyhow::Result<Vec<u8>> {
-    let cut = || anyhow!("it was cut off");
-    let mut body = Vec::new();
-    loop {
-        let end = rest.windows(2).position(|bytes| bytes == b"\r\n").ok_or_else(cut)?;
-        let (size, after) = rest.split_at_checked(end).ok_or_else(cut)?;
-        let size = std::str::from_utf8(size)?.split(';').next().unwrap_or_default().trim();
-        let size = usize::from_str_radix(size, 16).context("the size of a chunk")?;
-        if size == 0 {
-            return Ok(body);
+fn read(file: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(file).with_context(|| file.display().to_string()).map_err(Failure::Usage)
+}
+
+/// Calls one server.
+pub(crate) struct Caller {
+    pub(crate) url: String,
+    token: Option<String>,
+    tls: TlsFiles,
+    /// Made by the first call.
+    inner: OnceCell<HttpCaller>,
+}
+
+impl Caller {
+    pub(crate) const fn new(url: String, token: Option<String>, tls: TlsFiles) -> Self {
+        Self { url, token, tls, inner: OnceCell::new() }
+    }
+
+    pub(crate) const fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Asks the server, on a connection of its own.
+    pub(crate) fn ask(&self, call: &Call<'_>) -> Result<Answer, Failure> {
+        let inner = if let Some(inner) = self.inner.get() {
+            inner
+        } else {
+            let made = self.connect()?;
+            self.inner.get_or_init(|| made)
+        };
+        let request = request(call)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let answered = runtime.block_on(async {
+            tokio::time::timeout(call.timeout, inner.call(request, MAX_ANSWER_BYTES)).await
+        });
+        match answered {
+            Ok(Ok(response)) => {
+                let status = response.status().as_u16();
+                Ok(Answer { status, body: response.into_body().into() })
+            }
+            Ok(Err(ClientError::Unreachable(cause))) => Err(Failure::Failed(anyhow!(
+                "cannot reach {}: {cause}\nhint: {}",
+                self.url,
+                hint(&self.url, &cause)
+            ))),
+            Ok(Err(error)) => Err(Failure::Failed(anyhow!("asking {}: {error}", self.url))),
+            Err(_) => Err(Failure::Failed(anyhow!(
+                "asking {}: no whole answer came within {} s",
+                self.url,
+                call.timeout.as_secs()
+            ))),
         }
-        let (chunk, after) =
-            after.get(2..).and_then(|it| it.split_at_checked(size)).ok_or_else(cut)?;
-        body.extend_from_slice(chunk);
-        rest = after.get(2..).ok_or_else(cut)?;
+    }
+
+    fn connect(&self) -> Result<HttpCaller, Failure> {
+        let is_header = |token: &String| token.bytes().all(|byte| byte.is_ascii_graphic());
+        if !self.token.as_ref().is_none_or(is_header) {
+            return Err(Failure::usage(anyhow!("a token has no spaces and only ASCII characters")));
+        }
+        if self.tls.is_insecure {
+            output::warn(
+                "the server's certificate is not verified (--insecure): anybody may be at the \
+                 other end, and read the token",
+            )?;
+        }
+        let options = ClientOptions {
+            token: self.token.clone(),
+            timeout: CONNECT_TIMEOUT,
+            trust: self.tls.trust()?,
+            identity: self.tls.identity()?,
+            ..ClientOptions::default()
+        };
+        HttpCaller::new(&self.url, &options).map_err(|error| match error {
+            ClientError::Url(_) => Failure::usage(anyhow!(
+                "{:?} is no URL such as http://127.0.0.1:8080: {error}",
+                self.url
+            )),
+            error => Failure::usage(error),
+        })
+    }
+}
+
+fn request(call: &Call<'_>) -> Result<Request<bytes::Bytes>, Failure> {
+    let mut request =
+        Request::builder().method(call.method).uri(call.path).header(CONNECTION, "close");
+    if call.body.is_some() {
+        request = request.header(CONTENT_TYPE, "application/json");
+    }
+    if let Some(version) = call.if_match {
+        request = request.header(IF_MATCH, format!("\"{version}\""));
+    }
+    let body = bytes::Bytes::from(call.body.unwrap_or_default().to_owned());
+    Ok(request.body(body).with_context(|| format!("the path {:?}", call.path))?)
+}
+
+/// What to do about a connection that was not made, or broke.
+pub(crate) fn hint(url: &str, cause: &str) -> &'static str {
+    if cause.contains("invalid peer certificate") {
+        "the server's certificate is not trusted: give the authority that signed it as --ca FILE, \
+         and check that the URL has a name of the certificate"
+    } else if cause.contains("CertificateRequired") || cause.contains("BadCertificate") {
+        "the server asks for a client certificate: give one as --cert FILE --key FILE"
+    } else if url.starts_with("https:") && cause.contains("InvalidContentType") {
+        "that port does not speak TLS: ask it by http://"
+    } else if url.starts_with("http:") && !cause.contains("refused") {
+        "if that port speaks TLS, ask it by https://"
+    } else {
+        "is that where it listens? `tollgate serve` starts a server"
     }
 }
 
@@ -201,41 +226,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_end_by_length_by_chunks_or_with_the_stream() {
-        let body = |text: &str| parse(text.as_bytes()).map(|answer| (answer.status, answer.body));
-        let plain = body("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nabc").unwrap();
-        assert_eq!(plain, (200, b"ab".to_vec()));
-        let open = body("HTTP/1.0 404 Not Found\r\n\r\nabc").unwrap();
-        assert_eq!(open, (404, b"abc".to_vec()));
-        let chunks =
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1;x\r\nc\r\n0\r\n\r\n";
-        assert_eq!(body(chunks).unwrap(), (200, b"abc".to_vec()));
-    }
-
-    #[test]
-    fn what_is_cut_off_or_not_http_is_an_error() {
-        for text in [
-            "",
-            "HTTP/1.1 200 OK\r\n",
-            "SSH-2.0\r\n\r\n",
-            "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc",
-            "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\nabc",
-            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nab",
-            "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffff\r\nab\r\n",
-        ] {
-            assert!(parse(text.as_bytes()).is_err(), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn urls_name_host_port_and_base() {
-        let target = Target::parse("http://[::1]:81/limits/").unwrap();
-        assert_eq!(
-            (target.host.as_str(), target.port, target.base.as_str()),
-            ("::1", 81, "/limits")
+    fn hints_name_the_next_step() {
+        let of = |url: &str, cause: &str| hint(url, cause).to_owned();
+        assert!(of("https://a", "invalid peer certificate: UnknownIssuer").contains("--ca"));
+        assert!(of("https://a", "received fatal alert: CertificateRequired").contains("--cert"));
+        assert!(
+            of("https://a", "received corrupt message of type InvalidContentType")
+                .contains("http://")
         );
-        assert_eq!(Target::parse("http://a.example").unwrap().port, 80);
-        assert!(Target::parse("https://a.example").is_err());
-        assert!(Target::parse("a.example:80").is_err());
+        assert!(of("http://a", "invalid HTTP version parsed").contains("https://"));
+        assert!(of("http://a", "Connection refused (os error 111)").contains("tollgate serve"));
+    }
+
+    #[test]
+    fn a_certificate_without_its_key_is_wrong_usage() {
+        let files = TlsFiles { cert: Some("c.pem".into()), ..TlsFiles::default() };
+        assert!(matches!(files.identity(), Err(Failure::Usage(_))));
     }
 }

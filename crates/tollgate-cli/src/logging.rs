@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _};
 
 use anyhow::Context as _;
-use tollgate_server::config::{LogConfig, LogFormat, TracesConfig};
+use tollgate_server::config::{LogConfig, LogFormat, LogLevel, TracesConfig};
 use tollgate_server::telemetry::Traces;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -17,7 +17,7 @@ pub(crate) fn start(log: LogConfig, traces: &TracesConfig) -> Result<Option<Trac
     let level = std::env::var("RUST_LOG").ok().filter(|level| !level.is_empty());
     let filter = match level {
         Some(level) => EnvFilter::try_new(level).context("RUST_LOG").map_err(Failure::Usage)?,
-        None => EnvFilter::new(log.level.name()),
+        None => filter_of(log.level),
     };
     let (filter, handle) = reload::Layer::new(filter);
     let is_terminal = io::stderr().is_terminal();
@@ -36,7 +36,52 @@ pub(crate) fn start(log: LogConfig, traces: &TracesConfig) -> Result<Option<Trac
         .map_err(|error| Failure::Failed(anyhow::anyhow!("the log cannot be started: {error}")))?;
     tollgate_server::on_log_level(move |level| {
         // It fails only when the log is gone.
-        let _ = handle.modify(|filter| *filter = EnvFilter::new(level.name()));
+        let _ = handle.modify(|filter| *filter = filter_of(level));
     });
     Ok(traces)
+}
+
+/// What is logged at a level. Lines of the database driver are not: they hold statements in its own words,
+/// and what matters of them the control plane says itself. `RUST_LOG` can ask for them.
+fn filter_of(level: LogLevel) -> EnvFilter {
+    EnvFilter::new(format!("{},sqlx=off", level.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_of_the_database_driver_stay_out() {
+        for (_, level) in LogLevel::ALL {
+            let lines = Lines::default();
+            let written = lines.clone();
+            let layer = fmt::layer().with_ansi(false).with_writer(move || written.clone());
+            let log = Registry::default().with(layer.with_filter(filter_of(*level)));
+            tracing::subscriber::with_default(log, || {
+                tracing::error!("ours");
+                tracing::error!(target: "sqlx::query", "slow statement: SELECT 1");
+                tracing::warn!(target: "sqlx::pool::acquire", "acquired slowly");
+            });
+            let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+            assert_eq!(text.contains("ours"), *level != LogLevel::Off, "{level:?}: {text}");
+            assert!(!text.contains("slow"), "{level:?}: {text}");
+        }
+    }
 }

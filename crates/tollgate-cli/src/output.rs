@@ -38,7 +38,21 @@ pub(crate) fn print_to(stream: &mut impl Write, text: &str) -> io::Result<()> {
 
 /// Writes JSON to standard output, indented, since people look at it too.
 pub(crate) fn print_json(value: &serde_json::Value) -> io::Result<()> {
-    print(&format!("{value:#}\n"))
+    print(&without_controls(&format!("{value:#}\n")))
+}
+
+/// JSON text in which every control character but line feeds is escaped. JSON itself demands that only up to U+001F;
+/// terminals also obey DEL and U+0080 to U+009F (C1), such as U+009B for `ESC [`.
+pub(crate) fn without_controls(json: &str) -> String {
+    let mut safe = String::with_capacity(json.len());
+    for letter in json.chars() {
+        if letter.is_control() && letter != '\n' {
+            let _ = write!(safe, "\\u{:04x}", letter as u32);
+        } else {
+            safe.push(letter);
+        }
+    }
+    safe
 }
 
 /// Says on standard error what someone should look at.
@@ -94,6 +108,14 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn json_holds_no_control_characters() {
+        let value = serde_json::json!({"a": "x\u{9b}2J\u{7f}\u{1b}\u{80}\u{e9}", "\u{9d}": 1});
+        let text = without_controls(&format!("{value:#}\n"));
+        assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()), "{text:?}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {

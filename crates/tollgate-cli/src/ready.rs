@@ -1,6 +1,8 @@
 //! From flags as typed to what a command needs.
 
-use tollgate_server::config::{Config, ConfigProblems, Overrides, unknown_variables};
+use std::path::Path;
+
+use tollgate_server::config::{Config, ConfigProblems, HttpListener, Overrides, unknown_variables};
 
 use crate::args::{ConfigArgs, GatewayArgs};
 use crate::failure::Failure;
@@ -35,6 +37,12 @@ impl Ready {
         let overrides = Overrides { listen, upstream, ..overrides(&args.config) };
         Self::load_with(&args.config, &overrides).map_err(|problems| wrong(&problems))
     }
+}
+
+/// The HTTP listener that a configuration file and the environment describe.
+pub(crate) fn http_listener(file: Option<&Path>) -> Result<HttpListener, Failure> {
+    let file = file.map(Path::to_owned).or_else(|| variable("TOLLGATE_CONFIG").map(Into::into));
+    HttpListener::load(file.as_deref(), environment()).map_err(|problems| wrong(&problems))
 }
 
 fn wrong(problems: &ConfigProblems) -> Failure {

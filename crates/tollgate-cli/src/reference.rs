@@ -47,9 +47,9 @@ pub(crate) fn config() -> String {
     }
     text.push_str(
         "\nThese are no settings: `TOLLGATE_CONFIG` names the configuration file, \
-         `TOLLGATE_URL` and `TOLLGATE_TOKEN`\nare for commands that ask a server, and \
-         `TOLLGATE_ADMIN_TOKEN` is the first admin token. Any other `TOLLGATE_`\nvariable gets a \
-         warning.\n",
+         `TOLLGATE_URL`, `TOLLGATE_TOKEN`,\n`TOLLGATE_CA`, `TOLLGATE_CERT` and `TOLLGATE_KEY` are \
+         for commands that ask a server, and\n`TOLLGATE_ADMIN_TOKEN` is the first admin token. Any \
+         other `TOLLGATE_` variable gets a warning.\n",
     );
     text
 }

@@ -1,15 +1,18 @@
 //! The admin API of a running server.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
-use crate::args::Reach;
-use crate::client::{self, Answer, Call};
+use tollgate_server::config::{ClientCertificates, HttpListener};
+
+use crate::args::{HealthArgs, Reach};
+use crate::client::{Answer, Call, Caller, TlsFiles};
 use crate::failure::Failure;
-use crate::ready::variable;
+use crate::ready::{self, variable};
 
 /// Who is asked unless told otherwise.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
@@ -40,23 +43,46 @@ pub(crate) fn query(parameters: &[(&str, Option<&str>)]) -> String {
     if pairs.is_empty() { String::new() } else { format!("?{}", pairs.join("&")) }
 }
 
-/// A server, and the token it is asked with.
+/// A state that the server reports to operators.
+pub(crate) struct Incident {
+    pub(crate) kind: String,
+    pub(crate) message: String,
+}
+
+/// A server, and how it is asked.
 pub(crate) struct Server {
-    pub(crate) url: String,
-    token: Option<String>,
+    caller: Caller,
 }
 
 impl Server {
     pub(crate) fn new(reach: &Reach) -> Self {
         let url = reach.url.clone().or_else(|| variable("TOLLGATE_URL"));
         let token = reach.token.clone().or_else(|| variable("TOLLGATE_TOKEN"));
-        Self { url: url.unwrap_or_else(|| DEFAULT_URL.to_owned()), token }
+        let url = url.unwrap_or_else(|| DEFAULT_URL.to_owned());
+        Self { caller: Caller::new(url, token, TlsFiles::new(&reach.tls)) }
     }
 
-    /// A server that is asked nothing that needs a token.
-    pub(crate) fn at(url: Option<&str>) -> Self {
-        let url = url.map(ToOwned::to_owned).or_else(|| variable("TOLLGATE_URL"));
-        Self { url: url.unwrap_or_else(|| DEFAULT_URL.to_owned()), token: None }
+    /// The server that a probe asks: the one at the URL, else the one of this machine that the
+    /// configuration describes.
+    pub(crate) fn to_probe(args: &HealthArgs) -> Result<Self, Failure> {
+        let tls = TlsFiles::new(&args.tls);
+        let given = args.url.clone().or_else(|| variable("TOLLGATE_URL"));
+        if let Some(url) = given.filter(|_| args.config.is_none()) {
+            return Ok(Self { caller: Caller::new(url, None, tls) });
+        }
+        let listener = ready::http_listener(args.config.as_deref())?;
+        if listener.address.port() == 0 {
+            return Err(Failure::usage(anyhow!(
+                "the configuration lets the server pick a free port: say which as --url"
+            )));
+        }
+        let tls = tls.for_own_server(own_certificate(&listener));
+        Ok(Self { caller: Caller::new(listener.url(), None, tls) })
+    }
+
+    /// The server's URL.
+    pub(crate) fn url(&self) -> &str {
+        &self.caller.url
     }
 
     /// Any call, whatever its answer.
@@ -67,7 +93,7 @@ impl Server {
         body: Option<&str>,
     ) -> Result<Answer, Failure> {
         let call = Call { method, path, body, if_match: None, timeout: ANSWER_TIMEOUT };
-        client::ask(&self.url, self.token.as_deref(), &call)
+        self.caller.ask(&call)
     }
 
     pub(crate) fn get(&self, path: &str) -> Result<Value, Failure> {
@@ -112,7 +138,7 @@ impl Server {
             if_match,
             timeout: LONG_TIMEOUT,
         };
-        let answer = client::ask(&self.url, self.token.as_deref(), &call)?;
+        let answer = self.caller.ask(&call)?;
         if answer.status == 412 && if_match.is_some() {
             return Err(Failure::Failed(anyhow!(
                 "someone changed the rules meanwhile, so they were left alone: run it again to see what \
@@ -120,6 +146,19 @@ impl Server {
             )));
         }
         self.value(&answer)
+    }
+
+    /// The states that the server reports to operators. The list is empty if the token may not read it,
+    /// or the server is an older one.
+    pub(crate) fn incidents(&self) -> Vec<Incident> {
+        let Ok(node) = self.get("node") else { return Vec::new() };
+        let incidents = node.get("incidents").and_then(Value::as_array);
+        let text = |incident: &Value, name: &str| Some(printable(incident.get(name)?.as_str()?));
+        let read = |incident: &Value| {
+            let (kind, message) = (text(incident, "kind")?, text(incident, "message")?);
+            Some(Incident { kind, message })
+        };
+        incidents.into_iter().flatten().filter_map(read).collect()
     }
 
     /// All entries of a list, page by page.
@@ -146,7 +185,7 @@ impl Server {
             parameters.extend([("limit", Some(limit.as_str())), ("cursor", cursor.as_deref())]);
             let mut page = self.get(&format!("{path}{}", query(&parameters)))?;
             let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) else {
-                return Err(Failure::Failed(anyhow!("the answer of {} is no list", self.url)));
+                return Err(Failure::Failed(anyhow!("the answer of {} is no list", self.url())));
             };
             let is_empty = items.is_empty();
             all.extend(items);
@@ -161,7 +200,7 @@ impl Server {
     fn value(&self, answer: &Answer) -> Result<Value, Failure> {
         let body: Result<Value, _> = serde_json::from_slice(&answer.body);
         if (200..300).contains(&answer.status) {
-            let odd = || format!("the answer of {} is not JSON; is that Tollgate?", self.url);
+            let odd = || format!("the answer of {} is not JSON; is that Tollgate?", self.url());
             return Ok(body.with_context(odd)?);
         }
         let problem = body.unwrap_or_default();
@@ -174,7 +213,7 @@ impl Server {
 
     fn hint(&self, status: u16, code: Option<&str>) -> Option<String> {
         Some(match (status, code) {
-            (401, _) if self.token.is_none() => {
+            (401, _) if !self.caller.has_token() => {
                 "no token was given: set TOLLGATE_TOKEN, or pass --token".to_owned()
             }
             (401, _) => {
@@ -187,11 +226,18 @@ impl Server {
             }
             (404 | 405, None) => format!(
                 "{} may serve no admin API: the server's first line says where it is, as admin=…",
-                self.url
+                self.url()
             ),
             _ => return None,
         })
     }
+}
+
+/// The certificate of a server that asks clients for one: its probe shows the same.
+fn own_certificate(listener: &HttpListener) -> Option<(PathBuf, PathBuf)> {
+    let tls = &listener.tls;
+    let pair = tls.cert_file.clone().zip(tls.key_file.clone());
+    pair.filter(|_| tls.client_certificates != ClientCertificates::Off)
 }
 
 /// Everything that the server says is wrong, with its fields.
@@ -206,7 +252,11 @@ fn complaint(problem: &Value) -> String {
         None => problem.get("error").and_then(one).into_iter().collect(),
     };
     let text = if all.is_empty() { "it does not say why".to_owned() } else { all.join("\n") };
-    // Control characters of a foreign server must not reach the terminal.
+    printable(&text)
+}
+
+/// Text of a server without control characters, which must not reach the terminal.
+pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|it| if it.is_control() && it != '\n' { '\u{fffd}' } else { it }).collect()
 }
 

@@ -99,16 +99,7 @@ fn scalar(text: &str) -> String {
         return text.to_owned();
     }
     // DEL and what follows it would reach the terminal.
-    let quoted = Value::from(text).to_string();
-    let mut safe = String::with_capacity(quoted.len());
-    for letter in quoted.chars() {
-        if letter.is_control() {
-            let _ = write!(safe, "\\u{:04x}", letter as u32);
-        } else {
-            safe.push(letter);
-        }
-    }
-    safe
+    crate::output::without_controls(&Value::from(text).to_string())
 }
 
 #[cfg(test)]

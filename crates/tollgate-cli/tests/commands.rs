@@ -101,6 +101,67 @@ fn config_check_tells_all_problems_and_exits_2() {
 }
 
 #[test]
+fn config_check_opens_the_files_that_the_configuration_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let rules = write("rules.yaml", "rules: [{rule_id: a, limit: x}]\n");
+    let keys = write("keys", "sk-in-the-clear\n");
+    let pem = write("no.pem", "no certificate\n");
+    let missing = folder.path().join("missing").display().to_string();
+    let wrong = write(
+        "wrong.yaml",
+        &format!(
+            "rules: '{rules}'
+tls: {{cert_file: '{pem}', key_file: '{missing}'}}
+identity: {{api_keys_file: '{keys}', jwt: {{algorithms: [RS256], jwks_file: '{missing}'}}}}
+gateway:
+  pools: {{a: {{targets: [{{url: 'https://127.0.0.1:1'}}], api_key_file: '{missing}'}}}}
+  routes: [{{name: r, pool: a}}]
+"
+        ),
+    );
+    let ran = run(&["config", "check", "--config", &wrong]);
+    assert_eq!(ran.code, 2, "{}", ran.stdout);
+    for says in [
+        "rule_id a",
+        "identity.api_keys_file: ",
+        "line 1: a line begins with sha256:",
+        "identity: ",
+        "tls: ",
+        "gateway.pools.a: ",
+    ] {
+        let shown = ran.stdout.replace("rule \"a\"", "rule_id a").replace("rule a", "rule_id a");
+        assert!(shown.contains(says), "{says} is not in\n{shown}");
+    }
+    assert!(!ran.stdout.contains("in-the-clear\n"), "{}", ran.stdout);
+    let ran = run(&["config", "check", "--skip-files", "--config", &wrong]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "ok\n"));
+}
+
+#[test]
+fn config_check_warns_about_keys_that_rules_by_tenant_do_not_limit() {
+    let keys = file(&format!("sha256:{} user_id=ann\n", "a".repeat(64)));
+    let rules = file(
+        "rules: [{rule_id: by-tenant, identifier_type: tenant_id, limit: 9, window: 1m, algorithm: fixed_window}]\n",
+    );
+    let config = file(&format!(
+        "rules: '{}'\nidentity: {{api_keys_file: '{}'}}\n",
+        rules.display(),
+        keys.display()
+    ));
+    let ran = run(&["config", "check", "--config", config.to_str().unwrap()]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "ok\n"));
+    assert!(ran.stderr.contains("1 of 1 registered API keys have no tenant_id"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("by-tenant"), "{}", ran.stderr);
+    let ran = run(&["config", "check", "--json", "--config", config.to_str().unwrap()]);
+    assert_eq!(ran.json()["warnings"].as_array().map(Vec::len), Some(1));
+}
+
+#[test]
 fn config_show_lays_flags_over_variables_over_the_file() {
     let path = file("threads: 2\nmax_counters: 2000\nhttp: 127.0.0.1:1\n");
     let env = [

@@ -49,6 +49,7 @@
 //! [`Retry`] takes any call whose answer is a [`retry::Reply`], such as an [`http::Response`].
 
 mod cache;
+mod caller;
 mod check;
 mod client;
 mod date;
@@ -59,7 +60,9 @@ mod over_grpc;
 mod over_http;
 mod reservation;
 pub mod retry;
+mod tls;
 
+pub use caller::{HttpCaller, error_chain};
 pub use check::Check;
 pub use client::{Client, MAX_BATCH};
 pub use decision::{Decision, OnFailure, Scope, WouldDeny};
@@ -67,3 +70,4 @@ pub use error::ClientError;
 pub use options::{ClientOptions, DEFAULT_MAX_REFUSAL_AGE, DEFAULT_MAX_REFUSALS, DEFAULT_TIMEOUT};
 pub use reservation::{Actual, Renewed, Reserved, Settled};
 pub use retry::{Retry, RetryAfter};
+pub use tls::{ClientIdentity, ServerTrust};

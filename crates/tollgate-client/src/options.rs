@@ -1,17 +1,14 @@
 //! How a Tollgate is called, and the connections to it.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderValue, Uri};
-use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
 
 use crate::error::ClientError;
+use crate::tls::{self, ClientIdentity, ServerTrust};
 
 /// How long a call may take, unless it is said otherwise.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -29,8 +26,10 @@ pub struct ClientOptions {
     pub token: Option<String>,
     /// How long a call may take, from the first byte to the last.
     pub timeout: Duration,
-    /// Whom to trust, in PEM, in place of the system's authorities.
-    pub ca_pem: Option<Vec<u8>>,
+    /// Which servers are trusted, where the address is `https://`.
+    pub trust: ServerTrust,
+    /// The certificate for servers that ask for one.
+    pub identity: Option<ClientIdentity>,
     /// How many refusals are remembered; 0 switches it off.
     pub max_refusals: usize,
     /// For how long a refusal is believed, at most until it says itself.
@@ -42,7 +41,8 @@ impl Default for ClientOptions {
         Self {
             token: None,
             timeout: DEFAULT_TIMEOUT,
-            ca_pem: None,
+            trust: ServerTrust::System,
+            identity: None,
             max_refusals: DEFAULT_MAX_REFUSALS,
             max_refusal_age: DEFAULT_MAX_REFUSAL_AGE,
         }
@@ -55,7 +55,8 @@ impl fmt::Debug for ClientOptions {
         f.debug_struct("ClientOptions")
             .field("token", &self.token.as_ref().map(|_| "…"))
             .field("timeout", &self.timeout)
-            .field("ca_pem", &self.ca_pem.is_some())
+            .field("trust", &self.trust)
+            .field("identity", &self.identity)
             .field("max_refusals", &self.max_refusals)
             .field("max_refusal_age", &self.max_refusal_age)
             .finish()
@@ -101,38 +102,13 @@ pub(crate) fn connector(
     http.set_nodelay(true);
     http.set_connect_timeout(Some(options.timeout));
     let is_tls = base.scheme_str() == Some("https");
-    let config = tls(is_tls, options.ca_pem.as_deref())?;
+    let config = tls::config(is_tls, options)?;
     let builder = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
     Ok(if is_grpc {
         builder.enable_http2().wrap_connector(http)
     } else {
         builder.enable_http1().wrap_connector(http)
     })
-}
-
-fn tls(is_tls: bool, ca_pem: Option<&[u8]>) -> Result<ClientConfig, ClientError> {
-    let failed = |error: &dyn fmt::Display| ClientError::Setup(format!("TLS: {error}"));
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| failed(&error))?;
-    let builder = match ca_pem {
-        Some(pem) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in CertificateDer::pem_slice_iter(pem) {
-                let certificate = certificate.map_err(|error| failed(&error))?;
-                roots.add(certificate).map_err(|error| failed(&error))?;
-            }
-            if roots.is_empty() {
-                return Err(failed(&"there is no certificate among the authorities"));
-            }
-            builder.with_root_certificates(roots)
-        }
-        // Where there is no TLS there need be no authorities.
-        None if !is_tls => builder.with_root_certificates(RootCertStore::empty()),
-        None => builder.with_native_roots().map_err(|error| failed(&error))?,
-    };
-    Ok(builder.with_no_client_auth())
 }
 
 /// Whole milliseconds, as calls tell lengths of time.

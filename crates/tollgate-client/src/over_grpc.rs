@@ -16,6 +16,7 @@ use tollgate_proto::v1::{
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
 
+use crate::caller::error_chain;
 use crate::check::Check;
 use crate::decision::{Decision, Scope, WouldDeny};
 use crate::error::ClientError;
@@ -164,7 +165,7 @@ impl GrpcTransport {
             Code::DeadlineExceeded | Code::Cancelled => ClientError::Timeout(self.timeout),
             Code::Unauthenticated | Code::PermissionDenied => ClientError::Unauthorized(message),
             // tonic says Unknown or Unavailable where no connection comes about.
-            Code::Unknown => ClientError::Unreachable(message),
+            Code::Unknown => ClientError::Unreachable(error_chain(status)),
             Code::Unavailable | Code::Internal | Code::ResourceExhausted => {
                 ClientError::Unavailable { message, retry_after: None }
             }

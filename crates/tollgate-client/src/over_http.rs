@@ -1,24 +1,19 @@
 //! Calls over HTTP and JSON.
 
-use std::error::Error as _;
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
-use http::{HeaderValue, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use http::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use http::{Request, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::caller::HttpCaller;
 use crate::check::Check;
 use crate::decision::{Decision, instant};
 use crate::error::ClientError;
-use crate::options::{ClientOptions, base, connector, millis};
+use crate::options::{ClientOptions, millis};
 use crate::reservation::{Actual, Renewed, Reserved, Settled};
 
 /// The largest answer that is read; a batch of a thousand is far below.
@@ -28,16 +23,9 @@ const MAX_ANSWER_BYTES: usize = 16 << 20;
 pub(crate) const RESERVATION_NOT_FOUND: &str = "RESERVATION_NOT_FOUND";
 
 /// Calls one Tollgate over HTTP.
+#[derive(Debug)]
 pub(crate) struct HttpTransport {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
-    base: String,
-    authorization: Option<HeaderValue>,
-}
-
-impl fmt::Debug for HttpTransport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HttpTransport").field("base", &self.base).finish_non_exhaustive()
-    }
+    caller: HttpCaller,
 }
 
 #[derive(Serialize)]
@@ -106,11 +94,7 @@ struct ErrorDetail {
 
 impl HttpTransport {
     pub(crate) fn new(url: &str, options: &ClientOptions) -> Result<Self, ClientError> {
-        let uri = base(url)?;
-        let connector = connector(&uri, options, false)?;
-        let client = Client::builder(TokioExecutor::new()).build(connector);
-        let base = uri.to_string().trim_end_matches('/').to_owned();
-        Ok(Self { client, base, authorization: options.authorization()? })
+        Ok(Self { caller: HttpCaller::new(url, options)? })
     }
 
     pub(crate) async fn allow(&self, check: &Check) -> Result<Decision, ClientError> {
@@ -210,21 +194,12 @@ impl HttpTransport {
     ) -> Result<(StatusCode, HeaderMap, Bytes), ClientError> {
         let setup = |error: &dyn fmt::Display| ClientError::Setup(error.to_string());
         let bytes = serde_json::to_vec(body).map_err(|error| setup(&error))?;
-        let uri: Uri = format!("{}{path}", self.base).parse().map_err(|error| setup(&error))?;
-        let mut request = Request::post(uri)
+        let request = Request::post(path)
             .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(bytes)))
+            .body(Bytes::from(bytes))
             .map_err(|error| setup(&error))?;
-        if let Some(value) = &self.authorization {
-            request.headers_mut().insert(AUTHORIZATION, value.clone());
-        }
-        let response = self.client.request(request).await.map_err(|error| {
-            let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
-            ClientError::Unreachable(format!("{error}{cause}"))
-        })?;
+        let response = self.caller.call(request, MAX_ANSWER_BYTES).await?;
         let (head, body) = response.into_parts();
-        let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await;
-        let body = body.map_err(|error| ClientError::Unreachable(error.to_string()))?.to_bytes();
         Ok((head.status, head.headers, body))
     }
 }

@@ -14,7 +14,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use tollgate_client::{Check, Client, ClientError, ClientOptions, OnFailure};
+use tollgate_client::{Check, Client, ClientError, ClientOptions, OnFailure, ServerTrust};
 
 /// What was asked: path, headers, body.
 type Asked = (String, HeaderMap, Value);
@@ -234,6 +234,9 @@ fn addresses_and_tokens_that_cannot_be_used_are_said_so() {
     }
     let options = ClientOptions { token: Some("a\nb".to_owned()), ..Default::default() };
     assert!(matches!(Client::http_with("http://a", &options), Err(ClientError::Setup(_))));
-    let options = ClientOptions { ca_pem: Some(b"nothing".to_vec()), ..Default::default() };
+    let options = ClientOptions {
+        trust: ServerTrust::Authorities(b"nothing".to_vec()),
+        ..Default::default()
+    };
     assert!(matches!(Client::http_with("https://a", &options), Err(ClientError::Setup(_))));
 }

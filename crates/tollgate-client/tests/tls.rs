@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio_rustls::TlsAcceptor;
-use tollgate_client::{Check, Client, ClientError, ClientOptions};
+use tollgate_client::{Check, Client, ClientError, ClientOptions, ServerTrust};
 
 const DECISION: &str = r#"{"allowed": true, "reason": "WITHIN_LIMITS"}"#;
 
@@ -66,7 +66,10 @@ async fn only_trusted_certificates_are_spoken_to() {
     let (url, trusted) = start().await;
     let (_, stranger) = start().await;
     let check = Check::new().user_id("ann");
-    let with = |ca: &[u8]| ClientOptions { ca_pem: Some(ca.to_vec()), ..Default::default() };
+    let with = |ca: &[u8]| ClientOptions {
+        trust: ServerTrust::Authorities(ca.to_vec()),
+        ..Default::default()
+    };
     let client = Client::http_with(&url, &with(&trusted)).unwrap();
     assert!(client.allow(&check).await.unwrap().allowed);
     // The answer is no decision, but it came over HTTP/2 and TLS.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::{PostgresRepository, Repository, RepositoryError, SqliteRepository};
+use crate::{HistoryBounds, PostgresRepository, Repository, RepositoryError, SqliteRepository};
 
 /// Where the control plane keeps what it knows.
 #[derive(Clone, PartialEq, Eq)]
@@ -28,9 +28,19 @@ impl fmt::Debug for DatabaseConfig {
 impl DatabaseConfig {
     /// The repository. The server of a URL may come up later. To be called within a Tokio runtime.
     pub fn open(&self) -> Result<Arc<dyn Repository>, RepositoryError> {
+        self.open_with(HistoryBounds::default())
+    }
+
+    /// As [`DatabaseConfig::open`], with these bounds of the history of changes.
+    pub fn open_with(
+        &self,
+        history: HistoryBounds,
+    ) -> Result<Arc<dyn Repository>, RepositoryError> {
         Ok(match self {
-            Self::Sqlite(path) => Arc::new(SqliteRepository::open(path)?),
-            Self::Postgres(url) => Arc::new(PostgresRepository::connect_lazy(url)?),
+            Self::Sqlite(path) => Arc::new(SqliteRepository::open(path)?.with_history(history)),
+            Self::Postgres(url) => {
+                Arc::new(PostgresRepository::connect_lazy(url)?.with_history(history))
+            }
         })
     }
 }

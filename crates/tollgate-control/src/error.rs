@@ -71,6 +71,9 @@ pub enum ControlError {
     /// There is no such thing, or it belongs to another tenant.
     #[error("there is no {0} {1:?}")]
     NotFound(&'static str, String),
+    /// It was there, and was removed to keep a bound.
+    #[error("{0}")]
+    Removed(String),
     /// It is there already, or has another version than the caller said.
     #[error("{0}")]
     Conflict(String),

@@ -13,6 +13,7 @@ mod database;
 pub mod document;
 pub mod draft;
 mod error;
+mod history;
 pub mod kept;
 mod model;
 mod postgres;
@@ -27,6 +28,7 @@ mod token;
 pub use compiled::{CompileError, Compiled};
 pub use database::DatabaseConfig;
 pub use error::{ControlError, FieldProblem, RepositoryError};
+pub use history::{Checkpoint, HistoryBounds};
 pub use model::{
     Actor, ChangeNote, ClientTier, Committed, Entry, Expected, Kind, Loaded, Millis, Revision,
     Stamp, TIER_BUCKETS, Write, tier_bucket,

@@ -155,6 +155,8 @@ pub struct Actor {
     pub request_id: Option<String>,
     /// Where it came from.
     pub address: Option<String>,
+    /// The tenant whose admin it is; `None`: one of the installation's.
+    pub tenant: Option<String>,
 }
 
 /// A change that was made.

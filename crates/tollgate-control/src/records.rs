@@ -124,6 +124,13 @@ pub struct DecisionRecord {
     pub node: String,
     /// The revision of the rule set that decided.
     pub revision: Revision,
+    /// How many decisions of one rule, client and reason within an interval this record stands for; absent where it is
+    /// one decision.
+    pub repeat_count: Option<i64>,
+    /// How many of those are also kept in full.
+    pub kept_count: Option<i64>,
+    /// When the first of those was made; `at` is the last.
+    pub first_at: Option<Millis>,
 }
 
 /// A decision with its number in the log.

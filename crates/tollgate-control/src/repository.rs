@@ -3,8 +3,9 @@
 use async_trait::async_trait;
 
 use crate::{
-    Actor, ChangeFilter, ChangeRecord, Committed, DecisionFilter, DecisionRecord, Entry,
-    EntryFilter, Kind, Loaded, Millis, Page, RepositoryError, Revision, StoredDecision, Write,
+    Actor, ChangeFilter, ChangeRecord, Checkpoint, Committed, DecisionFilter, DecisionRecord,
+    Entry, EntryFilter, Kind, Loaded, Millis, Page, RepositoryError, Revision, StoredDecision,
+    Write,
 };
 
 /// Where the control plane keeps what it knows. One suite holds for all of them.
@@ -52,9 +53,18 @@ pub trait Repository: Send + Sync + 'static {
         actor: &Actor,
     ) -> Result<Committed, RepositoryError>;
 
-    /// Every version of a rule, the newest first, also of one that was deleted (a version without a
-    /// body says so: its body is null).
+    /// The versions of a rule, the newest first, also of one that was deleted (a version without a
+    /// body says so: its body is null), but for those that were removed ([`Checkpoint`]).
     async fn rule_versions(&self, id: &str, page: &Page) -> Result<Vec<Entry>, RepositoryError>;
+
+    /// What was removed of a rule's versions to keep the bounds.
+    async fn rule_checkpoint(&self, id: &str) -> Result<Option<Checkpoint>, RepositoryError>;
+
+    /// What was removed of the changes that this tenant's admins made, or all admins, to keep the bounds.
+    async fn change_checkpoints(
+        &self,
+        tenant: Option<&str>,
+    ) -> Result<Vec<Checkpoint>, RepositoryError>;
 
     /// One version of a rule.
     async fn rule_version(&self, id: &str, version: i64) -> Result<Option<Entry>, RepositoryError>;
@@ -82,6 +92,10 @@ pub trait Repository: Send + Sync + 'static {
 
     /// Forgets decisions from before a time, at most so many at once; says how many.
     async fn prune(&self, before: Millis, most: u32) -> Result<u64, RepositoryError>;
+
+    /// Forgets the oldest decisions of the tenant that takes the most, at most so many at once, where all take more
+    /// bytes than this; says how many. Each tenant, and all decisions without one, has a share.
+    async fn bound_decisions(&self, max_bytes: u64, most: u32) -> Result<u64, RepositoryError>;
 
     /// What wakes when another process may have changed the set; `None` where there is no such word,
     /// and [`Repository::revision`] must be asked now and then.

@@ -4,39 +4,25 @@
 //! arrival time (`tat`) is where the occupied stretch ends: a bucket is full of tokens when it has
 //! passed, and empty when it lies a whole burst ahead.
 //!
-//! **Giving back.** Charges queue up on the time line, so giving one back moves those behind it
-//! forward, and their receipts would then claim more than their charge still occupies. `shift` is
-//! the sum of all such moves. Receipts are told in *nominal* time, `tat + shift`, which never moves
-//! back except when the last charge on the line is taken off it; a receipt's present place is its
-//! nominal end less the present shift. That place is never later than the true one, so a give-back
-//! never returns more than the charge still occupies. When all nominal time has passed, no receipt
-//! can claim anything, and the bucket is fresh.
+//! **Refunds.** What is due for a charge depends on everything that was charged since, which one number does not hold. A
+//! charge that was not asked to be refundable can therefore be undone only in the instant in which it was made; refundable
+//! charges are kept in a list ([`crate::OpenBucket`]).
 
 use crate::pace::Pace;
 use crate::state::{Ask, Examination, Outcome, Receipt, Status};
 use crate::{Algorithm, Limit, Nanos, Span};
-
-/// The grain of [`Bucket::shift_micros`]; moves are rounded up to it.
-const SHIFT_GRAIN: Nanos = 1_000;
 
 /// The state of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Bucket {
     /// The theoretical arrival time.
     pub tat: Span,
-    /// How far give-backs have moved the time line forward, in microseconds.
-    pub shift_micros: u64,
 }
 
 impl Bucket {
     #[inline]
     pub(crate) fn fresh_at(self) -> Nanos {
-        self.tat.ceil().saturating_add(self.shift().nanos)
-    }
-
-    #[inline]
-    fn shift(self) -> Span {
-        Span::whole(self.shift_micros.saturating_mul(SHIFT_GRAIN))
+        self.tat.ceil()
     }
 
     /// How far the time line is occupied beyond `now`.
@@ -79,7 +65,7 @@ impl Bucket {
     #[inline]
     pub(crate) fn decide(&mut self, limit: &Limit, ask: &Ask, now: Nanos) -> Outcome {
         let pace = limit.pace();
-        if limit.is_whole() && self.shift_micros == 0 && ask.max_delay.is_none() {
+        if limit.is_whole() && ask.max_delay.is_none() {
             let (tat, outcome) = Self::decide_whole(self.tat.nanos, limit, ask, now);
             self.tat = Span::whole(tat);
             return outcome;
@@ -95,8 +81,8 @@ impl Bucket {
         Outcome { examination, status: Self::status_of(limit, filled, now), receipt }
     }
 
-    /// [`Bucket::decide`] where a unit of cost takes whole nanoseconds and nothing was given back,
-    /// as it is in most decisions: the same in plain integers.
+    /// [`Bucket::decide`] where a unit of cost takes whole nanoseconds, as it does in most decisions: the
+    /// same in plain integers.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
@@ -122,18 +108,15 @@ impl Bucket {
         let outcome = Outcome {
             examination: Examination::Admit { wait },
             status: Self::status_of(limit, Span::whole(filled), now),
-            receipt: Receipt::Bucket { nominal_end: Span::whole(tat), cost: ask.cost },
+            receipt: Receipt::Bucket { at: now, cost: ask.cost },
         };
         (tat, outcome)
     }
 
     #[inline]
     fn occupy(&mut self, pace: &Pace, filled: Span, cost: u64, now: Nanos) -> Receipt {
-        if self.fresh_at() <= now {
-            self.shift_micros = 0;
-        }
         self.tat = Span::whole(now).plus(filled, pace.denominator);
-        Receipt::Bucket { nominal_end: self.nominal_end(pace), cost }
+        Receipt::Bucket { at: now, cost }
     }
 
     #[inline]
@@ -143,28 +126,13 @@ impl Bucket {
         self.occupy(pace, filled, cost, now)
     }
 
-    #[inline]
-    fn nominal_end(self, pace: &Pace) -> Span {
-        self.tat.plus(self.shift(), pace.denominator)
-    }
-
-    pub(crate) fn give_back(&mut self, limit: &Limit, nominal_end: Span, cost: u64, now: Nanos) {
+    /// Undoes so much of what was charged last.
+    pub(crate) fn give_back(&mut self, limit: &Limit, cost: u64, now: Nanos) {
         let pace = limit.pace();
-        // A line that reaches the end of time has lost count of what is on it.
-        if self.nominal_end(pace).is_saturated() {
-            return;
-        }
-        let present_end = nominal_end.minus(self.shift(), pace.denominator);
-        let ahead = present_end.minus(Span::whole(now), pace.denominator);
-        let occupied = ahead.min(pace.span_of(cost));
-        if occupied.is_zero() {
-            return;
-        }
-        let is_last = nominal_end == self.nominal_end(pace);
-        self.tat = self.tat.minus(occupied, pace.denominator);
-        if !is_last {
-            let moved = occupied.ceil().div_ceil(SHIFT_GRAIN);
-            self.shift_micros = self.shift_micros.saturating_add(moved);
+        // An arrival time at the end of time no longer says what it is the sum of.
+        if !self.tat.is_saturated() {
+            let occupied = self.ahead(pace, now).min(pace.span_of(cost));
+            self.tat = self.tat.minus(occupied, pace.denominator);
         }
     }
 

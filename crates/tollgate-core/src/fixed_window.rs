@@ -44,7 +44,7 @@ impl FixedWindow {
     pub(crate) fn charge(&mut self, limit: &Limit, cost: u64, now: Nanos) -> Receipt {
         *self =
             Self { end: self.end_at(limit, now), count: self.count_at(now).saturating_add(cost) };
-        Receipt::Window { end: self.end, cost }
+        Receipt::Window { end: self.end, at: now, cost }
     }
 
     /// Examine, charge if it passes, and report, in one go: what [`FixedWindow::examine`],
@@ -56,7 +56,7 @@ impl FixedWindow {
         let (used, examination, receipt) = match total {
             Some(total) => {
                 *self = Self { end, count: total };
-                (total, Examination::Admit { wait: 0 }, Receipt::Window { end, cost })
+                (total, Examination::Admit { wait: 0 }, Receipt::Window { end, at: now, cost })
             }
             None => (count, Examination::Refuse { retry_at: Some(end) }, Receipt::Nothing),
         };

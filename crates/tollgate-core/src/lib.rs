@@ -13,7 +13,9 @@ mod calendar;
 mod fixed_window;
 mod limit;
 mod micros;
+mod open_bucket;
 mod pace;
+mod refund;
 mod share;
 mod sliding_counter;
 mod sliding_log;
@@ -26,12 +28,13 @@ pub use calendar::{Calendar, CalendarError, CalendarUnit};
 pub use fixed_window::FixedWindow;
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec, Window};
 pub use micros::{MICRO, MOST_MICROS, MicroPace, MicroSpan};
+pub use open_bucket::{BRIEF, MAX_OPEN_CHARGES, OpenBucket, OpenCharge};
 pub use share::share_of;
 pub use sliding_counter::SlidingCounter;
 pub use sliding_log::{LogEntry, SlidingLog};
 pub use slots::{Slot, Slots};
 pub use span::Span;
-pub use state::{Ask, Examination, Outcome, Receipt, SlotId, Small, State, Status};
+pub use state::{Ask, Examination, Outcome, Receipt, Refundable, SlotId, Small, State, Status};
 
 /// Nanoseconds: an instant since the Unix epoch, or a length of time.
 pub type Nanos = u64;

@@ -5,7 +5,8 @@ use std::fmt;
 use crate::pace::Pace;
 use crate::state::{Ask, Examination, Outcome, Receipt, Small, State, Status};
 use crate::{
-    Bucket, Calendar, FixedWindow, LATEST, LONGEST, Nanos, SlidingCounter, SlidingLog, Slots, Span,
+    Bucket, Calendar, FixedWindow, LATEST, LONGEST, Nanos, OpenBucket, SlidingCounter, SlidingLog,
+    Slots, Span,
 };
 
 /// How a limit counts.
@@ -239,8 +240,8 @@ impl Limit {
         self.is_whole
     }
 
-    /// [`Limit::decide_small`] for a bucket whose whole state is its arrival time: no fraction, and
-    /// nothing given back. `None` where this limit or this request needs more than that.
+    /// [`Limit::decide_small`] for a bucket whose whole state is its arrival time without a
+    /// fraction. `None` where this limit or this request needs more than that.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
@@ -291,7 +292,7 @@ impl Limit {
     pub fn adopt(&self, state: Small) -> Small {
         match state {
             Small::Bucket(bucket) if bucket.tat.part >= self.pace.denominator => {
-                Small::Bucket(Bucket { tat: Span::whole(bucket.tat.ceil()), ..bucket })
+                Small::Bucket(Bucket { tat: Span::whole(bucket.tat.ceil()) })
             }
             other => other,
         }
@@ -304,6 +305,7 @@ impl Limit {
             State::Small(small) => self.keeps_small(small),
             State::Log(_) => self.algorithm == Algorithm::SlidingWindowLog,
             State::Slots(_) => self.algorithm == Algorithm::Concurrency,
+            State::Open(_) => self.algorithm.is_bucket(),
         }
     }
 
@@ -330,6 +332,7 @@ impl Limit {
         }
         match state {
             State::Small(small) => self.examine_small(small, ask, now),
+            State::Open(open) => self.examine_small(&self.seen(open), ask, now),
             _ if self.never_passes(ask) => Examination::Refuse { retry_at: None },
             State::Log(log) => log.examine(self, ask.cost, now),
             State::Slots(slots) => slots.examine(self, ask.slot, now),
@@ -363,8 +366,19 @@ impl Limit {
         if !self.keeps(state) {
             *state = self.fresh();
         }
+        if self.opens_charge(ask)
+            && let State::Small(small) = state
+            && let Small::Bucket(bucket) = self.adopt(*small)
+        {
+            *state = State::Open(OpenBucket::new(bucket, self.pace.denominator));
+        }
         match state {
             State::Small(small) => self.charge_small(small, ask.cost, now),
+            State::Open(open) => {
+                let receipt = self.charge_open(open, ask, now);
+                Self::drop_empty_list(state);
+                receipt
+            }
             State::Log(log) => log.charge(self, ask.cost, now),
             State::Slots(slots) => slots.charge(self, ask, now),
         }
@@ -384,35 +398,6 @@ impl Limit {
         }
     }
 
-    /// Undoes a charge: exactly when nothing has happened since, and never leaving more room than
-    /// if the charge had not been made.
-    pub fn give_back(&self, state: &mut State, receipt: &Receipt, now: Nanos) {
-        let now = now.min(LATEST);
-        match (state, receipt) {
-            (State::Small(small), _) => self.give_back_small(small, receipt, now),
-            (State::Log(log), Receipt::Log { at, cost }) => log.give_back(*at, *cost),
-            (State::Slots(slots), Receipt::Slot(id)) => {
-                slots.release(*id);
-            }
-            _ => {}
-        }
-    }
-
-    /// [`Limit::give_back`] for fixed-size states.
-    pub fn give_back_small(&self, state: &mut Small, receipt: &Receipt, now: Nanos) {
-        let now = now.min(LATEST);
-        match (state, receipt) {
-            (Small::Fixed(state), Receipt::Window { end, cost }) => state.give_back(*end, *cost),
-            (Small::Sliding(state), Receipt::Window { end, cost }) => {
-                state.give_back(self, *end, *cost);
-            }
-            (Small::Bucket(state), Receipt::Bucket { nominal_end, cost }) => {
-                state.give_back(self, *nominal_end, *cost, now);
-            }
-            _ => {}
-        }
-    }
-
     /// The counter's figures now.
     pub fn status(&self, state: &State, now: Nanos) -> Status {
         let now = now.min(LATEST);
@@ -421,6 +406,7 @@ impl Limit {
         }
         match state {
             State::Small(small) => self.status_small(small, now),
+            State::Open(open) => self.status_small(&self.seen(open), now),
             State::Log(log) => log.status(self, now),
             State::Slots(slots) => slots.status(self, now),
         }
@@ -475,6 +461,7 @@ impl Limit {
     pub fn decide(&self, state: &mut State, ask: &Ask, now: Nanos) -> Outcome {
         if let State::Small(small) = state
             && self.keeps_small(small)
+            && !self.opens_charge(ask)
         {
             return self.decide_small(small, ask, now);
         }
@@ -493,6 +480,7 @@ impl Limit {
             State::Small(small) => small.fresh_at(self.window_nanos()),
             State::Log(log) => log.fresh_at(self.window_nanos()),
             State::Slots(slots) => slots.fresh_at(),
+            State::Open(open) => open.bucket().fresh_at(),
         }
     }
 }

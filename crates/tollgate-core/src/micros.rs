@@ -122,9 +122,9 @@ impl MicroPace<'_> {
         }
     }
 
-    /// The bucket whose line ends at `tat` after give-backs have moved it by `shift` microseconds.
-    pub fn bucket(&self, tat: MicroSpan, shift: u64) -> Bucket {
-        Bucket { tat: self.exact(tat), shift_micros: shift }
+    /// The bucket with this arrival time.
+    pub fn bucket(&self, tat: MicroSpan) -> Bucket {
+        Bucket { tat: self.exact(tat) }
     }
 }
 

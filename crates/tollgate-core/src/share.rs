@@ -1,6 +1,6 @@
 //! Parts: of a limit among nodes, and of a charge among those who spend it.
 
-use crate::state::{Receipt, Status};
+use crate::state::Status;
 use crate::{Algorithm, Limit, LimitSpec, Nanos, Span};
 
 /// The part of `whole` that falls to one of `nodes`: parts differ by one at most and sum up to it.
@@ -49,23 +49,6 @@ impl Limit {
     #[inline]
     pub fn time_of(&self, cost: u64) -> Nanos {
         if self.algorithm().is_bucket() { self.pace().span_of(cost).ceil() } else { 0 }
-    }
-
-    /// The receipt of a part of a charge that was made in one go: `cost` of it, with `behind` of it
-    /// behind that part. Parts that do not overlap can be given back one by one, and return no more
-    /// than the whole would.
-    #[inline]
-    pub fn part_of(&self, whole: &Receipt, cost: u64, behind: u64) -> Receipt {
-        match *whole {
-            Receipt::Window { end, .. } => Receipt::Window { end, cost },
-            Receipt::Log { at, .. } => Receipt::Log { at, cost },
-            Receipt::Bucket { nominal_end, .. } => {
-                let pace = self.pace();
-                let nominal_end = nominal_end.minus(pace.span_of(behind), pace.denominator);
-                Receipt::Bucket { nominal_end, cost }
-            }
-            other @ (Receipt::Nothing | Receipt::Slot(_)) => other,
-        }
     }
 
     /// Whether slots are held instead of costs counted.
@@ -148,11 +131,11 @@ mod tests {
                 let mut state = limit.fresh();
                 limit.charge(&mut state, &Ask::cost(5), now);
                 let mut once = state.clone();
-                let whole = limit.charge(&mut state, &Ask::cost(10), now);
-                limit.charge(&mut once, &Ask::cost(10), now);
+                let whole = limit.charge(&mut state, &Ask::cost(10).refundable(), now);
+                limit.charge(&mut once, &Ask::cost(10).refundable(), now);
                 limit.give_back(&mut once, &whole, now + later);
-                for (cost, behind) in [(4, 0), (3, 4), (3, 7)] {
-                    let part = limit.part_of(&whole, cost, behind);
+                for cost in [4, 3, 3] {
+                    let part = whole.part(cost);
                     limit.give_back(&mut state, &part, now + later);
                 }
                 let at = now + later;

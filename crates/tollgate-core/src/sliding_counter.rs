@@ -78,7 +78,7 @@ impl SlidingCounter {
     pub(crate) fn charge(&mut self, limit: &Limit, cost: u64, now: Nanos) -> Receipt {
         *self = self.rolled_to(limit, now);
         self.current = self.current.saturating_add(cost);
-        Receipt::Window { end: self.end, cost }
+        Receipt::Window { end: self.end, at: now, cost }
     }
 
     #[inline]
@@ -124,7 +124,8 @@ impl SlidingCounter {
             Some(current) if fits(current) => {
                 rolled.current = current;
                 *self = rolled;
-                (Examination::Admit { wait: 0 }, Receipt::Window { end: rolled.end, cost })
+                let receipt = Receipt::Window { end: rolled.end, at: now, cost };
+                (Examination::Admit { wait: 0 }, receipt)
             }
             _ => {
                 let retry_at = Some(rolled.retry_at(limit, cost));

@@ -1,12 +1,25 @@
 //! What goes into a transition and what comes out of it.
 
-use crate::{Bucket, FixedWindow, Nanos, SlidingCounter, SlidingLog, Slots, Span};
+use crate::{Bucket, FixedWindow, Nanos, OpenBucket, SlidingCounter, SlidingLog, Slots};
 
 /// Names one held slot of a concurrency limit.
 // Aligned like a word, so that a receipt, which most often names no slot, takes no more room for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(Rust, packed(8))]
 pub struct SlotId(pub u128);
+
+/// Whether a charge may be refunded after other charges. Only buckets make a difference: a refundable charge costs them an
+/// entry in a list (see [`OpenBucket`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Refundable {
+    /// It is final: nobody keeps its receipt. It can be undone only in the instant in which it was made.
+    #[default]
+    No,
+    /// It is kept or refunded within [`crate::BRIEF`]: a hold over several stores, or a request that waits its turn.
+    Briefly,
+    /// It is refunded, settled or closed at any time.
+    UntilClosed,
+}
 
 /// What a request asks of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,12 +33,31 @@ pub struct Ask {
     pub slot: SlotId,
     /// The longest that it holds the slot unless renewed, where that is shorter than the limit says.
     pub max_slot_ttl: Nanos,
+    /// Whether its receipt is kept for a refund.
+    pub refundable: Refundable,
 }
 
 impl Ask {
     /// A charge of `cost` by a request that does not wait.
     pub const fn cost(cost: u64) -> Self {
-        Self { cost, max_delay: None, slot: SlotId(0), max_slot_ttl: Nanos::MAX }
+        let (slot, refundable) = (SlotId(0), Refundable::No);
+        Self { cost, max_delay: None, slot, max_slot_ttl: Nanos::MAX, refundable }
+    }
+
+    /// The same, refundable until it is closed.
+    #[must_use]
+    pub const fn refundable(mut self) -> Self {
+        self.refundable = Refundable::UntilClosed;
+        self
+    }
+
+    /// The same, refundable for as long as a hold is.
+    #[must_use]
+    pub const fn refundable_as_hold(mut self) -> Self {
+        if let Refundable::No = self.refundable {
+            self.refundable = Refundable::Briefly;
+        }
+        self
     }
 
     /// A charge of one slot under this name.
@@ -89,6 +121,8 @@ pub enum Receipt {
     Window {
         /// When the charged window ends.
         end: Nanos,
+        /// When it was charged.
+        at: Nanos,
         /// What was counted in it.
         cost: u64,
     },
@@ -99,15 +133,69 @@ pub enum Receipt {
         /// What was logged.
         cost: u64,
     },
-    /// A stretch of a bucket's time line.
+    /// A charge to a bucket that was not asked to be refundable: it can be undone only in the instant in which it was
+    /// made. Later nothing says what of it the bucket still holds.
     Bucket {
-        /// Where the stretch ends, in the bucket's nominal time (see [`Bucket`]).
-        nominal_end: Span,
+        /// The instant it was made at.
+        at: Nanos,
+        /// What was charged.
+        cost: u64,
+    },
+    /// For callers who have no receipt: so much of what a bucket was charged last, whatever that was, down to an empty
+    /// bucket.
+    LatestOfBucket {
+        /// How much.
+        cost: u64,
+    },
+    /// A refundable charge to a bucket.
+    Open {
+        /// The instant it was made at.
+        at: Nanos,
         /// What was charged.
         cost: u64,
     },
     /// A held slot.
     Slot(SlotId),
+}
+
+impl Receipt {
+    /// When the charge was made, where that matters to a refund: a charge that was made before its counter was reset
+    /// gives back nothing.
+    pub const fn charged_at(&self) -> Option<Nanos> {
+        match *self {
+            Self::Window { at, .. }
+            | Self::Log { at, .. }
+            | Self::Bucket { at, .. }
+            | Self::Open { at, .. } => Some(at),
+            Self::Nothing | Self::LatestOfBucket { .. } | Self::Slot(_) => None,
+        }
+    }
+
+    /// The receipt of a part of the charge. Parts that together are no more than the whole can be given back one by
+    /// one, and return no more than the whole would.
+    #[must_use]
+    pub const fn part(&self, cost: u64) -> Self {
+        match *self {
+            Self::Window { end, at, .. } => Self::Window { end, at, cost },
+            Self::Log { at, .. } => Self::Log { at, cost },
+            Self::Bucket { at, .. } => Self::Bucket { at, cost },
+            Self::LatestOfBucket { .. } => Self::LatestOfBucket { cost },
+            Self::Open { at, .. } => Self::Open { at, cost },
+            other @ (Self::Nothing | Self::Slot(_)) => other,
+        }
+    }
+
+    /// What was charged; 0 for a slot.
+    pub const fn cost(&self) -> u64 {
+        match *self {
+            Self::Window { cost, .. }
+            | Self::Log { cost, .. }
+            | Self::Bucket { cost, .. }
+            | Self::LatestOfBucket { cost }
+            | Self::Open { cost, .. } => cost,
+            Self::Nothing | Self::Slot(_) => 0,
+        }
+    }
 }
 
 /// The state of a counter whose size is fixed.
@@ -142,4 +230,6 @@ pub enum State {
     Log(SlidingLog),
     /// `concurrency`.
     Slots(Slots),
+    /// A bucket some of whose charges can be refunded.
+    Open(OpenBucket),
 }

@@ -83,6 +83,7 @@ fn play(limit: &Limit, state: &mut State, moves: &[Move]) -> Result<(), TestCase
     for Move { kind, cost, at, delay, slot } in moves.iter().copied() {
         let ask =
             Ask { cost, max_delay: delay, slot: SlotId(u128::from(slot % 5)), ..Ask::cost(0) };
+        let ask = if slot % 2 == 0 { ask.refundable() } else { ask };
         let before = state.clone();
         let examination = limit.examine(state, &ask, at);
         prop_assert_eq!(&before, &*state);
@@ -145,7 +146,7 @@ proptest! {
         let common = gcd(limit.quota(), limit.window_nanos());
         let (quota, window) = (limit.quota() / common, limit.window_nanos() / common);
         let part = part % quota;
-        let bucket = Bucket { tat: Span { nanos: tat, part }, shift_micros: 0 };
+        let bucket = Bucket { tat: Span { nanos: tat, part } };
         let state = State::Small(Small::Bucket(bucket));
         let now = at.min(LATEST);
         let (quota, window) = (u128::from(quota), u128::from(window));
@@ -209,6 +210,7 @@ proptest! {
             (State::Small(one), State::Small(other)) => {
                 std::mem::discriminant(one) == std::mem::discriminant(&other)
             }
+            (State::Open(_), _) => limit.algorithm().is_bucket(),
             _ => std::mem::discriminant(&state) == kind,
         };
         if !same_kind {
@@ -247,7 +249,10 @@ proptest! {
     ) {
         let kept = kept.index(costs.len());
         let mut state = limit.fresh();
-        let ask = |index: usize| Ask { slot: SlotId(index as u128), ..Ask::cost(costs[index]) };
+        let ask = |index: usize| {
+            let ask = Ask { slot: SlotId(index as u128), ..Ask::cost(costs[index]) };
+            if order % 2 == 0 { ask.refundable() } else { ask }
+        };
         let mut receipts: Vec<_> = (0..costs.len())
             .map(|index| (index, limit.charge(&mut state, &ask(index), at)))
             .filter(|(index, _)| *index != kept)
@@ -273,6 +278,7 @@ proptest! {
             now = now.max(at / 2);
             let cost = cost % limit.capacity().saturating_add(1).max(1);
             let ask = Ask { slot: SlotId(index as u128), ..Ask::cost(cost.min(u64::MAX - 1)) };
+            let ask = if index % 2 == 0 { ask.refundable() } else { ask };
             let before = limit.status(&state, now);
             let outcome = limit.decide(&mut state, &ask, now);
             if outcome.examination.admits() && outcome.status.used < u64::MAX {

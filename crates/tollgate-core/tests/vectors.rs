@@ -11,6 +11,7 @@ const FIRST: Nanos = 1_789_000_000_123_456 * MICRO;
 fn the_core_shows_what_the_vectors_say() {
     let mut counter = None;
     let (mut now, mut last, mut checked) = (FIRST, Receipt::Nothing, 0);
+    let mut open: Vec<Receipt> = Vec::new();
     for (number, line) in (1..).zip(VECTORS.lines()) {
         let words: Vec<&str> = line.split(' ').collect();
         let parse = |index: usize| words[index].parse::<u64>().unwrap();
@@ -29,6 +30,7 @@ fn the_core_shows_what_the_vectors_say() {
             assert!(limit.fits_micros(), "{line}");
             counter = Some((limit.clone(), limit.fresh()));
             now = FIRST;
+            open.clear();
             continue;
         }
         let (limit, state) = counter.as_mut().unwrap();
@@ -37,10 +39,22 @@ fn the_core_shows_what_the_vectors_say() {
             limit.give_back(state, &last, now);
             continue;
         }
-        let ask = Ask::cost(parse(2));
+        if words[1] == "refund" || words[1] == "close" {
+            let part = open[parse(2) as usize].part(parse(3));
+            if words[1] == "refund" {
+                limit.give_back(state, &part, now);
+            } else {
+                limit.close(state, &part, now);
+            }
+            continue;
+        }
+        let is_open = words[1] == "open";
+        let cost = Ask::cost(parse(2));
+        let ask = if is_open { cost.refundable() } else { cost };
         let examination = limit.examine(state, &ask, now);
-        if words[1] == "owe" || words[1] == "charge" && examination.admits() {
+        if words[1] == "owe" || words[1] != "peek" && examination.admits() {
             last = limit.charge(state, &ask, now);
+            open.extend(is_open.then_some(last));
         }
         let (expected, rest) = match words[3] {
             "admit" => (Examination::Admit { wait: parse(4) }, 5),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tollgate_core::SECOND;
 use tollgate_engine::{Engine, ManualClock, Request};
-use tollgate_policy::{Attributes, Known, RuleSet, normalize_path};
+use tollgate_policy::{Attributes, Known, RequestPath, RuleSet};
 use tollgate_store::{MemoryStore, Mode};
 
 const RULES: &str = "
@@ -27,13 +27,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let rules = RuleSet::from_yaml(RULES, "rules")?;
     let engine = Engine::new(MemoryStore::new(100_000), Arc::<ManualClock>::clone(&clock), rules);
 
-    // The endpoint is normalised first, so that /search//./books is no way around the rule.
-    let endpoint = normalize_path("/search//./books?page=2")?;
+    // The path is normalised first, so that /search//./books is no way around the rule.
+    let path = RequestPath::parse("/search//./books?page=2")?;
     for number in 1..=4 {
         // One rule set decides one request from beginning to end, whatever is swapped meanwhile.
         // The request borrows as long as the rules do, so it is made after them.
         let rules = engine.rules();
-        let request = search_by("ann", &endpoint);
+        let request = search_by("ann", &path);
         let decision = engine.decide(&rules, &request, Mode::Charge).await?;
         println!("{number}: {}: {}", decision.reason_code(), decision.explain());
         if let Some(after) = decision.retry_after() {
@@ -46,15 +46,15 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Other rules, at once; what was counted stays counted.
     engine.swap_rules(RuleSet::from_yaml(&RULES.replace("limit: 3", "limit: 5"), "rules")?);
     let rules = engine.rules();
-    let request = search_by("ann", &endpoint);
+    let request = search_by("ann", &path);
     let decision = engine.decide(&rules, &request, Mode::Peek).await?;
     println!("peek: {}", decision.explain());
     Ok(())
 }
 
-fn search_by<'a>(user: &'a str, endpoint: &'a str) -> Request<'a> {
+fn search_by<'a>(user: &'a str, path: &'a RequestPath<'_>) -> Request<'a> {
     let mut attributes = Attributes::default();
     attributes.set(Known::UserId, user);
-    attributes.set(Known::Endpoint, endpoint);
+    attributes.set_path(path);
     Request { attributes, ..Request::default() }
 }

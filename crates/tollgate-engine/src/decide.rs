@@ -5,7 +5,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tollgate_core::{Examination, Nanos, Outcome, SlotId};
 use tollgate_policy::{Known, Listed, NoMatch};
-use tollgate_store::{Charge, Claim, Decided, Mode, Outcomes, Store, passes};
+use tollgate_store::{
+    Charge, Claim, Decided, Failure, Mode, Outcomes, Store, check_outcomes, passes, report_broken,
+};
 use tracing::{Instrument as _, trace_span};
 
 use crate::answer::{Answer, shape};
@@ -31,10 +33,15 @@ struct Asked<'r> {
     decision: Decision<'r>,
     lines: Lines<'r>,
     slot: Option<SlotId>,
+    /// Why it cannot be decided.
+    wrong: Option<EngineError>,
 }
 
 impl<S: Store> Engine<S> {
-    /// Decides a request by these rules, and charges it if `mode` says so and it passes.
+    /// Decides a request by these rules, and charges it if `mode` says so and it passes. With
+    /// [`Mode::Charge`] what it holds can be given back under [`Decision::reservation_id`]: a slot, or all
+    /// that was charged where the request asks for a reservation ([`Request::reserve`]). A
+    /// `request_id` is not looked at: [`Engine::decide_once`] does that.
     #[inline]
     pub async fn decide<'r>(
         &self,
@@ -44,7 +51,15 @@ impl<S: Store> Engine<S> {
     ) -> Result<Decision<'r>, EngineError> {
         // A decision is large: it is made where it stays.
         let mut decision = Decision::pending(rules.version);
-        self.decide_into(rules, request, mode, None, &mut decision).await?;
+        match mode {
+            Mode::Charge => self.decide_for_good(rules, request, None, &mut decision).await?,
+            Mode::Owe | Mode::Hold if request.reserve.is_some() => {
+                return Err(EngineError::NotReservable);
+            }
+            Mode::Peek | Mode::Owe | Mode::Hold => {
+                self.decide_into(rules, request, mode, None, &mut decision).await?;
+            }
+        }
         if mode != Mode::Peek {
             self.tell(request, &decision);
         }
@@ -64,6 +79,7 @@ impl<S: Store> Engine<S> {
             let _resolve =
                 is_traced().then(|| trace_span!(target: TRACE_TARGET, "resolve").entered());
             self.prepare(rules, request, decision, &mut lines);
+            self.check_keys(rules, request, decision, &mut lines)?;
         }
         if !lines.is_empty() {
             self.check(request, &lines, mode, answered, decision).await?;
@@ -108,10 +124,7 @@ impl<S: Store> Engine<S> {
             rules.set.resolve_into(&attributes, now, &mut decision.resolution);
         }
         let resolution = &decision.resolution;
-        if rules.set.no_match() == NoMatch::Deny
-            // Rules of tenants only tighten, and those that are only reported let nobody in.
-            && resolution.enforced.iter().all(|applied| applied.rule.is_of_tenant())
-        {
+        if rules.set.no_match() == NoMatch::Deny && resolution.has_unmatched_reading() {
             (decision.verdict, decision.reason) = (Verdict::Denied, Reason::NoMatch);
             return;
         }
@@ -145,12 +158,15 @@ impl<S: Store> Engine<S> {
         let slot = answered
             .map_or_else(|| new_slot(lines, request.reserve.is_some()), |answer| answer.slot);
         let mut charges = SmallVec::<[Charge<'_>; 8]>::new();
-        let stores = Stores::new(self.store.names(), request);
+        let stores = Stores::new(&self.store, request);
         for line in lines {
             let slot = slot.unwrap_or_default();
             if let Some(charge) = charge(&decision.resolution, line, slot, &stores) {
                 charges.push(charge);
             }
+        }
+        if charges.len() != lines.len() {
+            return Err(no_charge());
         }
         let mut outcomes = Outcomes::new();
         let decided = match answered {
@@ -168,12 +184,17 @@ impl<S: Store> Engine<S> {
                 let request = tollgate_store::Request { charges: &charges, mode };
                 let asked = [request];
                 let decided = self.store.decide(&asked, decision.now, &mut outcomes);
-                if is_traced() {
+                let decided = if is_traced() {
                     let span = trace_span!(target: TRACE_TARGET, "store", limits = charges.len());
                     Box::pin(decided).instrument(span).await?
                 } else {
                     decided.await?
+                };
+                check_outcomes(&asked, 0, &mut outcomes)?;
+                if let Some(failure) = decided.failed_of(0) {
+                    return Err(EngineError::Store(failure.into()));
                 }
+                decided
             }
         };
         let passes = answered.is_some() || passes(&charges, &outcomes);
@@ -183,7 +204,7 @@ impl<S: Store> Engine<S> {
         if passes && mode == Mode::Charge {
             decision.slot = slot;
             if slot.is_some() {
-                self.slot_book.note(lines, decision, request, self.store.names());
+                self.slot_book.note(lines, decision, &stores);
             }
         }
         Ok(())
@@ -293,7 +314,7 @@ impl<S: Store> Engine<S> {
         mut show: impl FnMut(Result<&Decision<'_>, EngineError>),
     ) {
         // A store in memory is no round trip away: what is decided and shown at once stays in the cache.
-        let is_near = self.store.names().is_empty();
+        let is_near = self.store.is_in_process();
         let mut rest = requests;
         while let Some(first) = rest.first() {
             if is_near || first.request_id.is_some() {
@@ -321,20 +342,26 @@ impl<S: Store> Engine<S> {
         for request in requests {
             let (mut decision, mut lines) = (Decision::pending(rules.version), Lines::new());
             self.prepare(rules, request, &mut decision, &mut lines);
-            asked.push(Asked {
-                slot: new_slot(&lines, request.reserve.is_some()),
-                decision,
-                lines,
-            });
+            let wrong = self.check_keys(rules, request, &mut decision, &mut lines).err();
+            if wrong.is_some() {
+                lines.clear();
+            }
+            let slot = new_slot(&lines, request.reserve.is_some());
+            asked.push(Asked { decision, lines, slot, wrong });
         }
         let mut outcomes = Outcomes::new();
         let (decided, passed) = {
             let mut charges = Vec::new();
             for (request, one) in requests.iter().zip(&asked) {
-                let stores = Stores::new(self.store.names(), request);
+                let stores = Stores::new(&self.store, request);
                 let slot = one.slot.unwrap_or_default();
                 let of = |line| charge(&one.decision.resolution, line, slot, &stores);
                 charges.push(one.lines.iter().filter_map(of).collect::<Vec<_>>());
+            }
+            let is_whole =
+                charges.iter().zip(&asked).all(|(made, one)| made.len() == one.lines.len());
+            if !is_whole || charges.len() != asked.len() {
+                return requests.iter().for_each(|_| show(Err(no_charge())));
             }
             let mode = Mode::Charge;
             let together: Vec<_> =
@@ -346,6 +373,8 @@ impl<S: Store> Engine<S> {
             } else {
                 decided.await
             };
+            let decided = decided
+                .and_then(|decided| check_outcomes(&together, 0, &mut outcomes).map(|()| decided));
             let mut at = 0;
             let passed = charges.iter().map(|charges| {
                 let own = outcomes.get(at..at + charges.len()).unwrap_or_default();
@@ -357,8 +386,18 @@ impl<S: Store> Engine<S> {
         let mut at = 0;
         let all = requests.iter().zip(&mut asked).zip(passed);
         for (number, ((request, one), (length, passes))) in all.enumerate() {
+            if let Some(error) = one.wrong.take() {
+                show(Err(error));
+                continue;
+            }
             if !one.lines.is_empty() {
                 match &decided {
+                    Ok(decided) if decided.failed_of(number).is_some() => {
+                        let failure = decided.failed_of(number).unwrap_or(Failure::Contract);
+                        show(Err(EngineError::Store(failure.into())));
+                        at += length;
+                        continue;
+                    }
                     Ok(decided) => {
                         let own = outcomes.get(at..at + length).unwrap_or_default();
                         one.decision.degraded = decided.degraded_of(number);
@@ -373,8 +412,11 @@ impl<S: Store> Engine<S> {
             }
             at += length;
             self.relax(&mut one.decision);
-            if one.decision.slot.is_some() {
-                self.slot_book.note(&one.lines, &one.decision, request, self.store.names());
+            if one.decision.slot.is_some()
+                || (request.reserve.is_some() && one.decision.is_allowed())
+            {
+                let stores = Stores::new(&self.store, request);
+                self.slot_book.note(&one.lines, &one.decision, &stores);
                 if let Err(error) = self.hold(request, &mut one.decision).await {
                     show(Err(error));
                     continue;
@@ -384,6 +426,13 @@ impl<S: Store> Engine<S> {
             show(Ok(&one.decision));
         }
     }
+}
+
+/// Every limit that applies has a charge. One that had none would not be enforced, so nothing is decided.
+#[cold]
+pub(crate) fn no_charge() -> EngineError {
+    report_broken("a limit that applies to a request has no charge");
+    EngineError::Store(Failure::Contract.into())
 }
 
 /// Puts the outcomes of its limits into a decision. `decided` is what the store said about all of

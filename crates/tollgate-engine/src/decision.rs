@@ -283,6 +283,10 @@ impl<'r> Decision<'r> {
                 "the caller is on the allow list; nothing was counted".to_owned()
             }
             (Reason::EnforcementOff, _) => "enforcement is off; nothing was counted".to_owned(),
+            (Reason::MissingKey, attribute) => format!(
+                "the request has no {}, which names the counter of a rule that applies to it",
+                attribute.unwrap_or("key")
+            ),
             (Reason::NoMatch, _) if !self.is_allowed() => {
                 "no rule applies to this request, and no_match says deny".to_owned()
             }

@@ -3,9 +3,7 @@
 //! Numbers are little-endian; texts come after their length. What cannot be read, or was written by a
 //! version that writes otherwise, is refused as a whole.
 
-use tollgate_core::{
-    Algorithm, Calendar, CalendarUnit, Limit, LimitSpec, Receipt, SlotId, Span, Window,
-};
+use tollgate_core::{Algorithm, Calendar, CalendarUnit, Limit, LimitSpec, Receipt, SlotId, Window};
 use tollgate_policy::Unit;
 use tollgate_store::{Consistency, Home, OnFailure, Store};
 
@@ -13,6 +11,9 @@ use crate::receipts::{Part, Receipts};
 
 /// Changes when the bytes do.
 const FORMAT: u8 = 1;
+
+/// The same bytes, for charges that a fallback of this process made. Such a record never leaves the process.
+const FORMAT_HERE: u8 = 2;
 
 /// The most charges that are read.
 const MAX_PARTS: u16 = 1024;
@@ -25,7 +26,7 @@ const UNITS: [Unit; 4] = [Unit::Requests, Unit::Tokens, Unit::Cost, Unit::Concur
 /// Writes receipts. `instance` names this process. Secrets are told as the store tells them; a charge
 /// that only this process could find again, by a secret that is not told, is left out and stays as it is.
 pub(crate) fn encode<S: Store>(receipts: &Receipts, instance: u64, store: &S) -> Vec<u8> {
-    let mut bytes = vec![FORMAT];
+    let mut bytes = vec![if receipts.is_here { FORMAT_HERE } else { FORMAT }];
     bytes.extend_from_slice(&instance.to_le_bytes());
     let count = bytes.len();
     bytes.extend_from_slice(&[0; 2]);
@@ -33,7 +34,9 @@ pub(crate) fn encode<S: Store>(receipts: &Receipts, instance: u64, store: &S) ->
     for part in &receipts.parts {
         let concealed = if receipts.is_here { None } else { conceal(part, store) };
         let told = concealed.as_ref().unwrap_or(part);
-        if (concealed.is_none() || !part.is_local()) && parts < MAX_PARTS {
+        // A secret is written as it is only where it stays in this process.
+        let leaks = !receipts.is_here && !store.is_in_process() && told.has_open_secret();
+        if (concealed.is_none() || !part.is_local()) && !leaks && parts < MAX_PARTS {
             push_part(&mut bytes, told);
             parts += 1;
         }
@@ -123,11 +126,13 @@ fn push_limit(bytes: &mut Vec<u8>, limit: &Limit) {
 }
 
 fn push_receipt(bytes: &mut Vec<u8>, receipt: &Receipt) {
-    let (kind, first, part, cost) = match *receipt {
+    let (kind, first, second, cost) = match *receipt {
         Receipt::Nothing => (0, 0, 0, 0),
-        Receipt::Window { end, cost } => (1, end, 0, cost),
+        Receipt::Window { end, at, cost } => (1, end, at, cost),
         Receipt::Log { at, cost } => (2, at, 0, cost),
-        Receipt::Bucket { nominal_end, cost } => (3, nominal_end.nanos, nominal_end.part, cost),
+        Receipt::Bucket { at, cost } => (3, at, 0, cost),
+        Receipt::LatestOfBucket { cost } => (6, 0, 0, cost),
+        Receipt::Open { at, cost } => (5, at, 0, cost),
         Receipt::Slot(SlotId(id)) => {
             bytes.push(4);
             bytes.extend_from_slice(&id.to_le_bytes());
@@ -135,7 +140,7 @@ fn push_receipt(bytes: &mut Vec<u8>, receipt: &Receipt) {
         }
     };
     bytes.push(kind);
-    for figure in [first, part, cost] {
+    for figure in [first, second, cost] {
         bytes.extend_from_slice(&figure.to_le_bytes());
     }
 }
@@ -143,15 +148,17 @@ fn push_receipt(bytes: &mut Vec<u8>, receipt: &Receipt) {
 /// Reads receipts. What a process that is not `instance` counted alone stays as it is.
 pub(crate) fn decode(bytes: &[u8], instance: u64) -> Option<Receipts> {
     let mut reader = Reader(bytes);
-    if reader.byte()? != FORMAT {
-        return None;
-    }
+    let is_here = match reader.byte()? {
+        FORMAT => false,
+        FORMAT_HERE => true,
+        _ => return None,
+    };
     let is_own = reader.u64()? == instance;
     let count = reader.u16()?;
     if count > MAX_PARTS {
         return None;
     }
-    let mut receipts = Receipts::default();
+    let mut receipts = Receipts { is_here, ..Receipts::default() };
     for _ in 0..count {
         let mut part = reader.part()?;
         part.is_elsewhere = part.is_local() && !is_own;
@@ -248,12 +255,14 @@ impl Reader<'_> {
         if kind == 4 {
             return self.chunk().map(|id| Receipt::Slot(SlotId(u128::from_le_bytes(id))));
         }
-        let (first, part, cost) = (self.u64()?, self.u64()?, self.u64()?);
+        let (first, second, cost) = (self.u64()?, self.u64()?, self.u64()?);
         Some(match kind {
             0 => Receipt::Nothing,
-            1 => Receipt::Window { end: first, cost },
+            1 => Receipt::Window { end: first, at: second, cost },
             2 => Receipt::Log { at: first, cost },
-            3 => Receipt::Bucket { nominal_end: Span { nanos: first, part }, cost },
+            3 => Receipt::Bucket { at: first, cost },
+            5 => Receipt::Open { at: first, cost },
+            6 => Receipt::LatestOfBucket { cost },
             _ => return None,
         })
     }
@@ -274,9 +283,9 @@ mod tests {
         let mut parts = Vec::new();
         let windows = [Window::Every(7 * SECOND), month, day];
         let receipts = [
-            Receipt::Window { end: 9, cost: 3 },
+            Receipt::Window { end: 9, at: 8, cost: 3 },
             Receipt::Log { at: 5, cost: u64::MAX },
-            Receipt::Bucket { nominal_end: Span { nanos: 7, part: 11 }, cost: 1 },
+            Receipt::Bucket { at: 7, cost: 1 },
             Receipt::Slot(SlotId(u128::MAX - 7)),
         ];
         for (number, algorithm) in Algorithm::ALL.into_iter().enumerate() {
@@ -338,6 +347,15 @@ mod tests {
     }
 
     #[test]
+    fn a_record_says_whether_a_fallback_of_this_node_charged() {
+        for is_here in [false, true] {
+            let receipts = Receipts { is_here, ..receipts() };
+            let bytes = encode(&receipts, 5, &MemoryStore::new(1));
+            assert_eq!(decode(&bytes, 5).unwrap().is_here, is_here);
+        }
+    }
+
+    #[test]
     fn what_is_cut_or_strange_is_refused() {
         let bytes = encode(&receipts(), 5, &MemoryStore::new(1));
         for length in 0..bytes.len() {
@@ -347,7 +365,7 @@ mod tests {
         longer.push(0);
         assert!(decode(&longer, 5).is_none());
         let mut other = bytes;
-        other[0] = FORMAT + 1;
+        other[0] = FORMAT_HERE + 1;
         assert!(decode(&other, 5).is_none());
     }
 

@@ -254,5 +254,12 @@ fn content(request: &Request<'_>) -> u128 {
     if let Some(unit) = request.only {
         hash.update(unit.name().as_bytes());
     }
+    if let Some(unit) = request.skip {
+        hash.update(b"skip");
+        hash.update(unit.name().as_bytes());
+    }
+    for endpoint in request.attributes.other_endpoints() {
+        part(&mut hash, endpoint);
+    }
     hash.digest128()
 }

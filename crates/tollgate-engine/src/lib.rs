@@ -12,7 +12,9 @@ mod encode;
 #[cfg(fuzzing)]
 pub mod fuzzed;
 mod idempotency;
+mod limit_override;
 mod lines;
+mod missing;
 mod observer;
 mod receipts;
 mod request;
@@ -32,15 +34,19 @@ use tollgate_store::{Store, StoreError};
 pub use clock::{Clock, ManualClock, SharedClock, SystemClock};
 pub use decision::{Decision, Scope, Warning};
 pub use idempotency::REMEMBERED_FOR;
+pub use limit_override::{LimitOverride, OVERRIDE_WINDOWS};
+pub use missing::MissingKey;
 pub use observer::{Observer, TRACE_TARGET};
 pub use receipts::{Actual, Receipts, Settled};
-pub use request::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Request, RequestError, Validated};
+pub use request::{
+    MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Refunds, Request, RequestError, Validated,
+};
 pub use reservations::{
     DEFAULT_RESERVATION_TTL, ENDING_KNOWN, Ending, MAX_RESERVATION_TTL, Renewed, Reservation,
     ReservationCounts, ReservationFigures, new_reservation_id,
 };
 pub use slots::{HeldSlots, SlotsPage};
-pub use together::{Hits, LimitOverride, OVERRIDE_WINDOWS, Part, Together};
+pub use together::{Hits, Part, Together};
 pub use verdict::{Reason, Verdict};
 
 /// Whether refusals are enforced.
@@ -118,6 +124,21 @@ pub enum EngineError {
     /// A node of another version made it.
     #[error("this reservation was made by a node of another version")]
     ReservationUnreadable,
+    /// A reservation was asked for in a mode that makes none.
+    #[error("only Mode::Charge makes a reservation")]
+    NotReservable,
+    /// The request lacks the key of a rule that it should meet ([`MissingKey`]).
+    #[error(
+        "rule {rule_id:?} applies to this request, which has no {attribute}: it would not be limited by it. \
+         Set the attribute, give the rules that are alternatives one scope, or choose another \
+         MissingKey policy"
+    )]
+    MissingKey {
+        /// The rule.
+        rule_id: String,
+        /// The attribute of its key that is missing.
+        attribute: String,
+    },
 }
 
 /// The rule set in force.
@@ -138,13 +159,16 @@ pub struct Engine<S> {
     observer: Option<Arc<dyn Observer>>,
     reserved: ReservationFigures,
     slot_book: slots::SlotBook,
+    missing_key: MissingKey,
     /// Names this process: what it counts alone no other can give back.
     instance: u64,
 }
 
 impl<S: Store> Engine<S> {
-    /// An engine on this store, with this clock and these rules.
+    /// An engine on this store, with this clock and these rules. A request that lacks the key of a rule
+    /// that it should meet is an error, unless [`Engine::with_missing_key`] says otherwise.
     pub fn new(store: S, clock: Arc<dyn Clock>, rules: RuleSet) -> Self {
+        missing::log_misspelt(&rules);
         Self {
             store,
             clock,
@@ -154,6 +178,7 @@ impl<S: Store> Engine<S> {
             observer: None,
             reserved: ReservationFigures::default(),
             slot_book: slots::SlotBook::default(),
+            missing_key: MissingKey::default(),
             instance: new_reservation_id() as u64,
         }
     }
@@ -175,6 +200,7 @@ impl<S: Store> Engine<S> {
 
     /// Puts other rules in force, at once and without waiting for decisions under way.
     pub fn swap_rules(&self, set: RuleSet) -> u64 {
+        missing::log_misspelt(&set);
         let version = self.rules.load().version + 1;
         self.rules.store(Arc::new(ActiveRules { set, version }));
         version
@@ -183,6 +209,7 @@ impl<S: Store> Engine<S> {
     /// Puts other rules in force under a version that the caller gives, such as the revision of the
     /// database they come from.
     pub fn swap_rules_as(&self, set: RuleSet, version: u64) {
+        missing::log_misspelt(&set);
         self.rules.store(Arc::new(ActiveRules { set, version }));
     }
 

@@ -1,15 +1,18 @@
 //! From the rules that apply to what is asked of the store.
 
 use smallvec::SmallVec;
-use tollgate_core::{Ask, MICRO, Nanos, SlotId};
+use tollgate_core::{Ask, BRIEF, MICRO, Nanos, Refundable, SECOND, SlotId};
 use tollgate_policy::{
     Action, Consistency, Known, OnStoreFailure, Quota, Resolution, Rule, RuleLimit, Unit,
 };
-use tollgate_store::{Charge, Counter, Home, OnFailure, Role};
+use tollgate_store::{Charge, Counter, Home, OnFailure, Role, Store};
 
 use crate::decision::applied;
-use crate::request::Request;
+use crate::request::{Refunds, Request};
 use crate::reservations::marked;
+
+/// How long it takes at most until a request that hung up while it waited is refunded.
+const SENT_BACK_WITHIN: Nanos = 2 * SECOND;
 
 /// One limit on its way to the store.
 pub(crate) struct Line<'r> {
@@ -23,6 +26,8 @@ pub(crate) struct Line<'r> {
     pub(crate) max_delay: Option<Nanos>,
     /// How long it may hold a slot unless renewed.
     pub(crate) max_slot_ttl: Nanos,
+    /// Whether its receipt is kept for a refund.
+    pub(crate) refundable: Refundable,
 }
 
 /// A slot ends with the reservation that it is part of. In whole microseconds, which all stores count in.
@@ -46,18 +51,23 @@ pub(crate) fn collect<'r>(
     now: Nanos,
     lines: &mut Lines<'r>,
 ) {
+    let is_refundable = request.reserve.is_some() || request.refunds == Refunds::Always;
+    let refundable = if is_refundable { Refundable::UntilClosed } else { Refundable::No };
+    let mut longest_wait = None;
     let applied = resolution.enforced.iter().chain(&resolution.observed);
     for (number, one) in (0..).zip(applied) {
         let rule = one.rule;
-        if request.only.is_some_and(|unit| unit != rule.unit) {
+        let is_other = request.only.is_some_and(|unit| unit != rule.unit);
+        if is_other || request.skip == Some(rule.unit) {
             continue;
         }
         let max_slot_ttl = max_slot_ttl(request);
         // What is under way already is not held up.
         let max_delay = if request.only.is_some() { None } else { max_delay(rule) };
+        longest_wait = longest_wait.max(max_delay);
         let role = match rule.action {
             Action::LogOnly => Role::Watch,
-            _ if rule.quota_mode => Role::AnyOf,
+            _ if rule.quota_mode && !resolution.is_quota_enforced_alone() => Role::AnyOf,
             _ => Role::Must,
         };
         let cost = match rule.unit {
@@ -76,9 +86,17 @@ pub(crate) fn collect<'r>(
                     cost,
                     max_delay,
                     max_slot_ttl,
+                    refundable,
                 });
             }
         }
+    }
+    if let Some(wait) = longest_wait
+        && request.refunds == Refunds::WhileWaiting
+    {
+        let is_brief = wait <= BRIEF - SENT_BACK_WITHIN;
+        let refundable = if is_brief { Refundable::Briefly } else { Refundable::UntilClosed };
+        lines.iter_mut().for_each(|line| line.refundable = refundable);
     }
 }
 
@@ -99,42 +117,51 @@ pub(crate) fn charge<'c, 'r: 'c>(
         key: &one.key,
         home: stores.home(line.rule, &one.key),
     };
-    let Line { cost, max_delay, max_slot_ttl, .. } = *line;
-    let ask = Ask { cost, max_delay, slot, max_slot_ttl };
+    let Line { cost, max_delay, max_slot_ttl, refundable, .. } = *line;
+    let ask = Ask { cost, max_delay, slot, max_slot_ttl, refundable };
     Some(Charge { counter, limit: line.quota, ask, role: line.role })
 }
 
 /// Where the counters of one request are kept.
 pub(crate) struct Stores<'a> {
     names: &'a [String],
+    is_in_process: bool,
     by_client_type: OnFailure,
 }
 
+/// The place of a store that does not exist: whatever counts there is refused.
+const NO_STORE: u8 = u8::MAX;
+
 impl<'a> Stores<'a> {
-    /// `names` are those of the shared stores; without any, everything is in memory and there is
-    /// nothing to say about it.
+    /// Where everything is in this process, there is nothing to say about it.
     #[inline]
-    pub(crate) fn new(names: &'a [String], request: &Request<'_>) -> Self {
-        if names.is_empty() {
-            return Self { names, by_client_type: OnFailure::Local };
+    pub(crate) fn new<S: Store>(store: &'a S, request: &Request<'_>) -> Self {
+        let (names, is_in_process) = (store.names(), store.is_in_process());
+        if is_in_process {
+            return Self { names, is_in_process, by_client_type: OnFailure::Local };
         }
         let by_client_type = match request.attributes.get(Known::ClientType) {
             Some("EXTERNAL" | "PARTNER") => OnFailure::Closed,
             Some("INTERNAL") => OnFailure::Open,
             _ => OnFailure::Local,
         };
-        Self { names, by_client_type }
+        Self { names, is_in_process, by_client_type }
     }
 
     #[inline]
     pub(crate) fn home(&self, rule: &Rule, key: &[&str]) -> Home {
-        if self.names.is_empty() {
+        if self.is_in_process {
             return Home::default();
         }
-        let named = |store: &String| self.names.iter().position(|name| name == store);
-        let store = rule.store.as_ref().and_then(named).unwrap_or(0);
+        let store = match &rule.store {
+            Some(store) if !self.names.is_empty() => {
+                let place = self.names.iter().position(|name| name == store);
+                place.and_then(|place| u8::try_from(place).ok()).unwrap_or(NO_STORE)
+            }
+            _ => 0,
+        };
         Home {
-            store: u8::try_from(store).unwrap_or(0),
+            store,
             partition: rule.key_places.partition,
             secret_parts: rule.key_places.secrets_of(key),
             concealed_parts: 0,

@@ -20,7 +20,7 @@ pub(crate) const SETTLEMENT_REMEMBERED: Nanos = crate::reservations::ENDING_KNOW
 #[derive(Debug, Clone, Default)]
 pub struct Receipts {
     pub(crate) parts: Vec<Part>,
-    /// A fallback of this node decided: nobody else can give it back.
+    /// A fallback of this node decided: no other node can give it back or settle it.
     pub(crate) is_here: bool,
 }
 
@@ -65,12 +65,7 @@ pub struct Settled {
 impl Part {
     /// What was charged.
     const fn cost(&self) -> u64 {
-        match self.receipt {
-            Receipt::Window { cost, .. }
-            | Receipt::Log { cost, .. }
-            | Receipt::Bucket { cost, .. } => cost,
-            Receipt::Nothing | Receipt::Slot(_) => 0,
-        }
+        self.receipt.cost()
     }
 
     /// What becomes of the charge when the truth is known.
@@ -90,10 +85,22 @@ impl Part {
         match truth {
             Some(truth) if truth < charged => {
                 // The last of it goes back: what was used came first.
-                Change::GiveBack(self.limit.part_of(&self.receipt, charged - truth, 0))
+                Change::GiveBack(self.receipt.part(charged - truth))
             }
             Some(truth) if truth > charged => Change::Owe(truth - charged),
             _ => Change::Keep,
+        }
+    }
+
+    /// What stays of the charge after such a change.
+    fn kept(&self, change: &Change) -> Receipt {
+        match *change {
+            _ if self.is_elsewhere => Receipt::Nothing,
+            Change::Keep | Change::Owe(_) => self.receipt,
+            Change::GiveBack(Receipt::Open { cost, .. }) if cost < self.cost() => {
+                self.receipt.part(self.cost() - cost)
+            }
+            Change::GiveBack(_) => Receipt::Nothing,
         }
     }
 
@@ -108,6 +115,11 @@ impl Part {
     fn counter<'a>(&'a self, key: &'a [&'a str]) -> Counter<'a> {
         let Self { rule_id, tag, salt, home, .. } = self;
         Counter { rule_id, tag, salt: *salt, key, home: *home }
+    }
+
+    /// Whether a secret is among the values of its key that is not concealed.
+    pub(crate) const fn has_open_secret(&self) -> bool {
+        self.home.secret_parts & !self.home.concealed_parts != 0
     }
 
     pub(crate) fn is_local(&self) -> bool {
@@ -191,7 +203,7 @@ impl Receipts {
 impl<S: Store> Engine<S> {
     /// What this decision charged; nothing if it only looked, or refused.
     pub fn receipts(&self, request: &Request<'_>, decision: &Decision<'_>) -> Receipts {
-        let stores = Stores::new(self.store.names(), request);
+        let stores = Stores::new(&self.store, request);
         let charged = |scope: &&crate::Scope<'_>| scope.outcome.receipt != Receipt::Nothing;
         let part = |scope: &crate::Scope<'_>| {
             let one = applied(&decision.resolution, scope.applied())?;
@@ -315,14 +327,13 @@ impl<S: Store> Engine<S> {
             .parts
             .iter()
             .zip(&keys)
-            .map(|(part, key)| Adjustment {
-                counter: part.counter(key),
-                limit: &part.limit,
-                change: change(part),
+            .map(|(part, key)| {
+                let (counter, limit, change) = (part.counter(key), &part.limit, change(part));
+                Adjustment { counter, limit, change, closes: part.kept(&change) }
             })
             .collect();
-        let settlement =
-            Settlement { id, remember: SETTLEMENT_REMEMBERED, adjustments: &adjustments };
+        let (remember, is_here) = (SETTLEMENT_REMEMBERED, receipts.is_here);
+        let settlement = Settlement { id, remember, is_here, adjustments: &adjustments };
         Ok(self.store.settle(&settlement, self.clock().now()).await?)
     }
 }

@@ -12,8 +12,21 @@ pub const MAX_ATTRIBUTES: usize = 32;
 /// The largest cost or token count: what a Redis script can still count exactly.
 pub const MAX_COST: u64 = (1 << 53) - 1;
 
+/// Whether the caller keeps the receipts of a request ([`crate::Engine::receipts`]) for a refund. A reservation is
+/// refundable without being asked. Charges to buckets that are not refundable cost less, and are final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Refunds {
+    /// It keeps none.
+    #[default]
+    Never,
+    /// It refunds a request that does not wait for its turn to the end.
+    WhileWaiting,
+    /// It settles or releases the request.
+    Always,
+}
+
 /// A request to be decided. The endpoint among its attributes is normalised already
-/// ([`tollgate_policy::normalize_path`]).
+/// ([`tollgate_policy::RequestPath`]).
 #[derive(Debug, Clone, Default)]
 pub struct Request<'a> {
     /// What is known of it.
@@ -26,9 +39,14 @@ pub struct Request<'a> {
     pub request_id: Option<&'a str>,
     /// The call is a reservation, to be settled within so long: what it costs is an estimate.
     pub reserve: Option<Nanos>,
+    /// Whether its receipts are kept for a refund.
+    pub refunds: Refunds,
     /// More of a request that was let pass before: only limits of this unit are asked and charged, and nobody is told of
     /// another request. It does not wait.
     pub only: Option<Unit>,
+    /// Limits of this unit are neither asked nor charged: the request uses nothing that they count, so that a caller who has
+    /// overdrawn one of them may still send it.
+    pub skip: Option<Unit>,
     /// Who makes the call, if authenticated: request ids of different callers do not meet.
     pub caller: &'a str,
 }

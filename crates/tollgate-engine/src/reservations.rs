@@ -81,6 +81,9 @@ pub(crate) const fn marked(id: u128, is_reservation: bool) -> u128 {
     id & !1 | is_reservation as u128
 }
 
+/// Looks at a record: the shortest lifetime there is, so nothing ends sooner for it, and nothing later.
+const LOOK: RecordAsk<'static> = RecordAsk::Renew { ttl: Some(MICRO) };
+
 const fn is_of_slots(id: u128) -> bool {
     id & 1 == 0
 }
@@ -300,13 +303,17 @@ impl<S: Store> Engine<S> {
         self.end(id, How::Settle(actual)).await
     }
 
+    /// Whether a reservation is open, whichever node opened it, and may have ended it.
+    pub async fn is_reservation_open(&self, id: u128) -> Result<bool, EngineError> {
+        let answer = self.store.record(id, &LOOK, self.clock().now()).await?;
+        Ok(matches!(answer, RecordAnswer::Open { .. }))
+    }
+
     /// Whether nothing but slots is held under an id, as it is when a request was allowed and nothing reserved. Its
     /// mark tells nearly all others apart, so this is seldom asked.
     async fn holds_only_slots(&self, id: u128) -> Result<bool, EngineError> {
-        // The shortest lifetime there is: nothing ends sooner for it, and nothing later.
-        let look = RecordAsk::Renew { ttl: Some(MICRO) };
         let RecordAnswer::Open { content, .. } =
-            self.store.record(id, &look, self.clock().now()).await?
+            self.store.record(id, &LOOK, self.clock().now()).await?
         else {
             return Ok(false);
         };

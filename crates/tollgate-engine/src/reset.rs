@@ -22,7 +22,7 @@ impl<S: Store> Engine<S> {
         let mut lines = Lines::new();
         self.prepare(rules, request, &mut decision, &mut lines);
         lines.retain(|line| wanted(line.rule));
-        let stores = Stores::new(self.store.names(), request);
+        let stores = Stores::new(&self.store, request);
         let slot = tollgate_core::SlotId::default();
         let charges = lines.iter().filter_map(|line| {
             charge(&decision.resolution, line, slot, &stores).map(|charge| charge.counter)

@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::decision::applied;
 use crate::lines::{Lines, Stores};
-use crate::{Decision, Engine, EngineError, Request};
+use crate::{Decision, Engine, EngineError};
 
 /// So many counters are known; beyond, new ones are not.
 const MOST_COUNTERS: usize = 10_000;
@@ -61,14 +61,7 @@ pub struct SlotsPage {
 
 impl SlotBook {
     /// Notes the counters of a decision that took a slot.
-    pub(crate) fn note(
-        &self,
-        lines: &Lines<'_>,
-        decision: &Decision<'_>,
-        request: &Request<'_>,
-        names: &[String],
-    ) {
-        let stores = Stores::new(names, request);
+    pub(crate) fn note(&self, lines: &Lines<'_>, decision: &Decision<'_>, stores: &Stores<'_>) {
         for line in lines.iter().filter(|line| line.quota.holds_slots()) {
             let Some(one) = applied(&decision.resolution, line.applied) else { continue };
             let place = place(line.limit.salt, &one.key);

@@ -5,20 +5,23 @@
 //! at come before it, so that one without room keeps the others from being charged; costs and tokens
 //! that were spent already are owed whatever the others say; and hits that are given back are no
 //! charge at all.
-
-use std::sync::LazyLock;
+//!
+//! Rules that were imported from envoyproxy/ratelimit (`envoy` in the rule) owe more: Envoy charges what
+//! a response cost when its stream has ended, and sends it as the descriptor's own hits. Nothing marks
+//! such a call, so in every call that has such hits all limits of imported rules are owed.
 
 use smallvec::SmallVec;
-use tollgate_core::{
-    Algorithm, Limit, LimitSpec, Nanos, Outcome, Receipt, SECOND, SlotId, Span, Window,
+use tollgate_core::{Algorithm, Examination, Limit, Nanos, Outcome, Receipt, SlotId};
+use tollgate_policy::{Known, Rule, Unit};
+use tollgate_store::{
+    Charge, Degraded, GiveBack, Mode, Outcomes, Role, Store, check_outcomes, report_broken,
 };
-use tollgate_policy::{Applied, Known, RuleSet, Unit};
-use tollgate_store::{Charge, Degraded, GiveBack, Mode, Outcomes, Role, Store};
 use tracing::Instrument as _;
 
-use crate::decide::tell_by;
+use crate::decide::{no_charge, tell_by};
 use crate::decision::Decision;
-use crate::lines::{Line, Lines, Stores, charge, max_delay, new_slot};
+use crate::limit_override::{LimitOverride, put_override, share_counter};
+use crate::lines::{Line, Lines, Stores, charge, new_slot};
 use crate::observer::TRACE_TARGET;
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
@@ -35,31 +38,6 @@ pub enum Hits {
     GiveBack(u64),
 }
 
-/// A limit that a part brings along, instead of those of its rules.
-#[derive(Debug, Clone)]
-pub struct LimitOverride {
-    limit: Limit,
-    window_seconds: u64,
-}
-
-/// The windows that an override may have, in seconds: a second to a year.
-pub const OVERRIDE_WINDOWS: [u64; 7] = [1, 60, 3_600, 86_400, 604_800, 2_592_000, 31_536_000];
-
-impl LimitOverride {
-    /// So much per window, which must be one of [`OVERRIDE_WINDOWS`].
-    pub fn new(quota: u64, window_seconds: u64) -> Option<Self> {
-        let limit = Limit::new(LimitSpec {
-            algorithm: Algorithm::FixedWindow,
-            quota,
-            window: Window::Every(window_seconds.checked_mul(SECOND)?),
-            burst: None,
-            slot_ttl: 0,
-        });
-        let is_known = OVERRIDE_WINDOWS.contains(&window_seconds);
-        limit.ok().filter(|_| is_known).map(|limit| Self { limit, window_seconds })
-    }
-}
-
 /// One of several requests that are decided as one.
 #[derive(Debug, Clone)]
 pub struct Part<'r> {
@@ -67,6 +45,8 @@ pub struct Part<'r> {
     pub request: Request<'r>,
     /// What it asks.
     pub hits: Hits,
+    /// Whether the hits are its own, rather than those of all parts.
+    pub has_own_hits: bool,
     /// The limit it brings along.
     pub limit_override: Option<&'r LimitOverride>,
 }
@@ -80,26 +60,46 @@ pub struct Together<'r> {
     pub is_over: bool,
 }
 
-/// The rules whose counters overrides are counted on, one for each window.
-static OVERRIDE_RULES: LazyLock<RuleSet> = LazyLock::new(|| {
-    let rules = OVERRIDE_WINDOWS.map(|seconds| {
-        format!(
-            "- {{rule_id: descriptor-override-{seconds}, key_by: [domain, descriptor], limit: 1, \
-             window_seconds: {seconds}, algorithm: fixed_window}}\n"
-        )
-    });
-    let text = format!("default: false\nrules:\n{}", rules.concat());
-    // A unit test holds that these compile.
-    RuleSet::from_yaml(&text, "overrides").unwrap_or_else(|_| RuleSet::builtin())
-});
-
 /// A part on its way.
 struct Asked<'r> {
     decision: Decision<'r>,
     lines: Lines<'r>,
     slot: Option<SlotId>,
     hits: Hits,
+    /// It is limited by what it brought along, which replaces nothing and is not replaced.
+    has_override: bool,
     outcomes: SmallVec<[Option<(Outcome, Nanos)>; 4]>,
+}
+
+/// What holds for all parts of a call.
+#[derive(Debug, Clone, Copy, Default)]
+struct Call {
+    /// Limits of imported rules are charged whether or not they have room.
+    owes_imported: bool,
+    /// Members of the quota group refuse nothing: one of them is only reported, and counts as one that
+    /// has room.
+    has_open_group: bool,
+}
+
+impl Call {
+    fn of(parts: &[Part<'_>], asked: &[Asked<'_>]) -> Self {
+        let owes = |(part, one): (&Part<'_>, &Asked<'_>)| {
+            part.has_own_hits
+                && matches!(part.hits, Hits::Charge(_))
+                && one.lines.iter().any(charges_above_limit)
+        };
+        let is_open = |line: &Line<'_>| {
+            line.role == Role::Watch && line.rule.quota_mode && line.rule.envoy.is_some()
+        };
+        Self {
+            owes_imported: parts.iter().zip(asked).any(owes),
+            has_open_group: asked.iter().flat_map(|one| &one.lines).any(is_open),
+        }
+    }
+}
+
+fn charges_above_limit(line: &Line<'_>) -> bool {
+    line.rule.envoy.as_ref().is_some_and(|envoy| envoy.charge_above_limit)
 }
 
 /// In which step a line is asked about.
@@ -111,10 +111,15 @@ enum Step {
 }
 
 impl Asked<'_> {
-    fn step(&self, line: &Line<'_>) -> Step {
+    fn step(&self, line: &Line<'_>, call: Call) -> Step {
         match (self.hits, line.rule.unit) {
             (Hits::Check | Hits::GiveBack(_), _) => Step::Look,
             (Hits::Charge(_), Unit::Tokens | Unit::Cost) => Step::Owe,
+            (Hits::Charge(_), Unit::Requests)
+                if call.owes_imported && charges_above_limit(line) =>
+            {
+                Step::Owe
+            }
             (Hits::Charge(_), _) => Step::Pay,
         }
     }
@@ -127,6 +132,17 @@ impl Asked<'_> {
                 && outcome.as_ref().is_some_and(|(outcome, _)| !outcome.examination.admits())
         };
         lines.into_iter().any(refuses) && !matches!(self.hits, Hits::GiveBack(_))
+    }
+}
+
+impl Asked<'_> {
+    fn checked_member_has_room(&self) -> bool {
+        let mut members = self
+            .lines
+            .iter()
+            .zip(&self.outcomes)
+            .filter(|(line, _)| line.role == Role::AnyOf && matches!(self.hits, Hits::Check));
+        members.any(|(_, outcome)| outcome.as_ref().is_some_and(|(it, _)| it.examination.admits()))
     }
 }
 
@@ -143,15 +159,18 @@ impl<S: Store> Engine<S> {
             one.slot = new_slot(&one.lines, false);
             one.outcomes = SmallVec::from_elem(None, one.lines.len());
         }
-        let mut degraded = self.step(parts, &mut asked, &[(Step::Look, Mode::Peek)]).await?;
+        let mut call = Call::of(parts, &asked);
+        let mut degraded = self.step(parts, &mut asked, call, &[(Step::Look, Mode::Peek)]).await?;
         let is_refused = asked.iter().any(|one| {
             one.refuses() || (one.decision.verdict == Verdict::Denied && one.lines.is_empty())
-        });
+        }) || (!call.has_open_group && is_group_spent(&asked));
+        // Room that was found by a check is room of the whole group.
+        call.has_open_group |= asked.iter().any(Asked::checked_member_has_room);
         let pay = if is_refused { Mode::Peek } else { Mode::Charge };
         let steps = [(Step::Pay, pay), (Step::Owe, Mode::Owe)];
-        degraded = self.step(parts, &mut asked, &steps).await?.or(degraded);
+        degraded = self.step(parts, &mut asked, call, &steps).await?.or(degraded);
         self.give_hits_back(parts, &asked).await?;
-        let is_over = self.settle_together(parts, &mut asked, degraded);
+        let is_over = self.settle_together(parts, &mut asked, call, degraded);
         Ok(Together { parts: asked.into_iter().map(|one| one.decision).collect(), is_over })
     }
 
@@ -170,14 +189,25 @@ impl<S: Store> Engine<S> {
             decision.verdict = Verdict::Allowed;
         }
         let is_open = matches!(decision.reason, Reason::NoMatch | Reason::WithinLimits);
+        let mut has_override = false;
         if let Some(with) = part.limit_override.filter(|_| is_open) {
             let domain = request.attributes.get(Known::Domain).unwrap_or_default();
             if !lines.is_empty() || rules.set.knows_domain(domain) {
-                put_override(with, &request, hits, &mut decision, &mut lines);
+                has_override = true;
+                if !share_counter(with, &mut lines) {
+                    let options = rules.set.envoy_options(domain);
+                    put_override(with, options, &request, hits, &mut decision, &mut lines);
+                }
             }
         }
+        if part.hits == Hits::Check {
+            lines
+                .iter_mut()
+                .filter(|line| allows_check_at_limit(line))
+                .for_each(|line| line.cost = 0);
+        }
         let outcomes = SmallVec::new();
-        Asked { decision, lines, slot: None, hits: part.hits, outcomes }
+        Asked { decision, lines, slot: None, hits: part.hits, has_override, outcomes }
     }
 
     /// Asks the store about the lines of these steps, in one call.
@@ -185,6 +215,7 @@ impl<S: Store> Engine<S> {
         &self,
         parts: &[Part<'r>],
         asked: &mut [Asked<'r>],
+        call: Call,
         steps: &[(Step, Mode)],
     ) -> Result<Option<Degraded>, EngineError> {
         let mut places: Vec<(usize, usize)> = Vec::new();
@@ -194,17 +225,19 @@ impl<S: Store> Engine<S> {
             for (step, mode) in steps {
                 let mut charges = Vec::new();
                 for (number, (part, one)) in parts.iter().zip(&*asked).enumerate() {
-                    let stores = Stores::new(self.store.names(), &part.request);
+                    let stores = Stores::new(&self.store, &part.request);
                     let slot = one.slot.unwrap_or_default();
                     for (at, line) in one.lines.iter().enumerate() {
-                        if one.step(line) != *step {
+                        if one.step(line, call) != *step {
                             continue;
                         }
                         let made = charge(&one.decision.resolution, line, slot, &stores);
-                        if let Some(made) = made {
-                            charges.push(made);
-                            places.push((number, at));
+                        let mut made = made.ok_or_else(no_charge)?;
+                        if call.has_open_group && made.role == Role::AnyOf {
+                            made.role = Role::Watch;
                         }
+                        charges.push(made);
+                        places.push((number, at));
                     }
                 }
                 if !charges.is_empty() {
@@ -221,6 +254,7 @@ impl<S: Store> Engine<S> {
             let span = tracing::trace_span!(target: TRACE_TARGET, "store", parts = requests.len());
             let decided = self.store.decide(&requests, self.clock.now(), &mut outcomes);
             let decided = decided.instrument(span).await?;
+            check_outcomes(&requests, 0, &mut outcomes)?;
             if let Some(failure) = (0..requests.len()).find_map(|one| decided.failed_of(one)) {
                 return Err(EngineError::Store(failure.into()));
             }
@@ -245,7 +279,7 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), EngineError> {
         for (part, one) in parts.iter().zip(asked) {
             let Hits::GiveBack(hits) = part.hits else { continue };
-            let stores = Stores::new(self.store.names(), &part.request);
+            let stores = Stores::new(&self.store, &part.request);
             let made: Vec<_> = one
                 .lines
                 .iter()
@@ -272,19 +306,27 @@ impl<S: Store> Engine<S> {
         &self,
         parts: &[Part<'_>],
         asked: &mut [Asked<'_>],
+        call: Call,
         degraded: Option<Degraded>,
     ) -> bool {
-        let group_has_room = asked.iter().any(|one| {
-            one.lines.iter().zip(&one.outcomes).any(|(line, outcome)| {
-                let admits = |(outcome, _): &(Outcome, Nanos)| outcome.examination.admits();
-                line.role == Role::AnyOf && outcome.as_ref().is_some_and(admits)
-            })
-        });
+        let group_has_room = call.has_open_group
+            || asked.iter().any(|one| {
+                one.lines.iter().zip(&one.outcomes).any(|(line, outcome)| {
+                    let admits = |(outcome, _): &(Outcome, Nanos)| outcome.examination.admits();
+                    line.role == Role::AnyOf && outcome.as_ref().is_some_and(admits)
+                })
+            });
         let mut is_over = false;
         for (part, one) in parts.iter().zip(asked) {
             if !one.lines.is_empty() {
                 let in_group = one.lines.iter().any(|line| line.role == Role::AnyOf);
-                let passes = !one.refuses() && (!in_group || group_has_room);
+                // Every limit was asked about by now: one that has no answer has not admitted anything.
+                let is_answered = one.outcomes.len() == one.lines.len()
+                    && one.outcomes.iter().all(Option::is_some);
+                if !is_answered {
+                    report_broken("a limit of a descriptor has no outcome");
+                }
+                let passes = is_answered && !one.refuses() && (!in_group || group_has_room);
                 settle(one, degraded, passes || matches!(part.hits, Hits::GiveBack(_)));
             }
             self.relax(&mut one.decision);
@@ -307,6 +349,10 @@ fn settle(one: &mut Asked<'_>, degraded: Option<Degraded>, passes: bool) {
         if at != decision.now {
             tell_by(&mut outcome, at, decision.now);
         }
+        if matches!(one.hits, Hits::GiveBack(_)) {
+            // It asks for nothing.
+            outcome.examination = Examination::Admit { wait: 0 };
+        }
         let figures = (line.quota, line.cost);
         let (rule, limit, role) = (line.rule, line.limit, line.role);
         decision.scopes.push(Decision::scope(rule, limit, figures, role, outcome, line.applied));
@@ -319,9 +365,10 @@ fn settle(one: &mut Asked<'_>, degraded: Option<Degraded>, passes: bool) {
 
 /// Takes away the rules that a rule of another part replaces.
 fn replace(asked: &mut [Asked<'_>]) {
-    let replacing: Vec<(usize, &tollgate_policy::Rule)> = asked
+    let replacing: Vec<(usize, &Rule)> = asked
         .iter()
         .enumerate()
+        .filter(|(_, one)| !one.has_override)
         .flat_map(|(number, one)| {
             // A rule that limits nothing has no line, and replaces others all the same.
             let enforced = one.decision.resolution.enforced.iter();
@@ -332,7 +379,7 @@ fn replace(asked: &mut [Asked<'_>]) {
     if replacing.is_empty() {
         return;
     }
-    for (number, one) in asked.iter_mut().enumerate() {
+    for (number, one) in asked.iter_mut().enumerate().filter(|(_, one)| !one.has_override) {
         one.lines.retain(|line| {
             let mut others = replacing.iter().filter(|(other, _)| *other != number);
             !others.any(|(_, rule)| rule.replaces(line.rule))
@@ -340,35 +387,27 @@ fn replace(asked: &mut [Asked<'_>]) {
     }
 }
 
-/// Counts a part on the limit that it brings along instead of those of its rules.
-fn put_override<'r>(
-    with: &'r LimitOverride,
-    request: &Request<'r>,
-    cost: u64,
-    decision: &mut Decision<'r>,
-    lines: &mut Lines<'r>,
-) {
-    let id = format!("descriptor-override-{}", with.window_seconds);
-    let Some(rule) = OVERRIDE_RULES.rule(&id) else { return };
-    let Some(limit) = rule.limits.first() else { return };
-    lines.clear();
-    decision.resolution = tollgate_policy::Resolution::default();
-    let mut key = SmallVec::new();
-    key.push(request.attributes.get(Known::Domain).unwrap_or_default());
-    key.extend(request.attributes.extras().iter().flat_map(|(name, value)| [*name, *value]));
-    decision.resolution.enforced.push(Applied { rule, key, listed_cost: None });
-    let role = Role::Must;
-    let (quota, max_delay) = (&with.limit, max_delay(rule));
-    lines.push(Line {
-        applied: 0,
-        rule,
-        limit,
-        quota,
-        role,
-        cost,
-        max_delay,
-        max_slot_ttl: Nanos::MAX,
-    });
+/// Whether the quota group is only checked in this call, and has no room left.
+fn is_group_spent(asked: &[Asked<'_>]) -> bool {
+    let mut is_spent = false;
+    for one in asked {
+        for (line, outcome) in one.lines.iter().zip(&one.outcomes) {
+            match outcome {
+                _ if line.role != Role::AnyOf || matches!(one.hits, Hits::GiveBack(_)) => {}
+                Some((outcome, _)) if !outcome.examination.admits() => is_spent = true,
+                // It has room, or is charged in the next step, which finds out.
+                _ => return false,
+            }
+        }
+    }
+    is_spent
+}
+
+/// Whether a check of this limit asks for no more than that it is not exceeded yet. A limit of 0 suspends,
+/// and never lets anything pass.
+fn allows_check_at_limit(line: &Line<'_>) -> bool {
+    let allows = line.rule.envoy.as_ref().is_some_and(|envoy| envoy.allow_check_at_limit);
+    allows && line.quota.quota() > 0
 }
 
 /// What a charge of so much, made just now, would have returned.
@@ -380,10 +419,10 @@ fn receipt_of(limit: &Limit, outcome: &Outcome, hits: u64, at: Nanos) -> Option<
     }
     match limit.algorithm() {
         Algorithm::FixedWindow | Algorithm::SlidingWindowCounter => {
-            Some(Receipt::Window { end: limit.window_bounds(at).1, cost })
+            Some(Receipt::Window { end: limit.window_bounds(at).1, at, cost })
         }
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
-            Some(Receipt::Bucket { nominal_end: Span::whole(status.reset_at), cost })
+            Some(Receipt::LatestOfBucket { cost })
         }
         Algorithm::SlidingWindowLog | Algorithm::Concurrency => None,
     }

@@ -49,11 +49,13 @@ pub enum Reason {
     EnforcementOff,
     /// The store does not answer, and a rule that applies refuses then.
     StoreUnavailable,
+    /// It lacks the key of a rule that it should meet.
+    MissingKey,
 }
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::WithinLimits,
         Self::Throttled,
         Self::AllowListed,
@@ -63,6 +65,7 @@ impl Reason {
         Self::CostExceedsLimit,
         Self::EnforcementOff,
         Self::StoreUnavailable,
+        Self::MissingKey,
     ];
 
     /// The reason as callers see it; a limit that was hit is told by the rule's own reason instead.
@@ -77,6 +80,7 @@ impl Reason {
             Self::CostExceedsLimit => "COST_EXCEEDS_LIMIT",
             Self::EnforcementOff => "ENFORCEMENT_OFF",
             Self::StoreUnavailable => "STORE_UNAVAILABLE",
+            Self::MissingKey => "MISSING_KEY",
         }
     }
 }

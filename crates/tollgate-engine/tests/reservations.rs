@@ -8,8 +8,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tollgate_core::SECOND;
 use tollgate_engine::{
-    Actual, ENDING_KNOWN, Ending, Engine, EngineError, ManualClock, Receipts, Request, Settled,
-    new_reservation_id,
+    Actual, ENDING_KNOWN, Ending, Engine, EngineError, ManualClock, Receipts, Refunds, Request,
+    Settled, new_reservation_id,
 };
 use tollgate_policy::{Known, RuleSet};
 use tollgate_store::{MemoryStore, Mode};
@@ -36,7 +36,8 @@ fn bed_of(rules: &str, store: MemoryStore) -> Bed {
 }
 
 fn request<'a>(tokens: u64, cost: Option<u64>) -> Request<'a> {
-    let mut request = Request { tokens: Some(tokens), cost, ..Request::default() };
+    let refunds = Refunds::Always;
+    let mut request = Request { tokens: Some(tokens), cost, refunds, ..Request::default() };
     request.attributes.set(Known::UserId, "ann");
     request
 }
@@ -369,4 +370,78 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(play(steps));
     }
+}
+
+/// Three reservations released in any order leave nothing of any bucket.
+#[tokio::test]
+async fn reservations_are_released_in_every_order() {
+    for algorithm in ["token_bucket", "leaky_bucket", "gcra"] {
+        let rule = format!(
+            "  - {{rule_id: b, identifier_type: user_id, unit: tokens, limit: 100, burst: 100, \
+             window: 1d, algorithm: {algorithm}}}\n"
+        );
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let bed = bed(&rule);
+            let mut ids = Vec::new();
+            for _ in 0..3 {
+                ids.push(bed.reserve(5, None).await.unwrap());
+                bed.clock.advance(1_000);
+            }
+            for index in order {
+                bed.engine.release_reservation(ids[index]).await.unwrap();
+            }
+            assert_eq!(bed.used().await["b"], 0, "{algorithm} {order:?}");
+            assert_eq!(bed.engine.store().usage().counters, 0, "{algorithm}: nothing is kept");
+        }
+    }
+}
+
+/// What a settlement reports as refunded is what the bucket gets back, whatever was charged in between.
+#[tokio::test]
+async fn a_settlement_refunds_what_it_reports() {
+    let bed = bed(
+        "  - {rule_id: b, identifier_type: user_id, unit: tokens, limit: 1000000, window: 1d, \
+         algorithm: token_bucket}\n",
+    );
+    let mut ids = Vec::new();
+    for _ in 0..16 {
+        ids.push(bed.reserve(4_100, None).await.unwrap());
+        bed.clock.advance(1_000);
+    }
+    let mut refunded = 0;
+    for step in [5, 3, 10, 8] {
+        for index in (0..4).map(|number| (number * 4 + step) % 16) {
+            refunded += bed.settle(ids[index], 100).await.unwrap().refunded_tokens;
+        }
+    }
+    assert_eq!(refunded, 64_000);
+    assert_eq!(bed.used().await["b"], 1_600);
+}
+
+/// Any number of reservations of one client, settled or left to expire, take bounded memory; a settlement that is repeated
+/// refunds nothing twice.
+#[tokio::test]
+async fn many_reservations_of_one_client_stay_bounded() {
+    let store = MemoryStore::new(10_000).with_max_reservations(100_000);
+    let bed = bed_of(
+        "  - {rule_id: b, identifier_type: user_id, unit: tokens, limit: 1000000, window: 1d, \
+         algorithm: token_bucket}\n",
+        store,
+    );
+    for round in 0..2_000_u64 {
+        let id = bed.reserve(10, None).await.unwrap();
+        if round % 2 == 0 {
+            for _ in 0..3 {
+                bed.settle(id, 4).await.unwrap();
+            }
+        }
+        bed.clock.advance(1_000);
+    }
+    // The figures are those of 1,000 settled and 1,000 expired reservations.
+    assert_eq!(bed.used().await["b"], 1_000 * 4 + 1_000 * 10);
+    let usage = bed.engine.store().usage();
+    assert_eq!(usage.counters, 1);
+    assert!(usage.finalized_charges <= 1_000, "those that were left: {usage:?}");
+    let expected = MemoryStore::new(10_000).usage().bytes + 16_384;
+    assert!(usage.bytes <= expected, "{usage:?}");
 }

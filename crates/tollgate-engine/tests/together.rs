@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use tollgate_engine::{
-    Engine, Hits, LimitOverride, ManualClock, OVERRIDE_WINDOWS, Part, Receipts, Request,
+    Engine, Hits, LimitOverride, ManualClock, MissingKey, OVERRIDE_WINDOWS, Part, Receipts, Request,
 };
-use tollgate_policy::{Known, RuleSet};
+use tollgate_policy::{Known, RequestPath, RuleSet};
 use tollgate_store::{MemoryStore, Mode};
 
 const RULES: &str = "
@@ -20,14 +20,20 @@ rules:
 - {rule_id: bucket, scope: bucket, applies_to: {domains: [d]}, key_by: [api_key], limit: 4, window: 1d, algorithm: token_bucket}
 - {rule_id: one, scope: one, applies_to: {domains: [q], attributes: {descriptor: one}}, quota_mode: true, limit: 2, window: 1d, algorithm: fixed_window}
 - {rule_id: two, scope: two, applies_to: {domains: [q], attributes: {descriptor: two}}, quota_mode: true, limit: 4, window: 1d, algorithm: fixed_window}
+- {rule_id: folder, scope: folder, applies_to: {domains: [p], endpoints: ['/a/*/c']}, quota_mode: true, limit: 1, window: 1d, algorithm: fixed_window}
+- {rule_id: name, scope: name, applies_to: {domains: [p], endpoints: ['/a/{x}']}, quota_mode: true, limit: 9, window: 1d, algorithm: fixed_window}
 - {rule_id: general, scope: r, applies_to: {domains: [r], attributes: {descriptor: general}}, limit: 0, window: 1d, algorithm: fixed_window}
 - {rule_id: special, scope: r, applies_to: {domains: [r], attributes: {descriptor: special}}, overrides: ['rule:general'], limit: 9, window: 1d, algorithm: fixed_window}
+- {rule_id: budget, scope: i, applies_to: {domains: [i], attributes: {descriptor: budget}}, limit: 10, window: 1d, algorithm: fixed_window, envoy: {charge_above_limit: true, allow_check_at_limit: true}}
+- {rule_id: other, scope: i, applies_to: {domains: [i], attributes: {descriptor: other}}, limit: 2, window: 1d, algorithm: fixed_window, envoy: {charge_above_limit: true}}
 deny_list: ['user_id:mallory']
 ";
 
 fn bed() -> Engine<MemoryStore> {
     let set = RuleSet::from_yaml(RULES, "t").unwrap();
+    // As in the service: descriptors bring what they know.
     Engine::new(MemoryStore::new(1_000), Arc::new(ManualClock::new(1_000_000)), set)
+        .with_missing_key(MissingKey::Allow)
 }
 
 type Own = Part<'static>;
@@ -38,7 +44,7 @@ fn part(domain: &'static str, attributes: &[(&'static str, &'static str)], hits:
     for (name, value) in attributes {
         request.attributes.push_extra(name, value);
     }
-    Part { request, hits, limit_override: None }
+    Part { request, hits, has_own_hits: false, limit_override: None }
 }
 
 /// Per part: allowed, used and remaining of the deciding limit.
@@ -77,6 +83,49 @@ async fn tokens_are_owed_above_the_limit_even_beside_a_refusal() {
     assert_eq!(ask(&engine, &[tokens(5)]).await, (true, vec![(false, 14, 0)]));
     let refused = [part("d", &[("user_id", "mallory")], Hits::Charge(1)), tokens(6)];
     assert_eq!(ask(&engine, &refused).await, (true, vec![(false, 0, 0), (false, 20, 0)]));
+}
+
+#[tokio::test]
+async fn own_hits_on_imported_rules_are_owed_with_all_imported_rules_of_the_call() {
+    let engine = bed();
+    let own = |hits| Part { has_own_hits: true, ..part("i", &[("descriptor", "budget")], hits) };
+    let other = |hits| part("i", &[("descriptor", "other")], Hits::Charge(hits));
+    let tenant = part("d", &[("tenant_id", "acme")], Hits::Charge(4));
+    // A rule of our own is charged all or nothing, whatever comes with it.
+    let call = [own(Hits::Charge(12)), other(3), tenant];
+    let expected = vec![(false, 12, 0), (false, 3, 0), (false, 0, 3)];
+    assert_eq!(ask(&engine, &call).await, (true, expected));
+    assert_eq!(ask(&engine, &[own(Hits::Check)]).await, (true, vec![(false, 12, 0)]));
+    // Without hits of its own nothing is owed.
+    let plain = [part("i", &[("descriptor", "other")], Hits::Charge(1))];
+    assert_eq!(ask(&engine, &plain).await, (true, vec![(false, 3, 0)]));
+}
+
+#[tokio::test]
+async fn a_check_passes_at_exactly_the_limit_where_the_rule_says_so() {
+    let engine = bed();
+    let budget = |hits| [part("i", &[("descriptor", "budget")], hits)];
+    let other = |hits| [part("i", &[("descriptor", "other")], hits)];
+    ask(&engine, &budget(Hits::Charge(10))).await;
+    ask(&engine, &other(Hits::Charge(2))).await;
+    assert_eq!(ask(&engine, &budget(Hits::Check)).await, (false, vec![(true, 10, 0)]));
+    assert_eq!(ask(&engine, &other(Hits::Check)).await, (true, vec![(false, 2, 0)]));
+}
+
+#[tokio::test]
+async fn an_override_of_the_same_window_counts_with_its_rule() {
+    let engine = bed();
+    let day: &'static LimitOverride = Box::leak(Box::new(LimitOverride::new(3, 86_400).unwrap()));
+    let with = |hits| {
+        let mut part = part("d", &[("user_id", "ann")], Hits::Charge(hits));
+        part.limit_override = Some(day);
+        [part]
+    };
+    let without = [part("d", &[("user_id", "ann")], Hits::Charge(2))];
+    assert_eq!(ask(&engine, &without).await, (false, vec![(true, 2, 3)]));
+    assert_eq!(ask(&engine, &with(1)).await, (false, vec![(true, 3, 0)]));
+    assert_eq!(ask(&engine, &with(1)).await, (true, vec![(false, 3, 0)]));
+    assert_eq!(ask(&engine, &without).await, (false, vec![(true, 5, 0)]));
 }
 
 #[tokio::test]
@@ -171,4 +220,21 @@ async fn what_a_decision_charged_can_be_given_back_after_it_is_gone() {
     engine.give_back(&Receipts::default()).await.unwrap();
     let check = [part("d", &[("user_id", "ann")], Hits::Check)];
     assert_eq!(ask(&engine, &check).await.1, [(true, 0, 5)]);
+}
+
+/// The path's other reading meets a rule of the same group that has room: it must not pay for what the first lacks.
+#[tokio::test]
+async fn an_encoded_slash_adds_no_member_to_a_quota_group() {
+    let engine = bed();
+    let asked = |path: &'static str| {
+        let path: &'static RequestPath<'static> =
+            Box::leak(Box::new(RequestPath::parse(path).unwrap()));
+        let mut part = part("p", &[], Hits::Charge(1));
+        part.request.attributes.set_path(path);
+        [part]
+    };
+    assert!(!ask(&engine, &asked("/a/b/c")).await.0);
+    assert!(ask(&engine, &asked("/a/b/c")).await.0, "the only member is exhausted");
+    assert!(ask(&engine, &asked("/a/b%2Fc")).await.0, "the spelling adds no member");
+    assert!(!ask(&engine, &asked("/a/b")).await.0, "the other rule had room");
 }

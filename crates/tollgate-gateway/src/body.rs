@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -13,13 +13,17 @@ use tollgate_tower::Held;
 
 use crate::ai::Meter;
 use crate::connections::Lease;
+use crate::decode::{DecodeError, Decoder};
+use crate::headers::clean_request_trailers;
 use crate::idle::IdleTimer;
+use crate::options::Timeouts;
+use crate::pace::ClientPace;
 
 /// Why a body ends before its end. The other side sees its connection or stream cut.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// The client sends nothing any more.
-    #[error("the client sent nothing for too long")]
+    /// The client sends nothing any more, or too slowly.
+    #[error("the client sent too little for too long")]
     ClientIdle,
     /// The client's body cannot be read.
     #[error("the client's body cannot be read: {0}")]
@@ -30,6 +34,9 @@ pub enum BodyError {
     /// The upstream's body cannot be read.
     #[error("the upstream's body cannot be read: {0}")]
     Upstream(#[source] hyper::Error),
+    /// The upstream compressed its body, and it cannot be decoded.
+    #[error("the upstream's body cannot be decoded: {0}")]
+    Undecodable(String),
 }
 
 /// What a request's body is doing.
@@ -53,6 +60,8 @@ pub(crate) enum BodyState {
 pub(crate) struct BodyProgress {
     pieces: AtomicU64,
     state: AtomicU8,
+    /// Whether the upstream has begun to answer.
+    is_answered: AtomicBool,
 }
 
 impl BodyProgress {
@@ -71,6 +80,11 @@ impl BodyProgress {
         }
     }
 
+    /// The upstream has begun to answer.
+    pub(crate) fn answered(&self) {
+        self.is_answered.store(true, Ordering::Relaxed);
+    }
+
     fn set(&self, state: BodyState) {
         self.state.store(state as u8, Ordering::Relaxed);
     }
@@ -84,7 +98,7 @@ pub struct RequestBody(RequestKind);
 enum RequestKind {
     Empty,
     Full(Option<Bytes>),
-    Client { incoming: Incoming, idle: IdleTimer, progress: Arc<BodyProgress> },
+    Client { incoming: Incoming, pace: ClientPace, progress: Arc<BodyProgress> },
 }
 
 impl RequestBody {
@@ -93,13 +107,13 @@ impl RequestBody {
         Self(RequestKind::Empty)
     }
 
-    /// A client's, in which pieces are at most so far apart.
-    pub(crate) fn from_client(incoming: Incoming, idle: Duration) -> Self {
+    /// A client's, which must not pause for too long, nor be too slow.
+    pub(crate) fn from_client(incoming: Incoming, timeouts: &Timeouts) -> Self {
         if incoming.is_end_stream() {
             return Self::empty();
         }
-        let idle = IdleTimer::new(idle);
-        Self(RequestKind::Client { incoming, idle, progress: Arc::default() })
+        let pace = ClientPace::new(timeouts.request_idle, timeouts.min_request_rate);
+        Self(RequestKind::Client { incoming, pace, progress: Arc::default() })
     }
 
     pub(crate) fn progress(&self) -> Option<Arc<BodyProgress>> {
@@ -136,14 +150,14 @@ impl Body for RequestBody {
         match &mut self.0 {
             RequestKind::Empty => Poll::Ready(None),
             RequestKind::Full(bytes) => Poll::Ready(bytes.take().map(|it| Ok(Frame::data(it)))),
-            RequestKind::Client { incoming, idle, progress } => {
+            RequestKind::Client { incoming, pace, progress } => {
                 match Pin::new(&mut *incoming).poll_frame(context) {
                     Poll::Ready(Some(Ok(frame))) => {
-                        idle.progressed();
+                        pace.progressed(frame.data_ref().map_or(0, Bytes::len));
                         progress.pieces.fetch_add(1, Ordering::Relaxed);
                         let is_last = incoming.is_end_stream();
                         progress.set(if is_last { BodyState::Done } else { BodyState::NotAsked });
-                        Poll::Ready(Some(Ok(frame)))
+                        Poll::Ready(Some(Ok(clean_trailers(frame))))
                     }
                     Poll::Ready(Some(Err(error))) => {
                         progress.set(BodyState::Broken);
@@ -155,7 +169,8 @@ impl Body for RequestBody {
                     }
                     Poll::Pending => {
                         progress.set(BodyState::Waiting);
-                        std::task::ready!(idle.poll_expired(context));
+                        let is_answered = progress.is_answered.load(Ordering::Relaxed);
+                        std::task::ready!(pace.poll_expired(context, is_answered));
                         progress.set(BodyState::TimedOut);
                         Poll::Ready(Some(Err(BodyError::ClientIdle)))
                     }
@@ -183,12 +198,28 @@ impl Body for RequestBody {
     }
 }
 
+/// A piece as it came, trailers without what a client must not say.
+fn clean_trailers(frame: Frame<Bytes>) -> Frame<Bytes> {
+    if frame.is_data() {
+        return frame;
+    }
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            clean_request_trailers(&mut trailers);
+            Frame::trailers(trailers)
+        }
+        Err(frame) => frame,
+    }
+}
+
 /// The body of an answer. What the request holds is held until this ends or is dropped.
 pub struct GatewayBody {
     kind: AnswerKind,
     held: Option<Held>,
     /// Measures it, where it is a model's.
     meter: Option<Box<Meter>>,
+    /// Decodes it, until the last of it has been decoded.
+    decoder: Option<Box<Decoder>>,
     /// Why it breaks off, before the client's side is told.
     broken: Option<BodyError>,
 }
@@ -208,7 +239,7 @@ impl GatewayBody {
     /// A body of our own.
     pub fn full(bytes: Bytes) -> Self {
         let bytes = if bytes.is_empty() { None } else { Some(bytes) };
-        Self { kind: AnswerKind::Full(bytes), held: None, meter: None, broken: None }
+        Self { kind: AnswerKind::Full(bytes), held: None, meter: None, decoder: None, broken: None }
     }
 
     /// An upstream's.
@@ -216,7 +247,7 @@ impl GatewayBody {
         let mut kind =
             AnswerKind::Upstream { incoming, idle: IdleTimer::new(idle), lease: Some(lease) };
         kind.finish_at_end();
-        Self { kind, held: None, meter: None, broken: None }
+        Self { kind, held: None, meter: None, decoder: None, broken: None }
     }
 
     /// Holds this until the end, if there is something still to come.
@@ -233,10 +264,18 @@ impl GatewayBody {
         }
     }
 
+    /// Decodes it with this.
+    pub(crate) fn decode(&mut self, decoder: Box<Decoder>) {
+        if !self.is_end_stream() {
+            self.decoder = Some(decoder);
+        }
+    }
+
     /// Nothing more comes. The upstream is told so by its connection being closed.
     fn stop(&mut self) {
         self.meter = None;
         self.held = None;
+        self.decoder = None;
         self.kind = AnswerKind::Full(None);
     }
 
@@ -312,7 +351,7 @@ impl Body for GatewayBody {
                 this.stop();
                 return Poll::Ready(Some(Ok(Frame::data(last))));
             }
-            match this.poll_piece(context) {
+            match this.poll_decoded(context) {
                 Poll::Ready(Some(Ok((frame, is_last)))) => {
                     if let Some(frame) = this.metered(frame, is_last) {
                         return Poll::Ready(Some(Ok(frame)));
@@ -334,6 +373,9 @@ impl Body for GatewayBody {
     }
 
     fn is_end_stream(&self) -> bool {
+        if self.decoder.is_some() {
+            return false;
+        }
         match &self.kind {
             AnswerKind::Full(bytes) => bytes.is_none(),
             AnswerKind::Upstream { incoming, .. } => incoming.is_end_stream(),
@@ -341,7 +383,7 @@ impl Body for GatewayBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        if self.meter.as_ref().is_some_and(|meter| meter.may_change()) {
+        if self.decoder.is_some() || self.meter.as_ref().is_some_and(|meter| meter.may_change()) {
             return SizeHint::default();
         }
         match &self.kind {
@@ -357,6 +399,40 @@ impl Body for GatewayBody {
 type Piece = Result<(Frame<Bytes>, bool), BodyError>;
 
 impl GatewayBody {
+    /// The next piece, decoded where that is needed, and whether it is the last.
+    fn poll_decoded(&mut self, context: &mut Context<'_>) -> Poll<Option<Piece>> {
+        loop {
+            let Some(decoder) = &mut self.decoder else { return self.poll_piece(context) };
+            match decoder.next() {
+                Ok(Some(part)) => return Poll::Ready(Some(Ok((Frame::data(part), false)))),
+                Ok(None) => {}
+                Err(error) => return Poll::Ready(Some(Err(self.undecodable(error)))),
+            }
+            let is_over = matches!(&self.kind, AnswerKind::Upstream { incoming, .. } if incoming.is_end_stream());
+            let piece = if is_over { None } else { std::task::ready!(self.poll_piece(context)) };
+            let Some(piece) = piece else {
+                let last = self.decoder.take().map_or(Ok(Bytes::new()), |mut it| it.finish());
+                let last = last.map(|last| (Frame::data(last), true));
+                return Poll::Ready(Some(last.map_err(|error| self.undecodable(error))));
+            };
+            let (frame, is_last) = match piece {
+                Ok(piece) => piece,
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            };
+            match (frame.into_data(), &mut self.decoder) {
+                (Ok(data), Some(decoder)) => decoder.feed(data),
+                (Ok(data), None) => return Poll::Ready(Some(Ok((Frame::data(data), is_last)))),
+                // Trailers are no part of what was compressed.
+                (Err(_), _) => {}
+            }
+        }
+    }
+
+    fn undecodable(&mut self, error: DecodeError) -> BodyError {
+        self.stop();
+        BodyError::Undecodable(error.to_string())
+    }
+
     /// The next piece as it comes, and whether it is the last.
     fn poll_piece(&mut self, context: &mut Context<'_>) -> Poll<Option<Piece>> {
         let this = self;

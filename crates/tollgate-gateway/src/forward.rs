@@ -1,6 +1,7 @@
 //! A request to an upstream and the head of its answer: which target, when another, when again.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::header::{CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, UPGRADE};
@@ -36,6 +37,22 @@ pub(crate) struct Outgoing {
     /// The protocol that the client wants to change to.
     pub(crate) upgrade: Option<HeaderValue>,
     pub(crate) timeouts: Timeouts,
+    /// Set as soon as the request may have reached an upstream.
+    pub(crate) sent: SentFlag,
+}
+
+/// Whether any part of a request may have reached an upstream. A request that is dropped before that owes nothing.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SentFlag(Arc<AtomicBool>);
+
+impl SentFlag {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// The head of an upstream's answer, with what is to be kept until its end.
@@ -126,7 +143,7 @@ pub(crate) async fn exchange(
     outgoing: Outgoing,
     retries: RetryOptions,
 ) -> Result<Answered, Fault> {
-    let Outgoing { mut request, path, host, upgrade, timeouts } = outgoing;
+    let Outgoing { mut request, path, host, upgrade, timeouts, sent } = outgoing;
     // To a pool that cannot, the request goes as if it had not asked: whoever gets it may decline.
     let upgrade = upgrade.filter(|_| pool.can_upgrade());
     let mut road = Road {
@@ -151,6 +168,7 @@ pub(crate) async fn exchange(
             request.headers_mut().insert(UPGRADE, protocol.clone());
         }
         let mut lease = Lease::new(Arc::clone(connections));
+        sent.set();
         let failure = match send(link, request, timeouts.head, &mut lease).await {
             Ok(response) if !is_clear(response.headers()) => Failure::Garbage,
             Ok(response) => {
@@ -303,6 +321,9 @@ async fn send(
         }
     };
     let Some(sent) = sent else { return Err(Failure::Timeout) };
+    if let Some(progress) = &progress {
+        progress.answered();
+    }
     sent.map_err(|error| failure(error, progress.as_deref()))
 }
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use bytes::Bytes;
 use http::header::{FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, VIA};
 
-use tollgate_tower::identity::push_address;
+use tollgate_tower::identity::{is_well_formed_forwarded, push_address};
 
 use crate::headers::remove;
 use crate::options::ForwardedOptions;
@@ -18,7 +18,7 @@ const HTTPS: HeaderValue = HeaderValue::from_static("https");
 
 /// Whether a header is what a client may say about itself only through a proxy that is trusted. Programs that read
 /// headers as variables cannot tell `_` from `-`.
-fn is_claim(name: &str) -> bool {
+pub(crate) fn is_claim(name: &str) -> bool {
     let is_claim = |name: &str| {
         name.starts_with("x-forwarded-")
             || matches!(
@@ -64,6 +64,11 @@ pub(crate) fn describe(headers: &mut HeaderMap, came: Came, options: ForwardedOp
     if options.forwarded {
         let host = host.as_ref().and_then(|host| host.to_str().ok());
         let proto = if came.is_tls { "https" } else { "http" };
+        // A quote that somebody left open would swallow our element in the eyes of the upstream.
+        let is_broken = |line: &HeaderValue| !is_well_formed_forwarded(line.as_bytes());
+        if headers.get_all(FORWARDED).iter().any(is_broken) {
+            headers.remove(FORWARDED);
+        }
         put(headers, FORWARDED, element((peer, &address), host, proto));
     }
     if options.x_forwarded_for {
@@ -238,6 +243,14 @@ mod tests {
         assert_eq!(headers["x-forwarded-host"], "outer");
         assert_eq!(headers["forwarded"], "for=203.0.113.1, for=192.0.2.7;host=inner;proto=http");
         assert_eq!(headers["x-real-ip"], "203.0.113.1");
+    }
+
+    /// A quote that is left open must not swallow what the gateway appends.
+    #[test]
+    fn a_malformed_chain_is_not_continued() {
+        let lines = [("host", "inner"), ("forwarded", "for=203.0.113.1;host=\"a")];
+        let headers = describe_from("192.0.2.7", false, true, &lines);
+        assert_eq!(headers["forwarded"], "for=192.0.2.7;host=inner;proto=http");
     }
 
     #[test]

@@ -19,10 +19,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::StatusCode;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tollgate_tower::{Decide, Identifier};
 
+use crate::ai::intake::Room;
 use crate::ai::{Ai, turn};
 use crate::connect::Connector;
 use crate::error::GatewayError;
@@ -36,7 +37,11 @@ use crate::postpone::Postpone;
 use crate::routes::Routes;
 use crate::target::{Origin, Target};
 use crate::tls::TlsConnectors;
+use crate::waiting::WaitingRoom;
 use crate::worker::Worker;
+
+/// The memory that bodies of requests may take while they are read into the queue, over all callers.
+const MAX_QUEUE_BODY_BYTES: usize = 64 << 20;
 
 /// The connection that a request came over.
 #[derive(Debug, Clone)]
@@ -138,8 +143,10 @@ pub struct Gateway<D> {
     pub(crate) decide: D,
     pub(crate) identifier: Arc<Identifier>,
     pub(crate) queue: Option<Arc<dyn Postpone>>,
+    /// The memory for bodies of requests that are about to be queued.
+    pub(crate) queue_bodies: Arc<Room>,
     /// One permit per request that may wait for its turn.
-    pub(crate) waiting: Semaphore,
+    pub(crate) waiting: WaitingRoom,
 }
 
 impl<D> std::fmt::Debug for Gateway<D> {
@@ -168,8 +175,10 @@ impl<D: Decide> Gateway<D> {
         let routes = Routes::new(&options, &places)?;
         let ai = Ai::new(options.ai.clone(), &places)
             .map_err(|problem| GatewayError::Option { field: "openai", problem })?;
-        let waiting = Semaphore::new(options.max_waiting.min(Semaphore::MAX_PERMITS));
-        Ok(Self { options, routes, pools, ai, decide, identifier, queue: None, waiting })
+        let waiting = WaitingRoom::new(options.max_waiting);
+        let queue_bodies = Room::new(MAX_QUEUE_BODY_BYTES, options.max_stored_body_bytes);
+        let queue = None;
+        Ok(Self { options, routes, pools, ai, decide, identifier, queue, queue_bodies, waiting })
     }
 
     /// Keeps requests that are to be sent later in this queue. Without one they are refused.
@@ -217,13 +226,12 @@ impl<D> Gateway<D> {
 
     /// How many requests wait for their turn.
     pub fn waiting(&self) -> usize {
-        let most = self.options.max_waiting.min(Semaphore::MAX_PERMITS);
-        most.saturating_sub(self.waiting.available_permits())
+        self.waiting.waiting()
     }
 
     /// How many more requests may wait for their turn.
     pub fn waiting_room(&self) -> usize {
-        self.waiting.available_permits()
+        self.waiting.free()
     }
 }
 

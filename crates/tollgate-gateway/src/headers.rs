@@ -1,9 +1,12 @@
 //! Hop-by-hop hygiene: what belongs to one connection does not go on to the next.
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE,
-    TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH,
+    CONTENT_RANGE, CONTENT_TYPE, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
+    IF_MATCH, IF_NONE_MATCH, ORIGIN, RANGE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
+
+use crate::forwarded::is_claim;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
@@ -34,6 +37,35 @@ pub(crate) fn clean_request(headers: &mut HeaderMap) {
         headers.insert(TE, TRAILERS);
     }
 }
+
+/// Removes from a request's trailers what its headers must not say, and what a trailer must not say (RFC 9110,
+/// section 6.5.1): where the message ends and goes, who sends it, and how its content is read. An upstream that merges
+/// trailers into headers would otherwise take them from a client unchecked.
+pub(crate) fn clean_request_trailers(trailers: &mut HeaderMap) {
+    clean_request(trailers);
+    remove(trailers, |name| NOT_IN_TRAILERS.contains(name) || is_claim(name.as_str()));
+}
+
+/// Fields that mean something only in a head.
+const NOT_IN_TRAILERS: [HeaderName; 17] = [
+    ACCEPT_ENCODING,
+    AUTHORIZATION,
+    CACHE_CONTROL,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    COOKIE,
+    HOST,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    ORIGIN,
+    RANGE,
+    TE,
+    TRAILER,
+    VIA,
+    HeaderName::from_static("x-api-key"),
+];
 
 /// Whether a name is one of ours, also to programs that cannot tell `_` from `-`.
 fn is_own(name: &str) -> bool {
@@ -200,6 +232,29 @@ mod tests {
             ["authorization", "content-length", "host", "te", "trailer", "x-kept"]
         );
         assert_eq!(headers[TE], "trailers");
+    }
+
+    #[test]
+    fn trailers_say_nothing_that_headers_must_not() {
+        let mut trailers = map(&[
+            ("x-forwarded-for", "6.6.6.6"),
+            ("forwarded", "for=6.6.6.6"),
+            ("x_real_ip", "6.6.6.6"),
+            ("x-tollgate-ticket", "forged"),
+            ("proxy-authorization", "basic"),
+            ("authorization", "Bearer forged"),
+            ("content-length", "7"),
+            ("transfer-encoding", "chunked"),
+            ("host", "evil"),
+            ("cookie", "a=b"),
+            ("connection", "x-listed"),
+            ("x-listed", "1"),
+            ("te", "trailers"),
+            ("x-checksum", "kept"),
+            ("grpc-status", "0"),
+        ]);
+        clean_request_trailers(&mut trailers);
+        assert_eq!(names(&trailers), ["grpc-status", "x-checksum"]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Method, Version};
-use tollgate_policy::normalize_path;
+use tollgate_policy::canonical_path;
 
 use crate::headers::{is_clear, size_bytes};
 use crate::host::Host;
@@ -36,14 +36,14 @@ pub(crate) fn check(parts: &mut Parts, max_header_bytes: usize) -> Result<Option
     check_host(parts)
 }
 
-/// The path in normal form.
+/// The path as it is routed and forwarded.
 pub(crate) fn path(parts: &Parts) -> Result<Cow<'_, str>, Fault> {
     let path = parts.uri.path();
     // `OPTIONS *` asks about a server as a whole, and no upstream is that.
     if !path.starts_with('/') {
         return Err(Fault::BadTarget);
     }
-    normalize_path(path).map_err(Fault::BadPath)
+    canonical_path(path).map_err(Fault::BadPath)
 }
 
 /// The HTTP library has refused the worst already; see [`crate::framing`] for what it hides.

@@ -28,6 +28,11 @@ impl IdleTimer {
         self.waiting_since = None;
     }
 
+    /// Measures with another limit, from when it began to.
+    pub(crate) const fn set_limit(&mut self, limit: Duration) {
+        self.limit = limit;
+    }
+
     /// The source gave something.
     pub(crate) const fn progressed(&mut self) {
         self.waiting_since = None;

@@ -10,6 +10,8 @@ mod balance;
 mod body;
 mod connect;
 mod connections;
+mod cors;
+mod decode;
 mod error;
 pub mod fair;
 mod forward;
@@ -23,6 +25,8 @@ mod http1;
 mod hygiene;
 mod idle;
 pub mod options;
+mod pace;
+mod places;
 mod postpone;
 pub mod queue;
 mod replay;
@@ -31,6 +35,7 @@ mod routes;
 mod target;
 mod tls;
 mod upgrade;
+mod waiting;
 mod worker;
 
 pub use body::{BodyError, GatewayBody, RequestBody};
@@ -40,5 +45,6 @@ pub use gateway::{
     ConnectionInfo, Gateway, PoolPlaces, PoolStatus, RESPONSE_CLASSES, TargetStatus,
 };
 pub use options::GatewayOptions;
+pub use places::{Party, Places};
 pub use postpone::{Postpone, PostponeError};
 pub use worker::Worker;

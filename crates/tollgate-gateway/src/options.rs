@@ -46,6 +46,8 @@ pub struct GatewayOptions {
     pub via: Option<String>,
     /// The header that names the model a request is for.
     pub model_header: Option<HeaderName>,
+    /// The origins whose pages may call models; `*` is every one.
+    pub cors_origins: Vec<String>,
     /// How routes of models are served.
     pub ai: AiOptions,
     /// Writes the context of a span into the headers of a request that goes on, where traces are made.
@@ -66,6 +68,7 @@ impl Default for GatewayOptions {
             preserve_host: true,
             via: None,
             model_header: None,
+            cors_origins: Vec::new(),
             ai: AiOptions::default(),
             inject_trace: None,
         }
@@ -125,6 +128,9 @@ pub struct Timeouts {
     pub head: Duration,
     /// Between pieces of a request's body from the client.
     pub request_idle: Duration,
+    /// The least rate at which a client sends a body before it is answered, in bytes per second, averaged over
+    /// [`Timeouts::request_idle`]. 0: none.
+    pub min_request_rate: u64,
     /// Between pieces of an answer's body from the upstream.
     pub response_idle: Duration,
     /// Without a byte in either direction of an upgraded connection.
@@ -137,6 +143,7 @@ impl Default for Timeouts {
             connect: Duration::from_secs(5),
             head: Duration::from_secs(60),
             request_idle: Duration::from_secs(60),
+            min_request_rate: 100,
             response_idle: Duration::from_secs(300),
             tunnel_idle: Duration::from_secs(600),
         }
@@ -163,6 +170,7 @@ impl TimeoutOverrides {
             connect: common.connect,
             head: self.head.unwrap_or(common.head),
             request_idle: self.request_idle.unwrap_or(common.request_idle),
+            min_request_rate: common.min_request_rate,
             response_idle: self.response_idle.unwrap_or(common.response_idle),
             tunnel_idle: self.tunnel_idle.unwrap_or(common.tunnel_idle),
         }

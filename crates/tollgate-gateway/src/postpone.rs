@@ -27,6 +27,14 @@ pub enum PostponeError {
 /// Keeps requests for later.
 #[async_trait]
 pub trait Postpone: Send + Sync + 'static {
+    /// Whether there is room for a request whose body has at least so many bytes. Asked before the body is read.
+    async fn has_room(
+        &self,
+        postponed: &Postponed,
+        tenant: &str,
+        bytes: usize,
+    ) -> Result<(), PostponeError>;
+
     /// Keeps a request; the answer tells the client where to ask after it.
     async fn postpone(
         &self,
@@ -37,6 +45,15 @@ pub trait Postpone: Send + Sync + 'static {
 
 #[async_trait]
 impl Postpone for Queue {
+    async fn has_room(
+        &self,
+        postponed: &Postponed,
+        tenant: &str,
+        bytes: usize,
+    ) -> Result<(), PostponeError> {
+        self.store().room(&postponed.lane, tenant, bytes).await.map_err(PostponeError::from)
+    }
+
     async fn postpone(
         &self,
         postponed: &Postponed,
@@ -49,12 +66,19 @@ impl Postpone for Queue {
                 let seconds = after.as_secs() + u64::from(after.subsec_nanos() != 0);
                 Ok(accepted(&receipt, "", seconds))
             }
-            Err(
-                error @ (QueueError::Full(_)
-                | QueueError::LaneFull(_)
-                | QueueError::TooLarge { .. }),
-            ) => Err(PostponeError::Full(error.to_string())),
-            Err(error) => Err(PostponeError::Unavailable(error.to_string())),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl From<QueueError> for PostponeError {
+    fn from(error: QueueError) -> Self {
+        match error {
+            QueueError::Full(_)
+            | QueueError::LaneFull(_)
+            | QueueError::FullOfBytes { .. }
+            | QueueError::TooLarge { .. } => Self::Full(error.to_string()),
+            _ => Self::Unavailable(error.to_string()),
         }
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{HOST, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
-use tollgate_tower::Decide;
+use tollgate_tower::{Decide, Sent};
 
 use crate::body::{GatewayBody, RequestBody};
 use crate::postpone::pairs;
@@ -22,12 +22,12 @@ impl<D: Decide> Forward for Arc<Worker<D>> {
         &self,
         request: &StoredRequest,
         ticket: &str,
+        sent: &Sent,
     ) -> Result<StoredResponse, ForwardError> {
-        let path = request.asked.endpoint.as_deref().unwrap_or("/");
         let Some(outgoing) = restored(request, ticket) else {
             return Err(failed(false, "the request cannot be sent as it was kept"));
         };
-        let response = self.resend(&request.route, path, outgoing).await.map_err(|fault| {
+        let response = self.resend(&request.route, outgoing, sent).await.map_err(|fault| {
             let retryable =
                 matches!(fault, Fault::NoUpstream | Fault::UpstreamTimeout | Fault::BadUpstream);
             failed(retryable, fault.message())

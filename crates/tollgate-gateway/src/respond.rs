@@ -53,14 +53,20 @@ pub(crate) enum Fault {
     UpstreamTimeout,
     /// It answered something that is no answer, or hung up.
     BadUpstream,
+    /// It compressed its answer, unasked, in a way that cannot be read here.
+    UpstreamEncoding,
 }
 
 impl Fault {
     /// Whether it is the upstream's, and not the client's or ours.
     pub(crate) const fn is_of_upstream(&self) -> bool {
-        matches!(self, Self::NoUpstream | Self::BadUpstream | Self::UpstreamTimeout)
+        matches!(
+            self,
+            Self::NoUpstream | Self::BadUpstream | Self::UpstreamTimeout | Self::UpstreamEncoding
+        )
     }
 
+    #[expect(clippy::too_many_lines, reason = "a table: one entry for each fault")]
     fn describe(self) -> (StatusCode, &'static str, &'static str) {
         use StatusCode as Status;
         match self {
@@ -84,6 +90,11 @@ impl Fault {
                 Status::BAD_REQUEST,
                 "INVALID_PATH",
                 "the path holds a % that is not followed by two hexadecimal digits",
+            ),
+            Self::BadPath(PathError::TooManyEncodedSlashes) => (
+                Status::BAD_REQUEST,
+                "INVALID_PATH",
+                "the path holds more than 5 encoded slashes (%2F)",
             ),
             Self::BadTarget => {
                 (Status::BAD_REQUEST, "INVALID_PATH", "the request must name a path")
@@ -152,6 +163,11 @@ impl Fault {
                 Status::BAD_GATEWAY,
                 "BAD_UPSTREAM",
                 "the service behind this address did not answer properly",
+            ),
+            Self::UpstreamEncoding => (
+                Status::BAD_GATEWAY,
+                "UNSUPPORTED_ENCODING",
+                "the service behind this address compressed its answer, although it was asked not to, in a way that is not known here (gzip and deflate are)",
             ),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use http::Method;
 use http::uri::PathAndQuery;
-use tollgate_policy::{MAX_PATTERN_SEGMENTS, normalize_path};
+use tollgate_policy::{MAX_PATTERN_SEGMENTS, canonical_path, normalize_path};
 
 use crate::error::GatewayError;
 use crate::host::Host;
@@ -121,7 +121,7 @@ impl Route {
             )
     }
 
-    /// What the upstream is asked for: the normalised path, so that it gets what was decided about,
+    /// What the upstream is asked for: the canonical path, so that it gets what was decided about,
     /// with prefixes changed and the query as it came. None if that is no path any more.
     pub(crate) fn rewrite(&self, original: &PathAndQuery, path: &str) -> Option<PathAndQuery> {
         if self.strip_prefix.is_empty() && self.add_prefix.is_empty() && original.path() == path {
@@ -136,6 +136,17 @@ impl Route {
             text.push_str(query);
         }
         PathAndQuery::try_from(text).ok()
+    }
+
+    /// Where the API may begin in a path, the upstream's own view first: behind the prefix that is stripped, at the
+    /// beginning, and behind what the matching pattern states.
+    pub(crate) fn bases(&self, path: &str) -> [usize; 3] {
+        let is_stripped = path
+            .strip_prefix(self.strip_prefix.as_str())
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+        let stripped = if is_stripped { self.strip_prefix.len() } else { 0 };
+        let pattern = self.paths.iter().find(|pattern| pattern.rest && pattern.matches(path));
+        [stripped, 0, pattern.map_or(0, |pattern| pattern.stated_bytes(path))]
     }
 
     fn stripped<'p>(&self, path: &'p str) -> Cow<'p, str> {
@@ -153,7 +164,7 @@ fn prefix(text: Option<&str>) -> Result<String, String> {
     if !text.starts_with('/') || text.contains(['?', '#']) {
         return Err(format!("the prefix {text:?} must start with / and hold no ? or #"));
     }
-    let path = normalize_path(text).map_err(|error| format!("the prefix {text:?}: {error}"))?;
+    let path = canonical_path(text).map_err(|error| format!("the prefix {text:?}: {error}"))?;
     Ok(path.trim_end_matches('/').to_owned())
 }
 
@@ -244,6 +255,12 @@ impl PathPattern {
         }
         self.rest || segments.next().is_none()
     }
+
+    /// The length of the part of a matching path that the pattern states.
+    fn stated_bytes(&self, path: &str) -> usize {
+        let stated = segments(path).take(self.steps.len());
+        stated.map(|segment| segment.len() + 1).sum::<usize>().min(path.len())
+    }
 }
 
 /// A trailing slash makes no segment.
@@ -300,7 +317,7 @@ mod tests {
         options.routes[0].add_prefix = add.map(str::to_owned);
         let routes = Routes::new(&options, &BTreeMap::from([("default", 0)])).unwrap();
         let original: PathAndQuery = path.parse().unwrap();
-        let normal = normalize_path(original.path()).unwrap();
+        let normal = canonical_path(original.path()).unwrap();
         routes.named("default").unwrap().rewrite(&original, &normal).unwrap().to_string()
     }
 

@@ -7,21 +7,26 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST};
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
+use http_body::Body as _;
 use hyper::body::Incoming;
 use parking_lot::Mutex;
+use tollgate_policy::canonical_path;
 use tollgate_tower::openai::reshape;
-use tollgate_tower::{Asked, Decide, Held, Pass, Postponed, Ruling, TRACE_TARGET};
+use tollgate_tower::{
+    Asked, Decide, Dialect, Held, Identity, Pass, Postponed, Ruling, Sent, TRACE_TARGET,
+};
 use tracing::{Instrument as _, trace_span};
 
-use crate::ai::{self, call_of};
+use crate::ai::{self, call_of, list_of};
 use crate::balance::{Balancer, Tried};
 use crate::body::{GatewayBody, RequestBody};
 use crate::connections::Connections;
-use crate::forward::{Answered, Outgoing, exchange};
+use crate::forward::{Answered, Outgoing, SentFlag, exchange};
 use crate::forwarded::{self, Came};
 use crate::gateway::{ConnectionInfo, Gateway, Pool};
 use crate::headers;
 use crate::hygiene;
+use crate::places::Party;
 use crate::postpone::{read_whole, stored};
 use crate::respond::{Fault, own};
 use crate::routes::{Asking, Route};
@@ -117,28 +122,55 @@ impl<D: Decide> Worker<D> {
     /// Answers a request.
     pub async fn answer(
         &self,
+        request: Request<Incoming>,
+        connection: &ConnectionInfo,
+    ) -> Response<GatewayBody> {
+        if self.gateway.options.cors_origins.is_empty() {
+            return self.serve(request, connection).await;
+        }
+        Box::pin(self.answer_with_cors(request, connection)).await
+    }
+
+    pub(crate) async fn serve(
+        &self,
         mut request: Request<Incoming>,
         connection: &ConnectionInfo,
     ) -> Response<GatewayBody> {
         let upgrade = Upgrade::wanted(&mut request, connection.permit.as_ref());
         let (mut parts, body) = request.into_parts();
-        let (asked, route) = match self.examine(&mut parts, connection) {
+        let (mut asked, route) = match self.examine(&mut parts, connection) {
             Ok(examined) => examined,
             Err(Stop::Fault(fault)) => return not_served(fault, connection),
             Err(Stop::Answer(answer)) => return own(*answer),
         };
+        let mut is_list = false;
         if route.is_ai {
-            if let Some(call) = call_of(&parts, &asked) {
+            let list = list_of(&parts, &asked, route);
+            let call = call_of(&parts, &asked, route);
+            is_list = list.is_some();
+            if (call.is_some() || is_list)
+                && let Err(refusal) = ai::restrict_query(&mut parts)
+            {
+                return own(*refusal);
+            }
+            if let Some(call) = call {
                 let answered = self.answer_ai(call, (parts, body), asked, route, connection);
                 return Box::pin(answered).await;
             }
-            if let Some(list) = self.ai_list(&parts, &asked) {
+            if let Some(list) = list.and_then(|list| self.ai_list(list)) {
                 return list;
             }
-            if !self.gateway.ai.forwards(&parts, &asked) {
+            let about_response = self.answer_response(&mut parts, &asked, route, connection);
+            if let Some(answer) = Box::pin(about_response).await {
+                return answer;
+            }
+            if !is_list && !self.gateway.ai.forwards_others(&asked) {
                 return own(ai::unknown_call(&parts, &asked));
             }
             ai::keep_own_key(&mut parts.headers, &asked);
+            // The list of models is no model's work.
+            asked.uses_no_tokens = is_list;
+            asked.dialect = Dialect::OpenAi;
         }
         let decide = &self.gateway.decide;
         let pass = match decide.decide_now(&asked, &parts.headers) {
@@ -147,9 +179,12 @@ impl<D: Decide> Worker<D> {
         };
         let pass = match pass {
             Ruling::Pass(pass) => pass,
+            Ruling::Refuse(answer) if route.is_ai => return own(reshape(answer)),
             Ruling::Refuse(answer) => return own(answer),
-            // What is to become another protocol cannot be sent later.
-            Ruling::Queue(postponed) if upgrade.is_some() => return own(postponed.refusal),
+            // What is to become another protocol cannot be sent later, and nobody asks later for a list.
+            Ruling::Queue(postponed) if upgrade.is_some() || is_list => {
+                return own(postponed.refusal);
+            }
             Ruling::Queue(postponed) => {
                 self.clean(&mut parts, connection);
                 let kept = Box::pin(self.postpone(postponed, asked, route, parts, body)).await;
@@ -157,11 +192,10 @@ impl<D: Decide> Worker<D> {
             }
         };
         self.clean(&mut parts, connection);
-        let body = RequestBody::from_client(body, route.timeouts.request_idle);
-        let path = asked.endpoint.as_deref().unwrap_or("/");
+        let body = RequestBody::from_client(body, &route.timeouts);
         // A future is moved into whatever awaits it, level by level: a large one costs less on the heap.
         let request = Box::new(Request::from_parts(parts, body));
-        Box::pin(self.pass(route, path, request, pass, upgrade)).await
+        Box::pin(self.pass(route, request, pass, &asked.identity, upgrade)).await
     }
 
     /// Hygiene, identity and route: what is asked, and where it would go.
@@ -181,6 +215,9 @@ impl<D: Decide> Worker<D> {
         }
         let domain = hygiene::check(parts, gateway.options.max_header_bytes)?;
         let path = hygiene::path(parts)?;
+        let mut asked = Asked::default();
+        asked.set_path(&path).map_err(Fault::BadPath)?;
+        let is_forwarded_so = asked.endpoint.as_deref() == Some(&*path);
         let model = match &gateway.options.model_header {
             Some(name) => only_text(&parts.headers, name)?,
             None => None,
@@ -201,11 +238,14 @@ impl<D: Decide> Worker<D> {
         let asked = Asked {
             identity,
             model_id: model.map(str::to_owned),
-            endpoint: Some(path.into_owned()),
             method: Some(parts.method.as_str().to_owned()),
             domain,
-            ..Asked::default()
+            ..asked
         };
+        // Calls of models are known by their paths: one that upstreams read in several ways is none of them.
+        if route.is_ai && !is_forwarded_so {
+            return Err(Stop::Answer(Box::new(ai::unknown_call(parts, &asked))));
+        }
         Ok((asked, route))
     }
 
@@ -234,8 +274,21 @@ impl<D: Decide> Worker<D> {
         body: Incoming,
     ) -> Result<Response<GatewayBody>, Fault> {
         let Some(queue) = &self.gateway.queue else { return Ok(own(postponed.refusal)) };
-        let body = RequestBody::from_client(body, route.timeouts.request_idle);
-        let body = read_whole(body, self.gateway.options.max_stored_body_bytes, |_| true).await?;
+        let body = RequestBody::from_client(body, &route.timeouts);
+        let tenant = asked.identity.tenant_id.as_deref().unwrap_or_default();
+        let least = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        if let Err(error) = queue.has_room(&postponed, tenant, least).await {
+            tracing::debug!(%error, rule = postponed.rule_id, "a request cannot be kept for later");
+            return Ok(own(postponed.refusal));
+        }
+        // What is read at the same time is bounded, too, and shared among tenants.
+        let share = if tenant.is_empty() { &postponed.lane } else { tenant };
+        let mut buffered = self.gateway.queue_bodies.enter(share);
+        let max_bytes = self.gateway.options.max_stored_body_bytes;
+        let body = match read_whole(body, max_bytes, |bytes| buffered.grow(bytes)).await {
+            Err(Fault::TooManyBodies) => return Ok(own(postponed.refusal)),
+            read => read?,
+        };
         let stored = stored(&parts, &body, asked, &route.name);
         match queue.postpone(&postponed, stored).await {
             Ok(mut answer) => {
@@ -258,17 +311,22 @@ impl<D: Decide> Worker<D> {
     async fn pass(
         &self,
         route: &Route,
-        path: &str,
         request: Box<Request<RequestBody>>,
         pass: Pass,
+        identity: &Identity,
         upgrade: Option<Upgrade>,
     ) -> Response<GatewayBody> {
-        let Pass { wait, headers, held, charged, .. } = pass;
-        let waited = if wait.is_zero() { Ok(()) } else { Box::pin(self.wait(wait, charged)).await };
-        let outgoing = waited
-            .and_then(|()| self.outgoing_to(route, route.pool, path, request, upgrade.as_ref()));
+        let Pass { wait, headers, held, charge, .. } = pass;
+        let waited =
+            if wait.is_zero() { Ok(()) } else { Box::pin(self.wait(wait, identity)).await };
+        let outgoing =
+            waited.and_then(|()| self.outgoing_to(route, route.pool, request, upgrade.as_ref()));
         let answered = match outgoing {
-            Ok((pool, outgoing)) => self.forward_to(route, route.pool, pool, outgoing).await,
+            Ok((pool, outgoing)) => {
+                let sent = charge.sent();
+                self.forward_to(route, route.pool, pool, outgoing, &sent).await
+            }
+            // The request goes nowhere, and the charge is dropped, which refunds it.
             Err(fault) => Err(fault),
         };
         let answer = match answered {
@@ -284,7 +342,7 @@ impl<D: Decide> Worker<D> {
                 route = route.name,
                 "a request was not answered by its upstream"
             );
-            fault.answer()
+            if route.is_ai { own(reshape(fault.problem())) } else { fault.answer() }
         });
         if route.is_ai {
             ai::hide_account(response.headers_mut());
@@ -293,13 +351,14 @@ impl<D: Decide> Worker<D> {
         response
     }
 
-    /// Sends a request to its pool, and counts what comes of it.
+    /// Sends a request to its pool, and counts what comes of it. `_sent` shows that its charge is kept.
     pub(crate) async fn forward_to(
         &self,
         route: &Route,
         place: usize,
         pool: &WorkerPool,
         mut outgoing: Outgoing,
+        _sent: &Sent,
     ) -> Result<Answered, Fault> {
         let retries = self.gateway.options.retries;
         let span = trace_span!(
@@ -333,29 +392,25 @@ impl<D: Decide> Worker<D> {
     }
 
     /// A request that waits holds no thread; it leaves with its client, which drops this.
-    /// One that does not get to go on is given back what it was charged.
-    pub(crate) async fn wait(&self, wait: Duration, charged: Option<Held>) -> Result<(), Fault> {
-        let Ok(_place) = self.gateway.waiting.try_acquire() else {
+    pub(crate) async fn wait(&self, wait: Duration, identity: &Identity) -> Result<(), Fault> {
+        let Some(_place) = self.gateway.waiting.enter(Party::of(identity)) else {
             return Err(Fault::TooManyWaiting(wait));
         };
         tokio::time::sleep(wait).await;
-        if let Some(charged) = charged {
-            charged.keep();
-        }
         Ok(())
     }
 
-    /// A request that was let pass, and the pool that it goes to.
+    /// A request that was admitted, and the pool that it goes to.
     pub(crate) fn outgoing_to(
         &self,
         route: &Route,
         place: usize,
-        path: &str,
         mut request: Box<Request<RequestBody>>,
         upgrade: Option<&Upgrade>,
     ) -> Result<(&WorkerPool, Outgoing), Fault> {
         let original = request.uri().path_and_query().ok_or(Fault::BadTarget)?;
-        let path = route.rewrite(original, path).ok_or(Fault::BadTarget)?;
+        let path = canonical_path(original.path()).map_err(Fault::BadPath)?;
+        let path = route.rewrite(original, &path).ok_or(Fault::BadTarget)?;
         let pool = self.pools.get(place).ok_or(Fault::NoUpstream)?;
         let host = if self.gateway.options.preserve_host {
             request.headers().get(HOST).cloned()
@@ -372,6 +427,7 @@ impl<D: Decide> Worker<D> {
             host,
             upgrade: upgrade.map(Upgrade::protocol),
             timeouts: route.timeouts,
+            sent: SentFlag::default(),
         };
         Ok((pool, outgoing))
     }
@@ -380,13 +436,13 @@ impl<D: Decide> Worker<D> {
     pub(crate) async fn resend(
         &self,
         route: &str,
-        path: &str,
         request: Request<RequestBody>,
+        sent: &Sent,
     ) -> Result<Response<GatewayBody>, Fault> {
         let route = self.gateway.routes.named(route).ok_or(Fault::NoRoute)?;
         let request = Box::new(request);
-        let (pool, outgoing) = self.outgoing_to(route, route.pool, path, request, None)?;
-        let answered = self.forward_to(route, route.pool, pool, outgoing).await?;
+        let (pool, outgoing) = self.outgoing_to(route, route.pool, request, None)?;
+        let answered = self.forward_to(route, route.pool, pool, outgoing, sent).await?;
         Ok(plain_answer(answered, None, route.timeouts.response_idle))
     }
 }

@@ -5,12 +5,12 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
 use http::Uri;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -28,6 +28,21 @@ pub(crate) struct Endpoint {
     /// What comes before the call's own path.
     pub(crate) base: String,
     tls: Option<(TlsConnector, ServerName<'static>)>,
+    failure: LastFailure,
+}
+
+/// Why a connection last failed, over all threads.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastFailure(Arc<Mutex<Option<String>>>);
+
+impl LastFailure {
+    pub(crate) fn note(&self, cause: &dyn std::fmt::Display) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(cause.to_string());
+    }
+
+    pub(crate) fn get(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 impl Endpoint {
@@ -56,7 +71,13 @@ impl Endpoint {
             None
         };
         let base = uri.path().trim_end_matches('/').to_owned();
-        Ok(Self { addresses, authority: authority.as_str().to_owned(), base, tls })
+        let failure = LastFailure::default();
+        Ok(Self { addresses, authority: authority.as_str().to_owned(), base, tls, failure })
+    }
+
+    /// Why a connection last failed.
+    pub(crate) const fn failure(&self) -> &LastFailure {
+        &self.failure
     }
 
     pub(crate) const fn scheme(&self) -> &'static str {
@@ -65,6 +86,11 @@ impl Endpoint {
 
     /// Connects to the first address that answers.
     pub(crate) async fn connect(&self, traffic: &Rc<Traffic>) -> io::Result<Stream> {
+        let made = self.connect_to_any(traffic).await;
+        made.inspect_err(|error| self.failure.note(error))
+    }
+
+    async fn connect_to_any(&self, traffic: &Rc<Traffic>) -> io::Result<Stream> {
         let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
         for address in &self.addresses {
             match TcpStream::connect(address).await {
@@ -108,7 +134,19 @@ fn connector(plan: &Plan) -> Result<TlsConnector, PlanError> {
     if roots.is_empty() {
         return Err(PlanError::Tls("there is no authority to trust; give one".to_owned()));
     }
-    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    let builder = builder.with_root_certificates(roots);
+    let mut config = match &plan.identity_pem {
+        None => builder.with_no_client_auth(),
+        Some((cert, key)) => {
+            let wrong = |error: &dyn std::fmt::Display| {
+                PlanError::Tls(format!("the client's certificate cannot be used: {error}"))
+            };
+            let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(cert).collect();
+            let chain = chain.map_err(|error| wrong(&error))?;
+            let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| wrong(&error))?;
+            builder.with_client_auth_cert(chain, key).map_err(|error| wrong(&error))?
+        }
+    };
     let protocol: &[u8] = if plan.target.is_grpc() { b"h2" } else { b"http/1.1" };
     config.alpn_protocols = vec![protocol.to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))

@@ -156,6 +156,8 @@ pub struct Plan {
     pub descriptors: Vec<String>,
     /// Who is trusted instead of the system's authorities, as PEM.
     pub ca_pem: Option<Vec<u8>>,
+    /// The certificate for servers that ask for one, and its key, as PEM.
+    pub identity_pem: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Plan {
@@ -182,6 +184,7 @@ impl Plan {
             domain: "tollgate".to_owned(),
             descriptors: Vec::new(),
             ca_pem: None,
+            identity_pem: None,
         }
     }
 

@@ -65,8 +65,13 @@ pub enum RunError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// No connection could be made.
-    #[error("no connection to {0} could be made")]
-    Unreachable(String),
+    #[error("no connection to {url} could be made: {cause}")]
+    Unreachable {
+        /// Where to.
+        url: String,
+        /// Why, by the last one that was tried.
+        cause: String,
+    },
     /// The machine did not give what a run needs.
     #[error("a thread of the generator could not be started: {0}")]
     Thread(#[from] std::io::Error),
@@ -97,11 +102,13 @@ pub fn run(
         })?;
         starts.push(start);
     }
+    let failure = job.endpoint.failure().clone();
     // Threads hold the other ends: when they are gone, so is the news.
     drop((job, connected_sender));
     let made: usize = connected.iter().take(count).sum();
     if made == 0 {
-        return Err(RunError::Unreachable(plan.url.clone()));
+        let cause = failure.get().unwrap_or_else(|| "no answer in time".to_owned());
+        return Err(RunError::Unreachable { url: plan.url.clone(), cause });
     }
     let start = Instant::now() + LEAD;
     let timetable = Timetable::new(start, plan.warmup, plan.length, plan.rate_per_second);
@@ -119,7 +126,11 @@ pub fn run(
         },
         |seen| observer(progress(plan, &timetable, start, seen)),
     );
-    Ok(gathered.report(plan, &timetable, halt.is_set()))
+    let mut report = gathered.report(plan, &timetable, halt.is_set());
+    if let Some(cause) = failure.get().filter(|_| report.is_failure()) {
+        report.generator.notes.push(format!("The last connection failed: {cause}."));
+    }
+    Ok(report)
 }
 
 fn prepare(plan: &Plan, news: std::sync::mpsc::Sender<News>) -> Result<Job, PlanError> {

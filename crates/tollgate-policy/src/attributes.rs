@@ -2,6 +2,8 @@
 
 use smallvec::SmallVec;
 
+use crate::RequestPath;
+
 /// The attributes that have a name of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -79,12 +81,14 @@ impl Known {
 
 /// The attributes of one request, borrowed from it. An empty value is no value.
 ///
-/// The endpoint must be normalised ([`crate::normalize_path`]) and the tier resolved
+/// The endpoint must be normalised ([`Attributes::set_path`]) and the tier resolved
 /// ([`crate::RuleSet::tier_of`]) before rules are resolved: the resolver compares what it is given.
 #[derive(Debug, Clone, Default)]
 pub struct Attributes<'a> {
     known: [Option<&'a str>; Known::COUNT],
     extra: SmallVec<[(&'a str, &'a str); 4]>,
+    /// The other readings of the endpoint.
+    other_endpoints: &'a [String],
 }
 
 impl<'a> Attributes<'a> {
@@ -100,6 +104,27 @@ impl<'a> Attributes<'a> {
         if let Some(place) = self.known.get_mut(known as usize) {
             *place = (!value.is_empty()).then_some(value);
         }
+    }
+
+    /// Sets the endpoint, in all readings of its encoded slashes.
+    pub fn set_path(&mut self, path: &'a RequestPath<'_>) {
+        self.set(Known::Endpoint, path.endpoint());
+        self.other_endpoints = path.others();
+    }
+
+    /// The other readings of the endpoint ([`RequestPath::others`]).
+    #[inline]
+    pub const fn other_endpoints(&self) -> &'a [String] {
+        self.other_endpoints
+    }
+
+    /// The same request with each of the other readings of its endpoint, and with that one only.
+    pub(crate) fn other_readings(&self) -> impl Iterator<Item = Self> {
+        self.other_endpoints.iter().map(|endpoint| {
+            let mut other = Self { other_endpoints: &[], ..self.clone() };
+            other.set(Known::Endpoint, endpoint);
+            other
+        })
     }
 
     /// Adds a further attribute. One that has a known name is set as such, so that no name can
@@ -131,7 +156,7 @@ impl<'a> Attributes<'a> {
         'a: 's,
     {
         let extra = self.extra.iter().map(|(name, value)| (*name, *value)).collect();
-        Attributes { known: self.known, extra }
+        Attributes { known: self.known, extra, other_endpoints: self.other_endpoints }
     }
 
     /// The value of a further attribute.

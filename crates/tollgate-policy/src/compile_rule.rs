@@ -9,6 +9,7 @@ use crate::check::{
 };
 use crate::compile_limit::{DEFAULT_SLOT_TTL, Shared, compile_limits};
 use crate::compile_matcher::{compile_applies, compile_costs, compile_key};
+use crate::envoy::compile_envoy;
 use crate::matcher::Costs;
 use crate::model::{
     Action, Consistency, OnStoreFailure, Quota, Rule, RuleLimit, STANDARD_SCOPES, Unit,
@@ -68,6 +69,7 @@ pub(crate) fn compile_rule(
         max_delay: max_delay(raw, action, unit, &limits, report),
         soft_limit_ppm: share_ppm(raw.soft_limit.as_ref(), "soft_limit", report),
         quota_mode: raw.quota_mode.as_ref().is_some_and(|flag| flag.value),
+        envoy: raw.envoy.as_ref().map(|envoy| Box::new(compile_envoy(envoy, report))),
         consistency: consistency(raw, report),
         on_store_failure: choice(
             failure,

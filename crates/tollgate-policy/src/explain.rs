@@ -3,6 +3,7 @@
 use tollgate_core::Nanos;
 
 use crate::matcher::{Fit, Seen};
+use crate::readings::merge_explained;
 use crate::resolve::{Match, without_overridden};
 use crate::{Attributes, KeyPart, Known, ListKind, Listed, Rule, RuleSet};
 
@@ -81,7 +82,17 @@ impl RuleSet {
         let mut request = request.shortened();
         let tier = self.tier_and_source(&request);
         request.set(Known::Tier, tier.map_or("", |(tier, _)| tier));
-        let seen = Seen::new(&request, now);
+        let mut rules = self.explain_reading(&request, now);
+        for other in request.other_readings() {
+            rules = merge_explained(rules, self.explain_reading(&other, now));
+        }
+        let left_out = rules.len().saturating_sub(limit);
+        rules.truncate(limit);
+        Explanation { listed: self.listed(&request, now), tier, rules, left_out }
+    }
+
+    fn explain_reading<'s>(&'s self, request: &Attributes<'s>, now: Nanos) -> Vec<Explained<'s>> {
+        let seen = Seen::new(request, now);
         let mut matches = Vec::new();
         let mut missing = Vec::new();
         for (rule, rank) in self.rules.iter().zip(&self.ranks) {
@@ -95,9 +106,7 @@ impl RuleSet {
         self.judge_default(&seen, &mut rules, &mut missing);
         rules.extend(others);
         rules.extend(missing);
-        let left_out = rules.len().saturating_sub(limit);
-        rules.truncate(limit);
-        Explanation { listed: self.listed(&request, now), tier, rules, left_out }
+        rules
     }
 
     fn tier_and_source<'s>(&'s self, request: &Attributes<'s>) -> Option<(&'s str, TierSource)> {

@@ -74,6 +74,15 @@ impl<'n> Fields<'n> {
         value.map(|value| At { at: node.at, value })
     }
 
+    /// A whole number that is an item of the list of this name.
+    pub(crate) fn int_of(&self, item: &Node, list: &str, report: &mut Report) -> Int {
+        let value = as_int(item);
+        if value.is_none() {
+            self.wrong(item, list, "a list of whole numbers", report);
+        }
+        value.map(|value| At { at: item.at, value })
+    }
+
     pub(crate) fn share(&self, name: &str, report: &mut Report) -> Option<At<f64>> {
         let node = self.node(name)?;
         let value = match &node.kind {
@@ -196,17 +205,20 @@ fn unknown(name: &str, known: &[&str]) -> String {
     if name == "<<" {
         return "merge keys are not supported; use a plain alias or write it out".into();
     }
+    match nearest(name, known) {
+        Some(candidate) => format!("is not a known field; did you mean {candidate}?"),
+        None => format!("is not a known field; known here: {}", known.join(", ")),
+    }
+}
+
+/// The known name that this one may have been meant as, if there is one.
+pub(crate) fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     let near = known
         .iter()
-        .map(|candidate| (distance(name, candidate), candidate))
+        .map(|candidate| (distance(name, candidate), *candidate))
         .min_by_key(|(distance, _)| *distance);
-    match near {
-        // Short names are near to everything.
-        Some((distance, candidate)) if distance <= (name.len() / 3).min(2) => {
-            format!("is not a known field; did you mean {candidate}?")
-        }
-        _ => format!("is not a known field; known here: {}", known.join(", ")),
-    }
+    // Short names are near to everything.
+    near.filter(|(distance, _)| *distance <= (name.len() / 3).min(2)).map(|(_, name)| name)
 }
 
 /// Edit distance; names longer than any field are far from all of them.

@@ -150,7 +150,7 @@ impl Counts {
         for (place, (name, wanted)) in matcher.named.iter().enumerate() {
             let of = |wanted: &Wanted| match wanted {
                 Wanted::Exact(value) => self.named.get(&(name.clone(), value.clone())).copied(),
-                Wanted::Prefix(_) => None,
+                Wanted::Prefix(_) | Wanted::Pattern(_) => None,
             };
             // A captured value is not among the request's attributes, nor is a prefix a value.
             let exact: Option<Vec<usize>> = wanted.iter().map(of).collect();

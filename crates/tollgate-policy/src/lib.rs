@@ -5,7 +5,7 @@
 //! ([`RuleSet`]) is checked, indexed and ready to answer which rules a request meets. Both report
 //! every [`Problem`] they find at once.
 //!
-//! A caller prepares a request's [`Attributes`] (the endpoint through [`normalize_path`], the tier
+//! A caller prepares a request's [`Attributes`] (the endpoint through [`RequestPath`], the tier
 //! through [`RuleSet::tier_of`]), asks [`RuleSet::listed`], then [`RuleSet::resolve`].
 
 mod attributes;
@@ -17,6 +17,7 @@ mod compile_grants;
 mod compile_limit;
 mod compile_matcher;
 mod compile_rule;
+mod envoy;
 mod explain;
 mod fields;
 mod grants;
@@ -25,6 +26,7 @@ mod index;
 mod json;
 mod lists;
 mod matcher;
+mod missing;
 mod model;
 mod node;
 mod oracle;
@@ -35,6 +37,8 @@ mod places;
 mod problem;
 mod raw;
 mod read;
+mod readings;
+mod request_path;
 mod resolve;
 mod review;
 mod schema;
@@ -52,20 +56,23 @@ pub use compile_grants::{MAX_GRANTS, MAX_RAISED_QUOTAS};
 pub use compile_limit::{DEFAULT_SLOT_TTL, MAX_LIMITS, MAX_LOG_QUOTA, MAX_QUOTA, MAX_SLOTS};
 pub use compile_matcher::{MAX_KEY_PARTS, MAX_PATTERNS, MAX_VALUES};
 pub use compile_rule::{DEFAULT_OVERSHOOT_PPM, MAX_DELAY_MS, hit_reason};
+pub use envoy::{EnvoyOptions, MAX_DESCRIPTOR_ENTRIES, MAX_METADATA_BYTES};
 pub use explain::{Explained, Explanation, RuleVerdict, TierSource};
 pub use grants::Grant;
-pub use import_envoy::{MAX_IMPORT_DEPTH, descriptor_name, import_envoy};
+pub use import_envoy::{ImportOptions, MAX_IMPORT_DEPTH, descriptor_name, import_envoy};
 pub use lists::{ListEntry, ListKind, Listed};
+pub use missing::Unmet;
 pub use model::{
     Action, Consistency, IdentifierType, KeyPart, NoMatch, OnStoreFailure, Quota, Rule, RuleLimit,
     STANDARD_SCOPES, TENANT_SCOPE_PREFIX, Unit,
 };
 pub use node::{MAX_ALIASED_NODES, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
-pub use path::{MAX_PATH_BYTES, PathError, normalize_path};
+pub use path::{MAX_ENCODED_SLASHES, MAX_PATH_BYTES, PathError, canonical_path, normalize_path};
 pub use pattern::MAX_PATTERN_SEGMENTS;
 pub use places::KeyPlaces;
 pub use problem::{MAX_PROBLEMS, Problem, Problems};
 pub use raw::RuleFile;
+pub use request_path::RequestPath;
 pub use resolve::{Applied, Resolution};
 pub use review::{Effect, Finding, FindingKind};
 pub use schema::rule_file_schema;

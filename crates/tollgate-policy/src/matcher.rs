@@ -12,13 +12,17 @@ pub(crate) enum Wanted {
     Exact(Box<str>),
     /// Any value that begins like this (`"eu-*"`; `"*"` is any value at all).
     Prefix(Box<str>),
+    /// Any value that has these texts in this order, the first at its beginning and the last at its end
+    /// (`"/v*/users/*/posts"`). Two at least.
+    Pattern(Box<[Box<str>]>),
 }
 
 impl Wanted {
     pub(crate) fn parse(text: &str) -> Self {
-        match text.strip_suffix('*') {
-            Some(prefix) => Self::Prefix(prefix.into()),
+        match text.split_once('*') {
             None => Self::Exact(text.into()),
+            Some((prefix, "")) => Self::Prefix(prefix.into()),
+            Some(_) => Self::Pattern(text.split('*').map(Into::into).collect()),
         }
     }
 
@@ -26,8 +30,22 @@ impl Wanted {
         match self {
             Self::Exact(exact) => **exact == *value,
             Self::Prefix(prefix) => value.starts_with(&**prefix),
+            Self::Pattern(parts) => accepts_parts(parts, value),
         }
     }
+}
+
+/// Whether a value has these texts in order. Each is looked for from where the one before it ends: if any
+/// way to place them exists, the leftmost does.
+fn accepts_parts(parts: &[Box<str>], value: &str) -> bool {
+    let [first, middle @ .., last] = parts else { return false };
+    let inner = value.strip_prefix(&**first).and_then(|rest| rest.strip_suffix(&**last));
+    let Some(mut rest) = inner else { return false };
+    for part in middle {
+        let Some((_, behind)) = rest.split_once(&**part) else { return false };
+        rest = behind;
+    }
+    true
 }
 
 /// What a rule applies to. Empty: everything.
@@ -64,6 +82,12 @@ impl Matcher {
             [] => None,
             patterns => most_literal(patterns, seen.path()?),
         }
+    }
+
+    /// Whether whatever path it matches captures an attribute of this name.
+    pub(crate) fn always_captures(&self, name: &str) -> bool {
+        let captures = |pattern: &Pattern| pattern.captures().any(|capture| capture == name);
+        !self.endpoints.is_empty() && self.endpoints.iter().all(captures)
     }
 
     /// Whether one of its patterns captures an attribute of this name.
@@ -116,7 +140,15 @@ impl Fit<'_> {
 
 impl Rule {
     /// How this rule applies to the request, if it does.
+    #[inline]
     pub(crate) fn fit<'s>(&'s self, seen: &Seen<'_, '_>) -> Option<Fit<'s>> {
+        let fit = self.matched(seen)?;
+        self.missing_part(fit, seen).is_none().then_some(fit)
+    }
+
+    /// How the request matches what this rule applies to, whether or not it has the rule's key.
+    #[inline]
+    pub(crate) fn matched<'s>(&'s self, seen: &Seen<'_, '_>) -> Option<Fit<'s>> {
         if self.starts_at.is_some_and(|start| seen.now < start)
             || self.ends_at.is_some_and(|end| end <= seen.now)
         {
@@ -138,14 +170,17 @@ impl Rule {
             let value = fit.attribute(name, seen)?;
             wanted.iter().find(|wanted| wanted.accepts(value))?;
         }
-        for part in &self.key {
-            match part {
-                KeyPart::Known(known) => seen.attributes.get(*known).map(|_| ())?,
-                KeyPart::Named(name) => fit.attribute(name, seen).map(|_| ())?,
-                KeyPart::Client => seen.attributes.client().map(|_| ())?,
-            }
-        }
         Some(fit)
+    }
+
+    /// The first part of the key that the request does not have.
+    #[inline]
+    pub(crate) fn missing_part(&self, fit: Fit<'_>, seen: &Seen<'_, '_>) -> Option<&KeyPart> {
+        self.key.iter().find(|part| match part {
+            KeyPart::Known(known) => seen.attributes.get(*known).is_none(),
+            KeyPart::Named(name) => fit.attribute(name, seen).is_none(),
+            KeyPart::Client => seen.attributes.client().is_none(),
+        })
     }
 
     /// The values that name the counter of a request this rule applies to.
@@ -232,5 +267,32 @@ impl Costs {
             method_fits && endpoint_fits
         };
         self.0.iter().find(fits).map(|cost| cost.charge)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_text_wherever_it_is() {
+        for (wanted, value, expected) in [
+            ("a", "a", true),
+            ("a*", "abc", true),
+            ("*", "", true),
+            ("a*c", "abc", true),
+            ("a*c", "ac", true),
+            ("a*c", "acd", false),
+            ("*c", "abc", true),
+            ("a*a", "a", false),
+            ("ab*ba", "aba", false),
+            ("a*b*c", "a-c-b-c", true),
+            ("a*b*c", "a-c", false),
+            ("a**c", "abc", true),
+            ("*é*", "café!", true),
+            ("a*b*", "xab", false),
+        ] {
+            assert_eq!(Wanted::parse(wanted).accepts(value), expected, "{wanted} {value}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use tollgate_core::{Limit, Nanos};
 
 use crate::compile_rule::RULE_PREFIX;
+use crate::envoy::EnvoyOptions;
 use crate::grants::RuleGrants;
 use crate::matcher::{Costs, Matcher};
 use crate::{KeyPlaces, Known};
@@ -244,6 +245,8 @@ pub struct Rule {
     pub identifier: IdentifierType,
     /// Whether it belongs to the quota group, which refuses only when every member is exhausted.
     pub quota_mode: bool,
+    /// How it answers Envoy, where that is said.
+    pub envoy: Option<Box<EnvoyOptions>>,
     /// How exact the shared counter is.
     pub consistency: Consistency,
     /// What happens when the store does not answer; `None`: decided by client type.

@@ -15,6 +15,14 @@ impl RuleSet {
         request: &Attributes<'a>,
         now: Nanos,
     ) -> Resolution<'s, 'a> {
+        let mut resolution = self.scan_reading(request, now);
+        for other in request.other_readings() {
+            resolution.add_reading(self.scan_reading(&other, now));
+        }
+        resolution
+    }
+
+    fn scan_reading<'s, 'a>(&'s self, request: &Attributes<'a>, now: Nanos) -> Resolution<'s, 'a> {
         let seen = Seen::new(request, now);
         let mut resolution = Resolution::default();
         for rule in self.survivors(&seen, false) {

@@ -60,6 +60,9 @@ fn wanted_may_meet(one: &Wanted, other: &Wanted) -> bool {
         (Wanted::Prefix(one), Wanted::Prefix(other)) => {
             one.starts_with(&**other) || other.starts_with(&**one)
         }
+        (Wanted::Exact(exact), pattern @ Wanted::Pattern(_))
+        | (pattern @ Wanted::Pattern(_), Wanted::Exact(exact)) => pattern.accepts(exact),
+        (Wanted::Pattern(_), _) | (_, Wanted::Pattern(_)) => true,
     }
 }
 

@@ -5,6 +5,9 @@ use std::borrow::Cow;
 /// The longest path that is looked at.
 pub const MAX_PATH_BYTES: usize = 8 * 1024;
 
+/// The most encoded slashes of a path: each doubles the ways in which servers can read it.
+pub const MAX_ENCODED_SLASHES: usize = 5;
+
 /// Why a path cannot be normalised. Such a request should be refused: servers differ in how they
 /// read these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -18,53 +21,186 @@ pub enum PathError {
     /// A `%` that two hexadecimal digits do not follow.
     #[error("the path holds a % that is not followed by two hexadecimal digits")]
     BadEscape,
+    /// More than [`MAX_ENCODED_SLASHES`].
+    #[error("the path holds more than {MAX_ENCODED_SLASHES} encoded slashes (%2F)")]
+    TooManyEncodedSlashes,
 }
 
-/// The normal form of a path: query and fragment cut off, dot segments resolved, empty segments
-/// dropped, unreserved characters decoded, all others encoded the same way. `%2F` stays encoded and
-/// separates nothing. A trailing slash is kept (patterns match with or without it). Borrowed where
-/// nothing changes.
+/// The form of a path that rules are matched with and that counters are keyed by: as [`canonical_path`], and in
+/// addition without path parameters (`/login;x=1` is `/login`) and with encoded slashes as separators
+/// (`/api%2Flogin` is `/api/login`). A backslash, plain or encoded, is a character of its segment.
+///
+/// Some servers keep an encoded slash inside its segment. Rules must hold there, too, so set the endpoint of a
+/// request with [`crate::RequestPath`], which has both readings.
 pub fn normalize_path(path: &str) -> Result<Cow<'_, str>, PathError> {
-    if path.len() <= MAX_PATH_BYTES && is_normal(path) {
+    rewrite(path, Form::Split)
+}
+
+/// As [`normalize_path`], but only those encoded slashes separate whose bit is set, the first one's being the lowest.
+/// The others stay in their segment, and dot segments are resolved without splitting there.
+pub(crate) fn partly_split_path(path: &str, splits: u32) -> Result<Cow<'_, str>, PathError> {
+    rewrite(path, Form::PartlySplit(splits))
+}
+
+/// How many encoded slashes the path holds in front of its query.
+pub(crate) fn count_encoded_slashes(path: &str) -> usize {
+    let (mut rest, mut count) = (without_query(path), 0);
+    while let Some(place) = find_escape(rest, ENCODED_SLASH) {
+        rest = rest.get(place + ESCAPE_BYTES..).unwrap_or_default();
+        count += 1;
+    }
+    count
+}
+
+/// The form of a path that is sent to an upstream: query and fragment cut off, dot segments resolved, empty segments
+/// dropped, unreserved characters decoded, all others encoded the same way. `%2F` stays encoded and separates
+/// nothing; path parameters stay. A trailing slash is kept (patterns match with or without it). Borrowed where
+/// nothing changes.
+pub fn canonical_path(path: &str) -> Result<Cow<'_, str>, PathError> {
+    rewrite(path, Form::Forwarding)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Without parameters; encoded slashes separate.
+    Split,
+    /// Without parameters; those encoded slashes separate whose bit is set.
+    PartlySplit(u32),
+    /// As an upstream gets it.
+    Forwarding,
+}
+
+const ENCODED_SLASH: &str = "%2F";
+
+fn without_query(path: &str) -> &str {
+    let end = path.find(['?', '#']).unwrap_or(path.len());
+    path.get(..end).unwrap_or(path)
+}
+
+fn rewrite(path: &str, form: Form) -> Result<Cow<'_, str>, PathError> {
+    if path.len() <= MAX_PATH_BYTES && is_normal(path, form) {
         return Ok(Cow::Borrowed(path));
     }
-    let end = path.find(['?', '#']).unwrap_or(path.len());
-    let path = path.get(..end).unwrap_or(path);
+    let path = without_query(path);
     if path.len() > MAX_PATH_BYTES {
         return Err(PathError::TooLong);
     }
-    if is_normal(path) {
+    if is_normal(path, form) {
         return Ok(Cow::Borrowed(path));
     }
-    let mut normal = String::with_capacity(path.len() + 1);
-    let mut segment = String::new();
-    let mut open = true;
+    let mut normal = NormalPath::new(path.len() + 1);
+    let mut splits = match form {
+        Form::Split => Splits::All,
+        Form::PartlySplit(splits) => Splits::Some(splits),
+        Form::Forwarding => {
+            path.split('/').try_for_each(|raw| normal.push(raw, raw))?;
+            return normal.finish().map(Cow::Owned);
+        }
+    };
     for raw in path.split('/') {
-        segment.clear();
-        push_segment(&mut segment, raw)?;
-        open = true;
-        match segment.as_str() {
-            "" | "." => {}
-            ".." => normal.truncate(normal.rfind('/').unwrap_or(0)),
-            _ => {
-                normal.push('/');
-                normal.push_str(&segment);
-                open = false;
+        let (mut rest, mut looked_at) = (raw, 0);
+        while let Some(place) =
+            find_escape(rest.get(looked_at..).unwrap_or_default(), ENCODED_SLASH)
+        {
+            let place = looked_at + place;
+            if splits.next() {
+                let (segment, after) = rest.split_at(place);
+                normal.push(without_parameters(segment), segment)?;
+                (rest, looked_at) = (after.get(ESCAPE_BYTES..).unwrap_or_default(), 0);
+            } else {
+                looked_at = place + ESCAPE_BYTES;
+            }
+        }
+        normal.push(without_parameters(rest), rest)?;
+    }
+    normal.finish().map(Cow::Owned)
+}
+
+/// Which encoded slashes separate, one after the other.
+enum Splits {
+    All,
+    /// The lowest bit is the next one's.
+    Some(u32),
+}
+
+impl Splits {
+    fn next(&mut self) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(bits) => {
+                let is_set = *bits & 1 == 1;
+                *bits >>= 1;
+                is_set
             }
         }
     }
-    if open {
-        normal.push('/');
+}
+
+/// A path as it grows by segments.
+struct NormalPath {
+    path: String,
+    segment: String,
+    /// Whether it ends with a slash if nothing follows.
+    is_open: bool,
+}
+
+impl NormalPath {
+    fn new(capacity: usize) -> Self {
+        Self { path: String::with_capacity(capacity), segment: String::new(), is_open: true }
     }
-    if normal.len() > MAX_PATH_BYTES {
-        return Err(PathError::TooLong);
+
+    /// Appends a segment. `whole` is the segment with its parameters, which must be well formed, too.
+    fn push(&mut self, raw: &str, whole: &str) -> Result<(), PathError> {
+        if raw.len() < whole.len() {
+            self.segment.clear();
+            push_segment(&mut self.segment, whole)?;
+        }
+        self.segment.clear();
+        push_segment(&mut self.segment, raw)?;
+        self.is_open = true;
+        match self.segment.as_str() {
+            "" | "." => {}
+            ".." => self.path.truncate(self.path.rfind('/').unwrap_or(0)),
+            segment => {
+                self.path.push('/');
+                self.path.push_str(segment);
+                self.is_open = false;
+            }
+        }
+        Ok(())
     }
-    Ok(Cow::Owned(normal))
+
+    fn finish(mut self) -> Result<String, PathError> {
+        if self.is_open {
+            self.path.push('/');
+        }
+        if self.path.len() > MAX_PATH_BYTES {
+            return Err(PathError::TooLong);
+        }
+        Ok(self.path)
+    }
+}
+
+/// A percent sign and two digits.
+const ESCAPE_BYTES: usize = 3;
+
+/// A segment up to its first path parameter, which starts at a semicolon, plain or encoded.
+pub(crate) fn without_parameters(segment: &str) -> &str {
+    let plain = segment.find(';').unwrap_or(segment.len());
+    let encoded = find_escape(segment, "%3B").unwrap_or(segment.len());
+    segment.get(..plain.min(encoded)).unwrap_or(segment)
+}
+
+/// Where an escape stands, its digits in either case.
+pub(crate) fn find_escape(text: &str, escape: &str) -> Option<usize> {
+    text.as_bytes()
+        .windows(ESCAPE_BYTES)
+        .position(|window| window.eq_ignore_ascii_case(escape.as_bytes()))
 }
 
 /// True only for paths that normalisation would not change. False negatives cost time, not
 /// correctness: a `%` or a segment that starts with a dot takes the long way.
-fn is_normal(path: &str) -> bool {
+fn is_normal(path: &str, form: Form) -> bool {
     let Some((b'/', rest)) = path.as_bytes().split_first() else { return false };
     let mut begins_segment = true;
     for byte in rest {
@@ -72,6 +208,7 @@ fn is_normal(path: &str) -> bool {
             Some(Kind::Plain) => begins_segment = false,
             Some(Kind::Slash) if !begins_segment => begins_segment = true,
             Some(Kind::Dot) if !begins_segment => {}
+            Some(Kind::Semicolon) if form == Form::Forwarding => begins_segment = false,
             _ => return false,
         }
     }
@@ -84,6 +221,7 @@ enum Kind {
     Plain,
     Slash,
     Dot,
+    Semicolon,
     Other,
 }
 
@@ -95,6 +233,7 @@ const KINDS: [Kind; 256] = {
         *kind = match byte {
             b'/' => Kind::Slash,
             b'.' => Kind::Dot,
+            b';' => Kind::Semicolon,
             _ if is_path_byte(byte) => Kind::Plain,
             _ => Kind::Other,
         };
@@ -184,8 +323,20 @@ mod tests {
             ("/a/..", "/"),
             ("/../../a", "/a"),
             ("/a/%2e%2E/b", "/b"),
-            ("/a/%2F../b", "/a/%2F../b"),
-            ("/a%2fb", "/a%2Fb"),
+            ("/a/%2F../b", "/b"),
+            ("/a%2fb", "/a/b"),
+            ("/%2Flogin", "/login"),
+            ("/login%2f", "/login/"),
+            ("/x%2F..%2Flogin", "/login"),
+            ("/login;x=1", "/login"),
+            ("/login;", "/login"),
+            ("/login%3Bx", "/login"),
+            ("/a;b/..;c/login;d=%2F", "/login/"),
+            ("/a;%2F..%2Flogin", "/login"),
+            ("/login;x%2Fmore", "/login/more"),
+            ("/;x/login", "/login"),
+            ("/login/;x", "/login/"),
+            ("/a%252Fb", "/a%252Fb"),
             ("/%7euser/%41", "/~user/A"),
             ("/caf\u{e9}", "/caf%C3%A9"),
             ("/caf%c3%a9", "/caf%C3%A9"),
@@ -205,6 +356,9 @@ mod tests {
             ("/%zz", PathError::BadEscape),
             ("/%\u{e9}", PathError::BadEscape),
             ("/%00", PathError::Control),
+            ("/a;%00", PathError::Control),
+            ("/a;%4", PathError::BadEscape),
+            ("/a%2F%00", PathError::Control),
             ("/a\n", PathError::Control),
             ("/\u{7f}", PathError::Control),
         ] {
@@ -216,12 +370,59 @@ mod tests {
         assert!(matches!(normalize_path("/v1/chat?x"), Ok(Cow::Borrowed("/v1/chat"))));
     }
 
+    #[test]
+    fn what_is_forwarded_keeps_parameters_and_encoded_slashes() {
+        for (from, to) in [
+            ("/login;x=1", "/login;x=1"),
+            ("/a%2fb", "/a%2Fb"),
+            ("/a/%2F../b", "/a/%2F../b"),
+            ("/a/../login;x?q", "/login;x"),
+        ] {
+            assert_eq!(canonical_path(from).as_deref(), Ok(to), "{from:?}");
+        }
+        assert!(matches!(canonical_path("/a;b=1/c"), Ok(Cow::Borrowed("/a;b=1/c"))));
+    }
+
+    #[test]
+    fn an_unsplit_path_keeps_encoded_slashes_in_their_segment() {
+        for (from, to) in [
+            ("/files/a%2fb", "/files/a%2Fb"),
+            ("/a%2F..%2Flogin", "/a%2F..%2Flogin"),
+            ("/a%2Fb/../login", "/login"),
+            ("/a%2Fb/..;x/login;y%2Fz", "/login"),
+            ("/a%5C..%5Cb", "/a%5C..%5Cb"),
+            ("/a%2F%2e%2E/b?x=%2F", "/a%2F../b"),
+        ] {
+            assert_eq!(partly_split_path(from, 0).as_deref(), Ok(to), "{from:?}");
+        }
+        assert_eq!(count_encoded_slashes("/%2fa%2Fb/%2F%2f?b=%2F"), 4);
+        assert_eq!(partly_split_path("/a;%2F%4", 0), Err(PathError::BadEscape));
+    }
+
+    #[test]
+    fn each_encoded_slash_may_separate_by_itself() {
+        let path = "/%2Flogin/a%2Fb";
+        for (splits, read) in
+            [(0, "/%2Flogin/a%2Fb"), (1, "/login/a%2Fb"), (2, "/%2Flogin/a/b"), (3, "/login/a/b")]
+        {
+            assert_eq!(partly_split_path(path, splits).as_deref(), Ok(read), "{splits}");
+        }
+        assert_eq!(partly_split_path("/x%2Fy;p%2Fq%2F../z", 0b100).as_deref(), Ok("/z"));
+    }
+
     fn check(path: &str) {
-        let Ok(once) = normalize_path(path) else { return };
-        assert_eq!(normalize_path(&once).as_deref(), Ok(&*once), "{path:?}");
-        assert!(once.starts_with('/') && !once.contains("//"), "{path:?} -> {once:?}");
-        let segments_are_plain = once.split('/').all(|segment| segment != "." && segment != "..");
-        assert!(segments_are_plain, "{path:?} -> {once:?}");
+        for form in [Form::Split, Form::PartlySplit(0), Form::PartlySplit(2), Form::Forwarding] {
+            let Ok(once) = rewrite(path, form) else { continue };
+            // Which encoded slashes of a result separate is another question.
+            let again = if form == Form::PartlySplit(2) { Form::PartlySplit(0) } else { form };
+            assert_eq!(rewrite(&once, again).as_deref(), Ok(&*once), "{path:?}");
+            assert!(once.starts_with('/') && !once.contains("//"), "{path:?} -> {once:?}");
+            let is_plain = once.split('/').all(|segment| segment != "." && segment != "..");
+            assert!(is_plain, "{path:?} -> {once:?}");
+        }
+        if let Ok(matched) = normalize_path(path) {
+            assert!(!matched.contains(';') && !matched.contains("%2F") && !matched.contains("%3B"));
+        }
     }
 
     proptest! {
@@ -233,7 +434,7 @@ mod tests {
         }
 
         #[test]
-        fn idempotent_on_tricky_paths(path in "(/|\\.|%2e|%2F|%|a|\u{e9}|~|%7E|\\?|#|\\\\| ){0,24}") {
+        fn idempotent_on_tricky_paths(path in "(/|\\.|%2e|%2F|;|%3b|%|a|\u{e9}|~|%7E|\\?|#|\\\\| ){0,24}") {
             check(&path);
         }
     }

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::Known;
-use crate::path::push_segment;
+use crate::path::{push_segment, without_parameters};
 
 /// The most segments a pattern may have.
 pub const MAX_PATTERN_SEGMENTS: usize = 64;
@@ -68,6 +68,8 @@ impl Pattern {
         if text != "*" && !text.starts_with('/') {
             return Err("must start with / (or be * for every path)".into());
         }
+        // As in paths: an encoded slash separates.
+        let text = text.replace("%2F", "/").replace("%2f", "/");
         let parts: Vec<&str> = text.split('/').filter(|part| !part.is_empty()).collect();
         if parts.len() > MAX_PATTERN_SEGMENTS {
             return Err(format!("must not have more than {MAX_PATTERN_SEGMENTS} segments"));
@@ -134,7 +136,11 @@ fn parse_step(part: &str) -> Result<Step, String> {
         return Err(format!("segment {part:?}: * and {{name}} must stand for a whole segment"));
     }
     let mut literal = String::with_capacity(part.len());
-    push_segment(&mut literal, part).map_err(|error| format!("segment {part:?}: {error}"))?;
+    push_segment(&mut literal, without_parameters(part))
+        .map_err(|error| format!("segment {part:?}: {error}"))?;
+    if literal.is_empty() {
+        return Err(format!("segment {part:?}: paths are matched without their parameters"));
+    }
     if literal == "." || literal == ".." {
         return Err("must not hold dot segments: paths are normalised before matching".into());
     }
@@ -180,6 +186,8 @@ mod tests {
             ("*", "/", true),
             ("/*", "/a/b", true),
             ("/caf\u{e9}", "/caf%C3%A9", true),
+            ("/login;v=1", "/login", true),
+            ("/a%2Fb", "/a/b", true),
         ] {
             let pattern = Pattern::parse(pattern).unwrap();
             assert_eq!(pattern.matches(&segments(path)), expected, "{pattern:?} {path}");
@@ -204,6 +212,7 @@ mod tests {
             "/%zz",
             "/a?b",
             "/{1}",
+            "/;x",
         ] {
             assert!(Pattern::parse(pattern).is_err(), "{pattern:?}");
         }

@@ -87,6 +87,13 @@ impl Report {
         }
     }
 
+    /// A problem in another file than the one that the report is about.
+    pub(crate) fn add_in(&mut self, source: &str, at: Spot, message: impl Into<String>) {
+        let own = std::mem::replace(&mut self.source, source.to_owned());
+        self.add(at, None, message);
+        self.source = own;
+    }
+
     /// A problem of a value that has the wrong type.
     pub(crate) fn add_wrong_type(&mut self, at: Spot, field: Option<&str>, message: String) {
         self.wrong_types += 1;

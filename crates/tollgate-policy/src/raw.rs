@@ -1,5 +1,6 @@
 //! The rule file as typed: every value with its place, nothing checked but its type.
 
+use crate::envoy::RawEnvoy;
 use crate::node::Spot;
 use crate::problem::Report;
 use crate::{Problems, read};
@@ -81,6 +82,7 @@ pub(crate) struct RawRule {
     pub(crate) max_delay_ms: Int,
     pub(crate) overrides: Texts,
     pub(crate) quota_mode: Option<At<bool>>,
+    pub(crate) envoy: Option<Box<RawEnvoy>>,
     pub(crate) consistency: Text,
     pub(crate) max_overshoot: Option<At<f64>>,
     pub(crate) store: Text,

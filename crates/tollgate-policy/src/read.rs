@@ -1,5 +1,6 @@
 //! Nodes into raw structs. The field names known here are the ones in the schema.
 
+use crate::envoy::read_envoy;
 use crate::fields::{Fields, as_bool, as_quota, as_text, as_texts};
 use crate::node::{self, Kind, Node};
 use crate::problem::Report;
@@ -39,6 +40,7 @@ pub(crate) const RULE_ONLY_FIELDS: &[&str] = &[
     "is_active",
     "applies_to",
     "overrides",
+    "envoy",
     "starts_at",
     "ends_at",
 ];
@@ -138,6 +140,7 @@ fn read_rule_fields(fields: &Fields<'_>, report: &mut Report) -> RawRule {
         max_delay_ms: fields.int("max_delay_ms", report),
         overrides: fields.texts("overrides", report),
         quota_mode: fields.flag("quota_mode", report),
+        envoy: read_envoy(fields, report),
         consistency: fields.text("consistency", report),
         max_overshoot: fields.share("max_overshoot", report),
         store: fields.text("store", report),

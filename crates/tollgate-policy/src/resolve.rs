@@ -8,13 +8,17 @@ use tollgate_core::Nanos;
 use crate::matcher::{Fit, Seen};
 use crate::{Attributes, Rule, RuleSet};
 
-/// The rules that apply to a request: one per scope.
+/// The rules that apply to a request: one per scope, for each reading of its path ([`crate::RequestPath`]).
 #[derive(Debug, Clone, Default)]
 pub struct Resolution<'s, 'a> {
     /// The rules that decide, in the order of the standard scopes, then by scope name.
     pub enforced: SmallVec<[Applied<'s, 'a>; 8]>,
     /// The `log_only` rules, in the same order.
     pub observed: SmallVec<[Applied<'s, 'a>; 2]>,
+    /// Whether nothing that admits requests applies to one of the readings of the path.
+    pub(crate) is_partly_unmatched: bool,
+    /// Whether the readings of the path meet different rules in `quota_mode`.
+    pub(crate) has_quota_groups: bool,
 }
 
 /// A rule that applies to a request.
@@ -79,7 +83,7 @@ type Matches<'s> = SmallVec<[Match<'s>; 12]>;
 
 impl RuleSet {
     /// The rules that apply to the request at `now`. The endpoint must be normalised and the tier
-    /// resolved, see [`Attributes`].
+    /// resolved, see [`Attributes`]. Where the path has several readings, the rules of all apply.
     pub fn resolve<'s, 'a>(&'s self, request: &Attributes<'a>, now: Nanos) -> Resolution<'s, 'a> {
         let mut resolution = Resolution::default();
         self.resolve_into(request, now, &mut resolution);
@@ -89,6 +93,34 @@ impl RuleSet {
     /// [`RuleSet::resolve`] into an empty resolution, which is large enough that it should stay
     /// where it is.
     pub fn resolve_into<'s, 'a>(
+        &'s self,
+        request: &Attributes<'a>,
+        now: Nanos,
+        resolution: &mut Resolution<'s, 'a>,
+    ) {
+        self.resolve_reading(request, now, resolution);
+        if !request.other_endpoints().is_empty() {
+            self.resolve_other_readings(request, now, resolution);
+        }
+    }
+
+    #[cold]
+    fn resolve_other_readings<'s, 'a>(
+        &'s self,
+        request: &Attributes<'a>,
+        now: Nanos,
+        resolution: &mut Resolution<'s, 'a>,
+    ) {
+        for other in request.other_readings() {
+            let mut of_other = Resolution::default();
+            self.resolve_reading(&other, now, &mut of_other);
+            resolution.add_reading(of_other);
+        }
+    }
+
+    /// The rules that apply to the endpoint as it is set.
+    #[inline]
+    pub(crate) fn resolve_reading<'s, 'a>(
         &'s self,
         request: &Attributes<'a>,
         now: Nanos,

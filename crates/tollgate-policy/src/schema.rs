@@ -161,6 +161,7 @@ fn rule_fields() -> Value {
         "is_active": {"description": "false: as if it were not there.", "type": "boolean"},
         "applies_to": {"$ref": "#/$defs/applies_to"},
         "overrides": texts("Scopes that this rule, where it applies, replaces; rule:<rule_id> replaces that rule alone."),
+        "envoy": crate::envoy::envoy_schema(),
         "starts_at": instant("It applies from then on."),
         "ends_at": instant("It applies until then.")
     })
@@ -230,7 +231,7 @@ fn applies_to() -> Value {
             "api_keys": texts("API keys."),
             "domains": texts("Domains."),
             "attributes": {
-                "description": "Further attributes; a value that ends in * is a prefix.",
+                "description": "Further attributes; * in a value stands for any text.",
                 "type": "object", "additionalProperties": {"$ref": "#/$defs/texts"}
             }
         }
@@ -260,6 +261,7 @@ mod tests {
             ("/properties", set(&[FILE_FIELDS])),
             ("/properties/default/anyOf/1/properties", set(&[DEFAULT_FIELDS, LIMIT_FIELDS])),
             ("/$defs/rule/properties", set(&[RULE_ONLY_FIELDS, DEFAULT_FIELDS, LIMIT_FIELDS])),
+            ("/$defs/rule/properties/envoy/properties", set(&[crate::envoy::ENVOY_FIELDS])),
             ("/$defs/limit/properties", set(&[LIMIT_FIELDS])),
             ("/$defs/applies_to/properties", set(&[APPLIES_LISTS, &["attributes"]])),
             ("/$defs/cost/properties", set(&[COST_FIELDS])),

@@ -8,11 +8,14 @@ use tollgate_core::Nanos;
 use crate::compile_rule::RULE_PREFIX;
 use crate::index::Index;
 use crate::lists::{List, parse_address};
+use crate::missing::KeyNeeds;
 use crate::model::STANDARD_SCOPES;
 use crate::raw::RuleFile;
 use crate::resolve::Rank;
 use crate::tiers::Tiers;
-use crate::{Attributes, ClientTiers, Grant, Known, ListEntry, Listed, NoMatch, Problems, Rule};
+use crate::{
+    Attributes, ClientTiers, EnvoyOptions, Grant, Known, ListEntry, Listed, NoMatch, Problems, Rule,
+};
 
 /// Everything compiled from one rule file: immutable, to be swapped as a whole.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +32,7 @@ pub struct RuleSet {
     grants: Vec<Grant>,
     no_match: NoMatch,
     digest: u64,
+    pub(crate) key_needs: KeyNeeds,
 }
 
 /// The parts of a rule set, checked one by one.
@@ -65,6 +69,7 @@ impl RuleSet {
         let by_id = |(place, rule): (usize, &Rule)| (rule.id.as_str().into(), place as u32);
         let by_id = rules.iter().enumerate().map(by_id).collect();
         let index = Index::new(&rules);
+        let key_needs = KeyNeeds::of(&rules);
         let client_tiers = Arc::default();
         Self {
             rules,
@@ -79,6 +84,7 @@ impl RuleSet {
             grants,
             no_match,
             digest,
+            key_needs,
         }
     }
 
@@ -150,13 +156,21 @@ impl RuleSet {
 
     /// Whether some rule names this domain.
     pub fn knows_domain(&self, domain: &str) -> bool {
-        let names = |rule: &Rule| {
+        self.rules_of_domain(domain).next().is_some()
+    }
+
+    /// How imported rules that name this domain answer Envoy; none if no imported rule names it.
+    pub fn envoy_options(&self, domain: &str) -> Option<&EnvoyOptions> {
+        self.rules_of_domain(domain).find_map(|rule| rule.envoy.as_deref())
+    }
+
+    fn rules_of_domain(&self, domain: &str) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().filter(move |rule| {
             let mut lists = rule.matcher.known.iter();
             lists.any(|(known, values)| {
                 *known == Known::Domain && values.iter().any(|value| **value == *domain)
             })
-        };
-        self.rules.iter().any(names)
+        })
     }
 
     /// A hash of the content: the same for files that differ in comments, layout or the order of

@@ -5,8 +5,8 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tollgate_policy::{
-    Applied, Attributes, Explained, FindingKind, KeyPart, Known, RuleSet, RuleVerdict,
-    normalize_path,
+    Applied, Attributes, Explained, FindingKind, KeyPart, Known, RequestPath, Resolution, RuleSet,
+    RuleVerdict, normalize_path,
 };
 
 const NOW: u64 = 1_767_225_600_000_000_000;
@@ -21,7 +21,21 @@ fn few(values: &'static [&'static str]) -> impl Strategy<Value = Vec<&'static st
 const PATTERNS: &[&str] = &[
     "*", "/a", "/a/*", "/a/b", "/a/b/*", "/{x}", "/a/{x}", "/a/{y}/c", "/*/b", "/{x}/{y}", "/b/*/c",
 ];
-const PATHS: &[&str] = &["/", "/a", "/a/b", "/a/b/c", "/b", "/b/b", "/b/x/c", "/a/c/", "/c/d/e/f"];
+const PATHS: &[&str] = &[
+    "/",
+    "/a",
+    "/a/b",
+    "/a/b/c",
+    "/b",
+    "/b/b",
+    "/b/x/c",
+    "/a/c/",
+    "/c/d/e/f",
+    "/a%2Fb",
+    "/a/x%2Fc",
+    "/a/b%2F..%2F..%2Fb",
+    "/b%2Fx/../a",
+];
 const SCOPES: &[&str] = &["S1", "S2", "S3", "S4", "USER_MODEL", "QOS"];
 
 prop_compose! {
@@ -113,12 +127,20 @@ fn compiled(rules: Vec<Value>) -> Result<RuleSet, TestCaseError> {
         .map_err(|problems| TestCaseError::fail(problems.to_string()))
 }
 
-fn attributes(request: &Request) -> Attributes<'static> {
+fn path(request: &Request) -> Option<RequestPath<'static>> {
+    let endpoint = request.iter().find(|(name, _)| *name == "endpoint");
+    endpoint.and_then(|(_, path)| RequestPath::parse((*path)?).ok())
+}
+
+fn attributes<'a>(request: &Request, path: Option<&'a RequestPath<'_>>) -> Attributes<'a> {
     let mut attributes = Attributes::default();
     for (name, value) in request {
         if let Some(value) = value {
             attributes.push_extra(name, value);
         }
+    }
+    if let Some(path) = path {
+        attributes.set_path(path);
     }
     attributes
 }
@@ -151,11 +173,38 @@ proptest! {
         let set = compiled(rules)?;
         let now = if late { NOW + 300 * 86_400_000_000_000 } else { NOW };
         for request in &requests {
-            let attributes = attributes(request);
+            let path = path(request);
+            let attributes = attributes(request, path.as_ref());
             let fast = set.resolve(&attributes, now);
             let slow = set.resolve_by_scan(&attributes, now);
             prop_assert_eq!(shown(&fast.enforced), shown(&slow.enforced), "{:?}", request);
             prop_assert_eq!(shown(&fast.observed), shown(&slow.observed), "{:?}", request);
+        }
+    }
+
+    #[test]
+    fn a_path_with_several_readings_meets_the_rules_of_each(
+        rules in proptest::collection::vec(rule(), 0..24),
+        requests in proptest::collection::vec(request(), 8),
+    ) {
+        let set = compiled(rules)?;
+        for request in &requests {
+            let Some(path) = path(request) else { continue };
+            let of = |resolution: &Resolution<'_, '_>| {
+                let mut all = [shown(&resolution.enforced), shown(&resolution.observed)].concat();
+                all.sort();
+                all
+            };
+            let both = of(&set.resolve(&attributes(request, Some(&path)), NOW));
+            let mut expected = Vec::new();
+            let others = path.others().iter().map(String::as_str);
+            for reading in std::iter::once(path.endpoint()).chain(others) {
+                let reading = RequestPath::from_endpoint(reading.into());
+                expected.extend(of(&set.resolve(&attributes(request, Some(&reading)), NOW)));
+            }
+            expected.sort();
+            expected.dedup();
+            prop_assert_eq!(both, expected, "{:?}", request);
         }
     }
 
@@ -171,7 +220,8 @@ proptest! {
             .filter(|finding| finding.kind == FindingKind::NeverApplies)
             .map(|finding| finding.rule_id).collect();
         for request in &requests {
-            let attributes = attributes(request);
+            let path = path(request);
+            let attributes = attributes(request, path.as_ref());
             let resolution = set.resolve(&attributes, now);
             let resolved = [shown(&resolution.enforced), shown(&resolution.observed)].concat();
             let explanation = set.explain(&attributes, now, usize::MAX);

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tollgate_policy::{Applied, Attributes, Known, Listed, RuleSet, normalize_path};
+use tollgate_policy::{Applied, Attributes, Known, Listed, RequestPath, RuleSet, RuleVerdict};
 
 const NEW_YEAR_2026: u64 = 1_767_225_600;
 const SECOND: u64 = 1_000_000_000;
@@ -31,6 +31,8 @@ struct Case {
     listed: Option<String>,
     no_match: Option<String>,
     now: Option<u64>,
+    /// Whether nothing that admits requests applies to a reading of the path.
+    unmatched: Option<bool>,
 }
 
 fn show(applied: &Applied<'_, '_>, tier: Option<&str>) -> String {
@@ -53,16 +55,27 @@ fn show(applied: &Applied<'_, '_>, tier: Option<&str>) -> String {
     shown
 }
 
+/// What is explained to apply is what applies, in this order.
+fn check_explained(set: &RuleSet, request: &Attributes<'_>, now: u64) -> Result<(), String> {
+    let resolution = set.resolve(request, now);
+    let resolved = resolution.enforced.iter().chain(&resolution.observed);
+    let resolved: Vec<&str> = resolved.map(|applied| applied.rule.id.as_str()).collect();
+    let explanation = set.explain(request, now, usize::MAX);
+    let applying = explanation.rules.iter().filter(|one| one.verdict == RuleVerdict::Applies);
+    let explained: Vec<&str> = applying.map(|one| one.rule.id.as_str()).collect();
+    if explained == resolved { Ok(()) } else { Err(format!("{explained:?}, not {resolved:?}")) }
+}
+
 fn run(set: &RuleSet, case: &Case) -> Result<(), String> {
     let now = case.now.unwrap_or(NEW_YEAR_2026) * SECOND;
     let endpoint = case.request.get("endpoint").and_then(Value::as_str);
-    let endpoint = endpoint.map(|path| normalize_path(path).unwrap());
+    let endpoint = endpoint.map(|path| RequestPath::parse(path).unwrap());
     let mut request = Attributes::default();
     for (name, value) in &case.request {
         request.push_extra(name, value.as_str().unwrap());
     }
     if let Some(path) = &endpoint {
-        request.set(Known::Endpoint, path);
+        request.set_path(path);
     }
     let tier = set.tier_of(&request);
     if let Some(tier) = tier {
@@ -80,6 +93,11 @@ fn run(set: &RuleSet, case: &Case) -> Result<(), String> {
     if let Some(no_match) = &case.no_match {
         expect("no_match", &[set.no_match().name().to_owned()], std::slice::from_ref(no_match))?;
     }
+    let unmatched = set.resolve(&request, now).has_unmatched_reading();
+    if let Some(expected) = case.unmatched {
+        expect("unmatched", &[unmatched.to_string()], &[expected.to_string()])?;
+    }
+    check_explained(set, &request, now)?;
     for resolution in [set.resolve(&request, now), set.resolve_by_scan(&request, now)] {
         let enforced: Vec<String> = resolution.enforced.iter().map(|a| show(a, tier)).collect();
         let observed: Vec<String> = resolution.observed.iter().map(|a| show(a, tier)).collect();

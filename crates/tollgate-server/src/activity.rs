@@ -1,12 +1,12 @@
 //! What a connection is doing, and when it has done nothing for too long.
 //!
-//! A timer per request would cost more than most decisions, so there is one watcher per connection
-//! that looks in now and then. Two looks on the same state mark a stretch of quiet; a connection is
-//! cut between one and one and a half times its limit.
+//! A timer per request would cost more than most decisions, so each connection notes when its state
+//! last changed, and one watcher per connection sleeps until that instant and its limit have passed. It
+//! never sleeps longer than the shorter limit, so a state that began meanwhile is not cut late.
 
 use std::io;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -14,15 +14,19 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 /// How every HTTP/2 connection begins.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2";
 
 /// Shared by a connection, its requests and its watcher. Counters only; nothing is ordered by them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Activity {
-    /// Counts changes of state.
-    changes: AtomicU32,
+    began: Instant,
+    /// When the state last changed, in microseconds since `began`.
+    changed_at: AtomicU64,
+    /// Whether any byte has arrived.
+    has_received: AtomicBool,
     /// Requests being answered.
     busy: AtomicU32,
     /// Part of a request's head has arrived.
@@ -32,16 +36,57 @@ pub(crate) struct Activity {
     is_blocked: AtomicBool,
 }
 
+impl Default for Activity {
+    fn default() -> Self {
+        Self {
+            began: Instant::now(),
+            changed_at: AtomicU64::default(),
+            has_received: AtomicBool::default(),
+            busy: AtomicU32::default(),
+            in_head: AtomicBool::default(),
+            is_http2: AtomicBool::default(),
+            is_blocked: AtomicBool::default(),
+        }
+    }
+}
+
+/// What a watcher does next.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    Cut { in_head: bool },
+    LookAfter(Duration),
+}
+
 impl Activity {
+    /// Notes that the state changes now. To be called before the change itself: a state must not be seen
+    /// with the instant of the one before.
     fn changed(&self) {
-        self.changes.fetch_add(1, Ordering::Relaxed);
+        let elapsed = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.changed_at.store(elapsed, Ordering::Relaxed);
+    }
+
+    fn next(&self, head_limit: Duration, idle_limit: Duration) -> Next {
+        let soonest = head_limit.min(idle_limit);
+        // An answer that nobody reads holds what it came from, however busy it is.
+        let is_blocked = self.is_blocked.load(Ordering::Relaxed);
+        if self.busy.load(Ordering::Relaxed) > 0 && !is_blocked {
+            return Next::LookAfter(soonest);
+        }
+        let in_head = !is_blocked && self.in_head.load(Ordering::Relaxed);
+        let limit = if in_head { head_limit } else { idle_limit };
+        let changed_at = Duration::from_micros(self.changed_at.load(Ordering::Relaxed));
+        let left = (changed_at + limit).saturating_sub(self.began.elapsed());
+        if left.is_zero() { Next::Cut { in_head } } else { Next::LookAfter(left.min(soonest)) }
     }
 
     fn received(&self, bytes: &[u8]) {
         if self.busy.load(Ordering::Relaxed) > 0 {
             return;
         }
-        let is_first = self.changes.load(Ordering::Relaxed) == 0;
+        let is_first = !self.has_received.load(Ordering::Relaxed);
+        if is_first {
+            self.has_received.store(true, Ordering::Relaxed);
+        }
         if is_first && HTTP2_PREFACE.iter().zip(bytes).all(|(one, other)| one == other) {
             self.is_http2.store(true, Ordering::Relaxed);
         }
@@ -49,17 +94,21 @@ impl Activity {
         // hold its answers in memory with them.
         let is_head = !self.is_http2.load(Ordering::Relaxed);
         // A byte now and then must not keep a head alive: only its first one counts.
-        if is_head && !self.in_head.swap(true, Ordering::Relaxed) {
+        if is_head && !self.in_head.load(Ordering::Relaxed) {
             self.changed();
+            self.in_head.store(true, Ordering::Relaxed);
         }
     }
 
     fn written(&self, is_pending: bool) {
         if is_pending {
-            self.is_blocked.store(true, Ordering::Relaxed);
+            if !self.is_blocked.load(Ordering::Relaxed) {
+                self.changed();
+                self.is_blocked.store(true, Ordering::Relaxed);
+            }
         } else if self.is_blocked.load(Ordering::Relaxed) {
-            self.is_blocked.store(false, Ordering::Relaxed);
             self.changed();
+            self.is_blocked.store(false, Ordering::Relaxed);
         }
     }
 
@@ -76,8 +125,8 @@ pub(crate) struct Busy<'a>(&'a Activity);
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.0.busy.fetch_sub(1, Ordering::Relaxed);
         self.0.changed();
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -149,31 +198,21 @@ pub(crate) async fn watch(
             std::future::pending::<()>().await;
         }
     });
-    let tick = head_limit.min(idle_limit) / 2;
-    let mut known = None;
-    let mut quiet = Duration::ZERO;
     loop {
+        let Some(next) = activity.upgrade().map(|it| it.next(head_limit, idle_limit)) else {
+            return;
+        };
+        let pause = match next {
+            Next::LookAfter(pause) => pause,
+            Next::Cut { in_head } => {
+                tracing::debug!(in_head, "a quiet connection was cut");
+                return connection.abort();
+            }
+        };
         tokio::select! {
             biased;
             () = &mut cut => return connection.abort(),
-            () = tokio::time::sleep(tick) => {}
-        }
-        let Some(activity) = activity.upgrade() else { return };
-        let changes = activity.changes.load(Ordering::Relaxed);
-        // An answer that nobody reads holds what it came from, however busy it is.
-        let is_blocked = activity.is_blocked.load(Ordering::Relaxed);
-        let is_busy = activity.busy.load(Ordering::Relaxed) > 0 && !is_blocked;
-        if is_busy || known != Some(changes) {
-            known = Some(changes);
-            quiet = Duration::ZERO;
-            continue;
-        }
-        quiet += tick;
-        let in_head = !is_blocked && activity.in_head.load(Ordering::Relaxed);
-        if quiet >= if in_head { head_limit } else { idle_limit } {
-            tracing::debug!(in_head, "a quiet connection was cut");
-            connection.abort();
-            return;
+            () = tokio::time::sleep(pause) => {}
         }
     }
 }
@@ -236,5 +275,66 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedStream<T> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
         self.activity.written(polled.is_pending());
         polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: Duration = Duration::from_secs(10);
+    const IDLE: Duration = Duration::from_secs(60);
+
+    /// When a connection is cut, since its beginning, that receives a byte and is asked for an answer at
+    /// these seconds. An answer takes a second.
+    async fn cut_after(byte_at: &[u64], request_at: &[u64]) -> Duration {
+        let activity = Arc::new(Activity::default());
+        let began = activity.began;
+        let connection = tokio::spawn(std::future::pending::<()>());
+        let (_keep, cut) = watch::channel(false);
+        let watched = Arc::downgrade(&activity);
+        tokio::spawn(watch(watched, connection.abort_handle(), cut, HEAD, IDLE));
+        let events = async {
+            let bytes = byte_at.iter().map(|&second| (second, false));
+            let requests = request_at.iter().map(|&second| (second, true));
+            let mut all: Vec<_> = bytes.chain(requests).collect();
+            all.sort_unstable();
+            for (second, is_request) in all {
+                tokio::time::sleep_until(began + Duration::from_secs(second)).await;
+                if is_request {
+                    let _busy = activity.request();
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                } else {
+                    activity.received(b"G");
+                }
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = events => {}
+            _ = connection => {}
+        }
+        began.elapsed()
+    }
+
+    fn is_at(cut: Duration, seconds: u64) -> bool {
+        let due = Duration::from_secs(seconds);
+        // The timer's grain.
+        cut >= due && cut <= due + Duration::from_millis(5)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn quiet_connections_are_cut_at_their_limit_and_not_later() {
+        // Nothing at all.
+        let cut = cut_after(&[], &[]).await;
+        assert!(is_at(cut, 60), "{cut:?}");
+        // A head that does not end, whenever it begins; further bytes do not prolong it.
+        for second in [0, 3, 7, 14, 51] {
+            let cut = cut_after(&[second, second + 4, second + 8], &[]).await;
+            assert!(is_at(cut, second + 10), "{second}: {cut:?}");
+        }
+        // A request, answered a second later, and then nothing.
+        let cut = cut_after(&[20], &[23]).await;
+        assert!(is_at(cut, 84), "{cut:?}");
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::sync::Arc;
 
 use tollgate_core::Nanos;
-use tollgate_engine::{Clock, Engine, SharedClock, SystemClock};
+use tollgate_engine::{Clock, Engine, MissingKey, SharedClock, SystemClock};
 use tollgate_policy::RuleSet;
 use tollgate_store::MemoryStore;
 use tollgate_store::memory::MemoryOptions;
@@ -54,6 +54,8 @@ impl Inside {
         let secret = stores::api_key_secret(config);
         let (witness, trail) = witness(config, &secret, clock.now())?;
         let engine = Engine::new(store, Arc::<SharedClock>::clone(&shared_clock), rules)
+            // Callers say what they know of a request: a rule without its key does not apply.
+            .with_missing_key(MissingKey::Allow)
             .with_observer(Arc::<Witness>::clone(&witness));
         engine.set_enforcement(config.enforcement);
         let engine = Arc::new(engine);

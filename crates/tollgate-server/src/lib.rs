@@ -4,9 +4,11 @@
 #![recursion_limit = "256"]
 
 mod activity;
+mod addresses;
 mod admin;
 pub mod audit;
 mod background;
+mod check_files;
 pub mod config;
 mod control;
 mod edge;
@@ -16,7 +18,9 @@ pub mod http;
 mod inside;
 mod listen;
 mod log_level;
+mod own_certificate;
 mod reload;
+pub mod reservation_shares;
 mod serve;
 mod shards;
 mod stores;
@@ -24,6 +28,7 @@ pub mod telemetry;
 mod tls;
 mod workers;
 
+pub use check_files::{FileReport, check_files};
 pub use control::{ControlStartError, migrate};
 pub use log_level::on_log_level;
 pub use serve::{ServeError, run, run_gateway};

@@ -1,7 +1,7 @@
 //! Listeners and their connections.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
 use sha2::{Digest as _, Sha256};
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tollgate_gateway::FramingWatch;
 
 use crate::activity::{self, Activity, BusyBody, WatchedStream};
+use crate::addresses::{AddressLimit, ConnectionPermit};
 use crate::config::Limits;
 use crate::tls::{Stream, Tls};
 
@@ -62,7 +62,7 @@ pub(crate) struct Connection {
     /// Whether what was sent can be read in two ways, where that is watched.
     pub(crate) framing: Option<Arc<FramingWatch>>,
     /// Its place among the connections, where it may outlive its HTTP.
-    pub(crate) permit: Option<Arc<OwnedSemaphorePermit>>,
+    pub(crate) permit: Option<Arc<ConnectionPermit>>,
 }
 
 /// Answers the requests of a listener.
@@ -89,6 +89,7 @@ pub(crate) trait Answer: Send + Sync + 'static {
 pub(crate) struct Door {
     pub(crate) limits: Limits,
     pub(crate) slots: Arc<Semaphore>,
+    pub(crate) addresses: Arc<AddressLimit>,
     pub(crate) tls: Option<Arc<Tls>>,
     /// Whether HTTP/1 is not spoken.
     pub(crate) http2_only: bool,
@@ -146,10 +147,13 @@ pub(crate) async fn accept<A: Answer>(
                 continue;
             }
         };
-        let Ok(slot) = Arc::clone(&door.slots).try_acquire_owned() else {
-            tokio::spawn(turn_away(stream, door.tls.is_some() || door.http2_only));
+        let of_address = door.addresses.acquire(peer.ip());
+        let of_all = Arc::clone(&door.slots).try_acquire_owned();
+        let (Some(of_address), Ok(of_all)) = (of_address, of_all) else {
+            turn_away(stream, door.tls.is_some() || door.http2_only);
             continue;
         };
+        let slot = ConnectionPermit::new(of_all, of_address);
         // Without it small answers may wait for an acknowledgement.
         let _ = stream.set_nodelay(true);
         let Some(tls) = &door.tls else {
@@ -217,7 +221,7 @@ fn serve<A: Answer>(
     door: &Door,
     builder: &auto::Builder<TokioExecutor>,
     Ending { graceful, cut }: &Ending,
-    slot: OwnedSemaphorePermit,
+    slot: ConnectionPermit,
 ) {
     let digest = |certificate: &rustls::pki_types::CertificateDer<'_>| -> [u8; 32] {
         Sha256::digest(certificate).into()
@@ -273,7 +277,7 @@ fn answering<A: Answer>(
 
 fn spawn<E: std::fmt::Display + Send>(
     connection: impl Future<Output = Result<(), E>> + Send + 'static,
-    slot: Arc<OwnedSemaphorePermit>,
+    slot: Arc<ConnectionPermit>,
 ) -> tokio::task::AbortHandle {
     let task = tokio::spawn(async move {
         if let Err(error) = connection.await {
@@ -307,8 +311,9 @@ fn connection_builder(door: &Door) -> auto::Builder<TokioExecutor> {
     builder
 }
 
-/// Says that there are too many, to clients that would understand it.
-async fn turn_away(mut stream: TcpStream, is_silent: bool) {
+/// Says that there are too many, to clients that would understand it. A new connection has room for so few bytes; one
+/// that has not is closed without them, so that nobody is waited for.
+fn turn_away(stream: TcpStream, is_silent: bool) {
     if is_silent {
         return;
     }
@@ -317,9 +322,8 @@ async fn turn_away(mut stream: TcpStream, is_silent: bool) {
          content-length: {}\r\nretry-after: 1\r\nconnection: close\r\n\r\n{TOO_MANY}",
         TOO_MANY.len()
     );
-    let answer = async {
-        stream.write_all(answer.as_bytes()).await?;
-        stream.shutdown().await
-    };
-    let _ = tokio::time::timeout(Duration::from_secs(1), answer).await;
+    if let Ok(mut stream) = stream.into_std() {
+        let _ = stream.write(answer.as_bytes());
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+    }
 }

@@ -14,11 +14,12 @@ use crate::background::Housekeeping;
 use crate::config::Config;
 use crate::control::{ControlPlane, ControlStartError, Surroundings};
 use crate::edge::grpc::GrpcDoor;
-use crate::edge::{Edge, EdgeError};
+use crate::edge::{Edge, EdgeError, trusted_proxies};
 use crate::http::Api;
 use crate::inside::Inside;
 use crate::listen;
 use crate::reload::{self, RuleWatch, RulesError};
+use crate::reservation_shares::ReservationShares;
 use crate::stores::{StoreKeeper, Stores};
 use crate::tls::{Tls, TlsError};
 use crate::workers::Workers;
@@ -79,6 +80,8 @@ pub fn run_gateway(config: Config) -> Result<(), ServeError> {
 }
 
 fn live(config: Config, is_gateway: bool) -> Result<(), ServeError> {
+    // A signal during the start ends the process with exit code 0, as later.
+    let mut signals = Signals::new()?;
     let config = Arc::new(config);
     let names: Vec<String> = config.shared_stores().map(|store| store.name.clone()).collect();
     let (rules, file) = first_rules(&config, &names)?;
@@ -88,16 +91,13 @@ fn live(config: Config, is_gateway: bool) -> Result<(), ServeError> {
     let inside = Inside::build(&config, rules)?;
     let Inside { engine, clock, figures, doors, telemetry, secret, node, .. } = &inside;
     let telemetry_keeper = inside.keep_telemetry(&config)?;
-    let keeper = (!names.is_empty())
-        .then(|| {
-            let shared_clock = Arc::clone(&inside.shared_clock);
-            StoreKeeper::start(Arc::clone(engine), Arc::clone(clock), shared_clock)
-        })
-        .transpose()?;
+    let keeper = (!names.is_empty()).then(|| keep_stores(&inside, &config)).transpose()?;
     let (stop, stopped) = watch::channel(false);
-    let edge = is_gateway.then(|| Edge::build(&config, engine, secret, node)).transpose()?;
+    let reservations = Arc::new(ReservationShares::new(config.max_reservations));
+    let edge = || Edge::build(&config, engine, &reservations, secret, node, figures);
+    let edge = is_gateway.then(edge).transpose()?;
     let (announced, heard) = watch::channel(false);
-    let control = ControlPlane::start(Surroundings {
+    let (control, first_rules) = ControlPlane::start(Surroundings {
         engine: Arc::clone(engine),
         config: Arc::clone(&config),
         figures: Arc::clone(figures),
@@ -106,36 +106,41 @@ fn live(config: Config, is_gateway: bool) -> Result<(), ServeError> {
         node: node.clone(),
         announced: heard,
     })?;
+    signals.run_until_signal(first_rules.wait()).transpose()?;
     let tickets = edge.as_ref().and_then(Edge::tickets);
     if let Some(admin) = control.admin() {
         admin.serve_seen(inside.seen());
     }
-    if let (Some(admin), Some(tickets)) = (control.admin(), &tickets) {
+    if let Some((admin, tickets)) = control.admin().zip(tickets.as_ref()) {
         admin.serve_queue(tickets.clone());
     }
     let api = |admin, decides| {
         let telemetry = Arc::clone(telemetry);
+        let stats = Arc::clone(telemetry.descriptor_stats());
         let metrics = Box::new(move || telemetry.text());
         let api = Api::new(Arc::clone(engine), Arc::clone(&config), metrics);
-        Arc::new(api.serving(admin, decides).telling(tickets.clone()))
+        let api = api.serving(admin, decides).telling(tickets.clone()).counting(stats);
+        let api = api.sharing(Arc::clone(&reservations));
+        Arc::new(api.reporting(Arc::clone(figures)))
     };
     let is_apart = !listeners.admin.is_empty();
     let admin_api = api(control.admin(), false);
     let api = api(control.admin().filter(|_| !is_apart), config.decides());
-    let grpc =
-        Arc::new(GrpcDoor::new(Arc::clone(engine), Arc::clone(&api), control.admin(), &config));
+    let grpc = Arc::new(grpc_door(&inside, &api, &control, &config));
     let housekeeping =
         Housekeeping::start(Arc::clone(engine), Arc::clone(clock), config.journal_interval)?;
     let watch_rules = file
         .map(|file| RuleWatch::start(Arc::clone(engine), file, Arc::clone(figures)))
         .transpose()?;
-    // From here on a signal is answered, so that whoever reads the announcement may send one.
-    let signals = Signals::new()?;
-    listeners.announce()?;
+    if !signals.is_ending {
+        listeners.announce()?;
+    }
     let _ = announced.send(true);
-    say(&config, engine, &names, listeners.http.len());
+    say(&config, engine, &names, listeners.http.len(), edge.as_ref());
     doors.begin(edge.as_ref().map(Edge::gateway), tickets.as_ref());
-    let mut workers = Workers::new(config.limits, tls.clone(), stopped.clone(), Arc::clone(doors));
+    let proxies = trusted_proxies(&config.identity);
+    let mut workers =
+        Workers::new(config.limits, tls.clone(), stopped.clone(), Arc::clone(doors), proxies);
     workers.start("http", listeners.http, always(&api), false)?;
     workers.start("grpc", listeners.grpc, always(&grpc), true)?;
     workers.start("admin", listeners.admin, always(&admin_api), false)?;
@@ -180,6 +185,21 @@ fn live(config: Config, is_gateway: bool) -> Result<(), ServeError> {
     Ok(())
 }
 
+fn grpc_door(
+    inside: &Inside,
+    api: &Arc<Api<Stores>>,
+    control: &ControlPlane,
+    config: &Config,
+) -> GrpcDoor<Stores> {
+    let stats = Arc::clone(inside.telemetry.descriptor_stats());
+    GrpcDoor::new(Arc::clone(&inside.engine), Arc::clone(api), control.admin(), stats, config)
+}
+
+fn keep_stores(inside: &Inside, config: &Arc<Config>) -> io::Result<StoreKeeper> {
+    let (engine, clock) = (Arc::clone(&inside.engine), Arc::clone(&inside.clock));
+    StoreKeeper::start(engine, clock, Arc::clone(&inside.shared_clock), Arc::clone(config))
+}
+
 /// As many open files as the system lets us have: each connection is one.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
@@ -198,7 +218,13 @@ fn always<A: Send + Sync + 'static>(one: &Arc<A>) -> impl Fn() -> Arc<A> + Clone
 }
 
 /// What this process is, for its log.
-fn say(config: &Config, engine: &Engine<Stores>, names: &[String], workers: usize) {
+fn say(
+    config: &Config,
+    engine: &Engine<Stores>,
+    names: &[String],
+    workers: usize,
+    edge: Option<&Edge>,
+) {
     tracing::info!(
         rules = engine.rules().set.rules().len(),
         rule_file = config.rules.as_deref().map(|path| path.display().to_string()),
@@ -216,6 +242,9 @@ fn say(config: &Config, engine: &Engine<Stores>, names: &[String], workers: usiz
         enforcement = config.enforcement.name(),
         "serving"
     );
+    if let Some(edge) = edge {
+        edge.report_odd_keys(&engine.rules().set);
+    }
 }
 
 /// The rules to begin with, and the file that is watched.
@@ -289,6 +318,8 @@ struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
+    /// A signal to end came while the process was starting.
+    is_ending: bool,
 }
 
 impl Signals {
@@ -302,11 +333,27 @@ impl Signals {
                 signal(SignalKind::hangup())?,
             )
         };
-        Ok(Self { runtime, terminate, interrupt, hang_up })
+        Ok(Self { runtime, terminate, interrupt, hang_up, is_ending: false })
+    }
+
+    /// Runs a step of the start; `None` if SIGTERM or SIGINT came before its end.
+    fn run_until_signal<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
+        let done = self.runtime.block_on(async {
+            tokio::select! {
+                _ = self.terminate.recv() => None,
+                _ = self.interrupt.recv() => None,
+                done = step => Some(done),
+            }
+        });
+        self.is_ending = done.is_none();
+        done
     }
 
     /// Returns on SIGTERM or SIGINT; SIGHUP reads files anew.
     fn wait_for_the_end(mut self, read_anew: impl Fn()) -> Self {
+        if self.is_ending {
+            return self;
+        }
         self.runtime.block_on(async {
             loop {
                 tokio::select! {

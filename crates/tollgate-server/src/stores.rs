@@ -29,11 +29,18 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 /// How often what was admitted without the store is tried to be reported to it.
 const HEAL_INTERVAL: Duration = Duration::from_millis(250);
 
+/// How often the files of passwords are looked at.
+const PASSWORD_INTERVAL: Duration = Duration::from_secs(1);
+
 /// How often a node says that it is alive.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a node waits at its start for a word from its stores, and at its end for the last ones.
 const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How many round trips the last calls take: fetches that are under way, what is returned, reports, and the
+/// goodbye; and half as many again.
+const FAREWELL_ROUND_TRIPS: u32 = 6;
 
 /// What API keys are hashed with where no secret is configured: it hides them from those who look at
 /// keys, not from those who can guess them.
@@ -94,6 +101,7 @@ impl StoreKeeper {
         engine: Arc<Engine<Stores>>,
         system: Arc<SystemClock>,
         shared: Arc<SharedClock>,
+        config: Arc<Config>,
     ) -> std::io::Result<Self> {
         let (stop, stopped) = watch::channel(false);
         let (first, heard) = std::sync::mpsc::channel();
@@ -102,6 +110,7 @@ impl StoreKeeper {
             std::thread::Builder::new().name("store-keeper".to_owned()).spawn(move || {
                 let keeper = Keeper { engine, system, shared };
                 runtime.block_on(async {
+                    tokio::spawn(read_passwords(config));
                     keeper.heartbeat().await;
                     let _ = first.send(());
                     keeper.keep(stopped).await;
@@ -118,6 +127,35 @@ impl StoreKeeper {
         if self.thread.join().is_err() {
             tracing::error!("the store keeper had panicked");
         }
+    }
+}
+
+/// Reads the files of passwords again and again: a changed one needs no restart.
+async fn read_passwords(config: Arc<Config>) {
+    if !config.shared_stores().any(|store| store.password.file.is_some()) {
+        return;
+    }
+    let mut problem: Option<String> = None;
+    loop {
+        tokio::time::sleep(PASSWORD_INTERVAL).await;
+        let read = Arc::clone(&config);
+        let done = tokio::task::spawn_blocking(move || {
+            read.shared_stores().try_for_each(|store| {
+                if store.read_password_again().map_err(|error| (store.name.clone(), error))? {
+                    tracing::info!(store = store.name, "the password of Redis was read again");
+                }
+                Ok::<_, (String, std::io::Error)>(())
+            })
+        });
+        let found = match done.await {
+            Ok(Err((store, error))) => Some(format!("store {store}: {error}")),
+            _ => None,
+        };
+        // What is wrong is said when it begins.
+        if let Some(problem) = found.as_ref().filter(|_| problem != found) {
+            tracing::warn!(problem, "the password of Redis cannot be read; the old one stays");
+        }
+        problem = found;
     }
 }
 
@@ -152,7 +190,10 @@ impl Keeper {
                 let _ = store.goodbye().await;
             }
         };
-        if tokio::time::timeout(PATIENCE, farewell).await.is_err() {
+        let shared = self.engine.store().shared();
+        let round_trip = shared.iter().map(|store| store.inner().round_trip()).max().unwrap_or(0);
+        let patience = PATIENCE.max(Duration::from_nanos(round_trip) * FAREWELL_ROUND_TRIPS);
+        if tokio::time::timeout(patience, farewell).await.is_err() {
             tracing::warn!("a store did not answer at the end; what this node held there expires");
         }
     }

@@ -17,6 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::config::{ClientCertificates, TlsConfig};
+use crate::own_certificate::OrOwnCertificate;
 
 /// What listeners are to speak within TLS.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -80,6 +81,11 @@ fn read(config: &TlsConfig) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()?;
+    let (Some(cert_file), Some(key_file)) = (&config.cert_file, &config.key_file) else {
+        let problem = "both cert_file and key_file are needed".to_owned();
+        return Err(TlsError::File { file: "tls".to_owned(), problem });
+    };
+    let own = certificates(cert_file)?;
     let builder = match (&config.client_ca_file, config.client_certificates) {
         (Some(file), mode) if mode != ClientCertificates::Off => {
             let mut roots = RootCertStore::empty();
@@ -93,16 +99,15 @@ fn read(config: &TlsConfig) -> Result<ServerConfig, TlsError> {
             }
             let verifier =
                 verifier.build().map_err(|error| TlsError::Authorities(error.to_string()))?;
-            builder.with_client_cert_verifier(verifier)
+            let leaf = own.first().cloned().ok_or_else(|| wrong(cert_file, &"it is empty"))?;
+            builder.with_client_cert_verifier(Arc::new(OrOwnCertificate::new(
+                verifier, leaf, cert_file,
+            )))
         }
         _ => builder.with_no_client_auth(),
     };
-    let (Some(cert_file), Some(key_file)) = (&config.cert_file, &config.key_file) else {
-        let problem = "both cert_file and key_file are needed".to_owned();
-        return Err(TlsError::File { file: "tls".to_owned(), problem });
-    };
     let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| wrong(key_file, &error))?;
-    let mut server = builder.with_single_cert(certificates(cert_file)?, key)?;
+    let mut server = builder.with_single_cert(own, key)?;
     server.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     Ok(server)
 }

@@ -5,9 +5,11 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use ipnet::IpNet;
 use tokio::runtime::Builder;
 use tokio::sync::{Semaphore, watch};
 
+use crate::addresses::AddressLimit;
 use crate::config::Limits;
 use crate::listen::{self, Answer, Door};
 use crate::telemetry::EdgeFigures;
@@ -20,6 +22,8 @@ pub(crate) struct Workers {
     stopped: watch::Receiver<bool>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     figures: Arc<EdgeFigures>,
+    /// Proxies, which may have any number of connections.
+    proxies: Vec<IpNet>,
 }
 
 impl Workers {
@@ -28,8 +32,9 @@ impl Workers {
         tls: Option<Arc<Tls>>,
         stopped: watch::Receiver<bool>,
         figures: Arc<EdgeFigures>,
+        proxies: Vec<IpNet>,
     ) -> Self {
-        Self { limits, tls, stopped, threads: Vec::new(), figures }
+        Self { limits, tls, stopped, threads: Vec::new(), figures, proxies }
     }
 
     /// Serves these listeners, a thread for each. What answers is asked for on the thread's runtime.
@@ -43,6 +48,10 @@ impl Workers {
         let door = Door {
             limits: self.limits,
             slots: Arc::new(Semaphore::new(self.limits.max_connections)),
+            addresses: AddressLimit::new(
+                self.limits.max_connections_per_address,
+                self.proxies.clone(),
+            ),
             tls: self.tls.clone(),
             http2_only,
         };

@@ -10,20 +10,21 @@
 #[path = "envoy_table/model.rs"]
 mod model;
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use prost_types::value::Kind;
 use serde::Deserialize;
 use tollgate_core::SECOND;
 use tollgate_engine::{Engine, ManualClock};
-use tollgate_policy::{RuleSet, import_envoy};
+use tollgate_policy::{ImportOptions, RuleSet, import_envoy};
 use tollgate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tollgate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
 };
-use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, RateLimit};
 use tollgate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tollgate_proto::envoy::r#type::v3::RateLimitUnit;
 use tollgate_server::envoy::EnvoyService;
@@ -38,6 +39,11 @@ const START: u64 = 30 * 365 * 86_400 * SECOND;
 struct Group {
     about: String,
     config: String,
+    /// Flags of the import.
+    #[serde(default)]
+    all_or_nothing: bool,
+    #[serde(default)]
+    refuse_check_at_limit: bool,
     cases: Vec<Case>,
 }
 
@@ -56,13 +62,15 @@ struct Step {
     domain: Option<String>,
     #[serde(default)]
     hits: u32,
-    own_hits: Option<Vec<u64>>,
+    own_hits: Option<Vec<Option<u64>>>,
     #[serde(default)]
     is_negative: bool,
     r#override: Option<String>,
-    /// Seconds that pass before.
+    /// Seconds that pass before, and milliseconds.
     #[serde(default)]
     advance: u64,
+    #[serde(default)]
+    advance_ms: u64,
     times: Option<u32>,
     overall: Option<String>,
     codes: Option<Vec<String>>,
@@ -70,6 +78,12 @@ struct Step {
     remaining: Option<Vec<Option<u32>>>,
     would_deny: Option<usize>,
     paid: Option<usize>,
+    /// What the limits are called.
+    names: Option<Vec<String>>,
+    /// Seconds until each limit is reset.
+    resets: Option<Vec<i64>>,
+    /// Fields of the metadata of rules, as JSON.
+    metadata: Option<BTreeMap<String, String>>,
 }
 
 /// A limiter with an imported configuration.
@@ -79,13 +93,16 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(config: &str) -> Self {
-        let rules = import_envoy(&[("config.yaml", config)]).unwrap();
+    fn new(config: &str, options: ImportOptions) -> Self {
+        let rules = import_envoy(&[("config.yaml", config)], options).unwrap();
         let rules = RuleSet::from_yaml(&rules, "imported").unwrap();
         let clock = Arc::new(ManualClock::new(START));
         let own: Arc<ManualClock> = Arc::clone(&clock);
         let engine = Arc::new(Engine::new(MemoryStore::new(10_000), own, rules));
-        Self { service: EnvoyService::new(engine, HeaderFamilies::default()), clock }
+        Self {
+            service: EnvoyService::new(engine, HeaderFamilies::default(), Arc::default()),
+            clock,
+        }
     }
 
     async fn ask(&self, request: &RateLimitRequest) -> RateLimitResponse {
@@ -104,7 +121,7 @@ fn descriptor(text: &str) -> RateLimitDescriptor {
 fn request(step: &Step, domain: &str) -> RateLimitRequest {
     let mut descriptors: Vec<_> = step.ask.iter().map(|text| descriptor(text)).collect();
     for (index, descriptor) in descriptors.iter_mut().enumerate() {
-        descriptor.hits_addend = step.own_hits.as_ref().map(|hits| hits[index]);
+        descriptor.hits_addend = step.own_hits.as_ref().and_then(|hits| hits[index]);
         descriptor.is_negative_hits = step.is_negative;
         descriptor.limit = step.r#override.as_ref().map(|text| {
             let (quota, unit) = text.split_once('/').unwrap();
@@ -127,11 +144,7 @@ fn code(code: i32) -> String {
 /// The limit of each descriptor, `-` where there is none.
 fn limits(response: &RateLimitResponse) -> Vec<String> {
     let limit = |limit: &_| {
-        let tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::RateLimit {
-            requests_per_unit,
-            unit,
-            ..
-        } = limit;
+        let RateLimit { requests_per_unit, unit, .. } = limit;
         format!("{requests_per_unit}/{}", Unit::try_from(*unit).unwrap().as_str_name())
     };
     let of = response.statuses.iter().map(|status| status.current_limit.as_ref());
@@ -143,8 +156,26 @@ fn listed(response: &RateLimitResponse, name: &str) -> usize {
     let fields = response.dynamic_metadata.as_ref().map(|data| &data.fields);
     let value = fields.and_then(|fields| fields.get(name)).and_then(|value| value.kind.as_ref());
     match value {
-        Some(prost_types::value::Kind::ListValue(list)) => list.values.len(),
+        Some(Kind::ListValue(list)) => list.values.len(),
         _ => 0,
+    }
+}
+
+/// A value of the metadata as JSON, as far as the table has such values.
+fn to_json(value: &prost_types::Value) -> String {
+    match value.kind.as_ref() {
+        Some(Kind::StringValue(text)) => format!("{text:?}"),
+        Some(Kind::NumberValue(number)) => number.to_string(),
+        Some(Kind::BoolValue(flag)) => flag.to_string(),
+        Some(Kind::ListValue(list)) => {
+            let values: Vec<_> = list.values.iter().map(to_json).collect();
+            format!("[{}]", values.join(","))
+        }
+        Some(Kind::StructValue(fields)) => {
+            let fields = fields.fields.iter().map(|(name, it)| format!("{name:?}:{}", to_json(it)));
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+        }
+        _ => "null".to_owned(),
     }
 }
 
@@ -162,6 +193,27 @@ fn check(step: &Step, response: &RateLimitResponse, place: &str) {
             assert_eq!(remaining, *expected, "remaining of descriptor {index}, {place}");
         }
     }
+    if let Some(expected) = &step.names {
+        let name = |limit: &RateLimit| limit.name.clone();
+        let limits = response.statuses.iter().map(|status| status.current_limit.as_ref());
+        let names: Vec<_> = limits.map(|limit| limit.map(name).unwrap_or_default()).collect();
+        assert_eq!(names, *expected, "names, {place}");
+    }
+    if let Some(expected) = &step.resets {
+        let resets = response.statuses.iter().map(|status| status.duration_until_reset);
+        let resets: Vec<_> = resets.map(|reset| reset.map(|it| (it.seconds, it.nanos))).collect();
+        let expected: Vec<_> = expected.iter().map(|seconds| Some((*seconds, 0))).collect();
+        assert_eq!(resets, expected, "resets, {place}");
+    }
+    for (name, expected) in step.metadata.iter().flatten() {
+        let data = response.dynamic_metadata.as_ref().and_then(|data| data.fields.get("metadata"));
+        let found = match data.and_then(|data| data.kind.as_ref()) {
+            Some(Kind::StructValue(data)) => data.fields.get(name),
+            _ => None,
+        };
+        let found = found.map_or_else(|| "-".to_owned(), to_json);
+        assert_eq!(found, *expected, "metadata {name}, {place}");
+    }
     for (name, expected) in [("wouldDeny", step.would_deny), ("quotaPaidBy", step.paid)] {
         if let Some(expected) = expected {
             assert_eq!(listed(response, name), expected, "{name}, {place}");
@@ -178,12 +230,17 @@ async fn the_table_holds() {
         let domain = line.unwrap();
         for case in &group.cases {
             cases += 1;
-            let bed = Bed::new(&group.config);
+            let options = ImportOptions {
+                all_or_nothing: group.all_or_nothing,
+                refuse_check_at_limit: group.refuse_check_at_limit,
+                ..ImportOptions::default()
+            };
+            let bed = Bed::new(&group.config, options);
             let only = case.only.clone();
             let steps = case.steps.clone().unwrap_or_else(|| vec![only.unwrap()]);
             for (index, step) in steps.iter().enumerate() {
                 let place = format!("{}: {}, step {index}: {step:?}", group.about, case.name);
-                bed.clock.advance(step.advance * SECOND);
+                bed.clock.advance(step.advance * SECOND + step.advance_ms * (SECOND / 1_000));
                 let mut last = None;
                 for _ in 0..step.times.unwrap_or(1) {
                     let response = bed.ask(&request(step, domain)).await;
@@ -215,7 +272,7 @@ proptest! {
         requests in proptest::collection::vec(model::request(), 1..24),
     ) {
         let config = model::config(&tree);
-        let bed = Bed::new(&config);
+        let bed = Bed::new(&config, ImportOptions::default());
         let mut model = model::Model::new(&tree);
         let runtime = runtime();
         for (index, asked) in requests.iter().enumerate() {
@@ -235,89 +292,4 @@ proptest! {
             );
         }
     }
-}
-
-/// What a file that cannot be told is refused with.
-fn refusals(config: &str) -> Vec<String> {
-    let problems = import_envoy(&[("c.yaml", config)]).unwrap_err();
-    problems.0.iter().map(ToString::to_string).collect()
-}
-
-#[test]
-fn what_cannot_be_told_is_refused_with_its_place() {
-    let cases = [
-        ("descriptors: []", "c.yaml:1:1: field domain: is missing"),
-        ("domain: d\ndescriptors:\n- value: x", "c.yaml:3:3: field descriptors[0].key: is missing"),
-        (
-            "domain: d\ndescriptors:\n- {key: a, value: 'x*y'}",
-            "c.yaml:3:19: field descriptors[0].value: a wildcard anywhere but at the end",
-        ),
-        (
-            "domain: d\ndescriptors:\n- {key: 'a*'}",
-            "c.yaml:3:9: field descriptors[0].key: a wildcard",
-        ),
-        (
-            "domain: d\ndescriptors:\n- {key: a, colour: red}",
-            "c.yaml:3:12: field descriptors[0].colour: is not a known field",
-        ),
-        (
-            "domain: d\ndescriptors:\n- key: a\n  rate_limit: {unit: fortnight, requests_per_unit: 1}",
-            "c.yaml:4:22: field descriptors[0].rate_limit.unit: must be second",
-        ),
-        (
-            "domain: d\ndescriptors:\n- key: a\n  rate_limit: {requests_per_unit: 1}",
-            "c.yaml:4:15: field descriptors[0].rate_limit.unit: is missing",
-        ),
-        (
-            "domain: d\ndescriptors:\n- key: a\n  rate_limit: {unlimited: true, unit: day}",
-            "c.yaml:4:39: field descriptors[0].rate_limit.unit: does not go with unlimited",
-        ),
-        (
-            "domain: d\ndescriptors:\n- key: a\n  rate_limit: {unit: day, requests_per_unit: -1}",
-            "c.yaml:4:46: field descriptors[0].rate_limit.requests_per_unit: must be from 0",
-        ),
-        (
-            "domain: d\ndescriptors:\n- key: a\n- key: a\n",
-            "c.yaml:4:3: field descriptors[1]: has the key and value of line 3 again",
-        ),
-        (
-            "domain: d\ndescriptors:\n- {key: a, value: b, share_threshold: true}",
-            "c.yaml:3:39: field descriptors[0].share_threshold: goes with a value that ends with *",
-        ),
-        (
-            "domain: d\ndescriptors:\n- key: a\n  rate_limit: {name: n, replaces: [{name: n}], unit: day}",
-            "c.yaml:4:43: field descriptors[0].rate_limit.replaces[0].name: is this limit's own name",
-        ),
-        (
-            "domain: d\ndescriptors:\n- key: a\n  rate_limit: {unit: day, requests_per_unit: 9, soft_requests_per_unit: 5}",
-            "c.yaml:4:49: field descriptors[0].rate_limit.soft_requests_per_unit: is not a known field",
-        ),
-    ];
-    for (config, expected) in cases {
-        let refused = refusals(config);
-        assert!(refused.iter().any(|one| one.starts_with(expected)), "{refused:#?} / {expected}");
-    }
-    let mut nine = String::new();
-    for depth in 1..=9 {
-        let blanks = "    ".repeat(depth - 1);
-        let _ = write!(nine, "{blanks}descriptors:\n{blanks}  - key: k{depth}\n");
-    }
-    let blanks = "    ".repeat(9);
-    let deep =
-        format!("domain: d\n{nine}{blanks}rate_limit: {{unit: day, requests_per_unit: 1}}\n");
-    assert!(refusals(&deep)[0].contains("more than 8 entries without a fixed value"));
-}
-
-#[test]
-fn domains_are_unique_and_metrics_are_noted() {
-    let one = "domain: d\ndescriptors:\n- key: a\n  detailed_metric: true\n";
-    let problems = import_envoy(&[("one.yaml", one), ("two.yaml", one)]).unwrap_err();
-    let text = problems.to_string();
-    assert!(
-        text.starts_with("two.yaml:1:9: field domain: is the domain of one.yaml too"),
-        "{text}"
-    );
-    let rules = import_envoy(&[("one.yaml", one)]).unwrap();
-    assert!(rules.contains("# one.yaml:4: detailed_metric is about metrics only"), "{rules}");
-    assert!(rules.contains("rules: []"));
 }

@@ -6,6 +6,7 @@
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod contract;
 mod home;
 #[cfg(feature = "redis")]
 pub mod leased;
@@ -17,8 +18,11 @@ pub mod placed;
 mod record;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod resets;
 #[cfg(feature = "redis")]
 pub mod resilient;
+#[cfg(feature = "redis")]
+mod round_trip;
 #[cfg(feature = "redis")]
 mod secret;
 mod settle;
@@ -29,6 +33,7 @@ use std::future::Future;
 use smallvec::SmallVec;
 use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, Slot, SlotId};
 
+pub use contract::{REFUSED, check_outcomes, report_broken};
 pub use home::{Consistency, Home, OnFailure};
 pub use memory::MemoryStore;
 pub use outcome::{Claim, Decided, Degraded, Failure, Fallback, StoreError};
@@ -36,7 +41,9 @@ pub use record::{MAX_RECORD_BYTES, RecordAnswer, RecordAsk};
 #[cfg(feature = "redis")]
 pub use secret::api_key_id;
 pub use settle::{Adjustment, Applied, Change, Settlement};
-pub use shared::{LeaseAsk, LeaseGrant, Membership, SharedStore};
+pub use shared::{
+    Announcement, LeaseAsk, LeaseGrant, MAX_ROLL, Membership, Roll, RollEntry, SharedStore,
+};
 
 /// Which counter: one limit of one rule for one combination of key values.
 #[derive(Debug, Clone, Copy)]
@@ -76,6 +83,15 @@ pub struct Charge<'a> {
     pub ask: Ask,
     /// What its refusal means.
     pub role: Role,
+}
+
+#[cfg(feature = "redis")]
+impl Charge<'_> {
+    /// The same as one part of a request: if another part refuses, it is refunded, however much was charged to its
+    /// counter meanwhile.
+    pub(crate) fn as_hold(&self) -> Self {
+        Self { ask: self.ask.refundable_as_hold(), ..*self }
+    }
 }
 
 /// Whether a decision charges.
@@ -126,13 +142,18 @@ pub struct GiveBack<'a> {
     pub receipt: Receipt,
 }
 
-/// True if these outcomes of one request's charges let it pass.
+/// True if these outcomes of one request's charges let it pass. Without one outcome for every charge it
+/// does not.
 pub fn passes(charges: &[Charge<'_>], outcomes: &[Outcome]) -> bool {
     passes_as(Mode::Charge, charges, outcomes)
 }
 
 /// [`passes`], or for [`Mode::Hold`] whether this part of a request lets it pass.
 pub fn passes_as(mode: Mode, charges: &[Charge<'_>], outcomes: &[Outcome]) -> bool {
+    if charges.len() != outcomes.len() {
+        report_broken("a request has another number of outcomes than charges");
+        return false;
+    }
     let mut any_of = None;
     for (charge, outcome) in charges.iter().zip(outcomes) {
         let admits = outcome.examination.admits();
@@ -151,7 +172,9 @@ pub const MOST_SLOTS_TOLD: usize = 1_000;
 /// A place where counters live. Several requests at once are decided in order, each atomically.
 pub trait Store: Send + Sync {
     /// Decides requests in order and appends one outcome per charge to `outcomes`. `now` is the
-    /// caller's clock; a shared store goes by its own, and says by which instant.
+    /// caller's clock; a shared store goes by its own, and says by which instant. An answer with another
+    /// number of outcomes breaks the contract ([`check_outcomes`]), and every request of the call is
+    /// refused.
     fn decide(
         &self,
         requests: &[Request<'_>],
@@ -166,7 +189,7 @@ pub trait Store: Send + Sync {
         now: Nanos,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Makes counters as new.
+    /// Resets counters. Charges that were made before give back nothing afterwards.
     fn reset(
         &self,
         counters: &[Counter<'_>],
@@ -214,13 +237,19 @@ pub trait Store: Send + Sync {
         now: Nanos,
     ) -> impl Future<Output = Result<RecordAnswer, StoreError>> + Send;
 
-    /// How a secret part of a counter's key is told where other nodes read it; `None`: what is told
-    /// there does not leave this process.
+    /// How a secret part of a counter's key is written where others can read it. `None`: not at all; a
+    /// store that is not in this process is then not given records of charges to such counters.
     fn conceal(&self, _home: &Home, _secret: &str) -> Option<String> {
         None
     }
 
-    /// The names of the shared stores that rules can choose from; none: everything is kept here.
+    /// Whether all of it is kept in this process: then nothing of a key leaves it, a counter's [`Home`]
+    /// says nothing, and every call is answered when it is first polled. Says nothing about names.
+    fn is_in_process(&self) -> bool {
+        false
+    }
+
+    /// The names of the stores that rules can choose from; none: there is only one, and it has no name.
     fn names(&self) -> &[String] {
         &[]
     }

@@ -106,11 +106,14 @@ pub enum Failure {
     CircuitOpen,
     /// An answer that makes no sense.
     Protocol,
+    /// The store broke its contract, as by too few outcomes. That is a bug, and no outage: nothing
+    /// passes, whatever a rule says about failures.
+    Contract,
 }
 
 impl Failure {
     /// Every failure.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Timeout,
         Self::Connection,
         Self::Denied,
@@ -123,6 +126,7 @@ impl Failure {
         Self::Overloaded,
         Self::CircuitOpen,
         Self::Protocol,
+        Self::Contract,
     ];
 
     /// The name in metrics.
@@ -140,6 +144,7 @@ impl Failure {
             Self::Overloaded => "overloaded",
             Self::CircuitOpen => "circuit_open",
             Self::Protocol => "protocol",
+            Self::Contract => "contract",
         }
     }
 
@@ -162,6 +167,7 @@ impl Failure {
                 "the store failed a moment ago and is not asked until it has recovered"
             }
             Self::Protocol => "the store's answer makes no sense",
+            Self::Contract => "the store broke its contract, which is a bug",
         }
     }
 }

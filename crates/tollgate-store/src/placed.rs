@@ -1,18 +1,17 @@
 //! Several stores as one: every counter is kept where its home says.
 //!
-//! A request whose counters all live in one store is that store's business. One whose counters are
-//! spread is held part by part, at the same time, and given back by its receipts where another part
-//! refuses: never over-admitted; while it is held, it may make a concurrent request be refused that
-//! would have fitted.
+//! A request whose counters all live in one store is that store's business. One whose counters are spread is held part
+//! by part, at the same time, and given back by its receipts where another part refuses: never over-admitted; while it
+//! is held, it may make a concurrent request be refused that would have fitted.
 
 use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tollgate_core::{Limit, Nanos, Outcome, Receipt, Slot, SlotId};
 
 use crate::{
-    Adjustment, Applied, Charge, Claim, Consistency, Counter, Decided, Degraded, Fallback,
+    Adjustment, Applied, Charge, Claim, Consistency, Counter, Decided, Degraded, Failure, Fallback,
     GiveBack, Home, Membership, MemoryStore, Mode, Outcomes, RecordAnswer, RecordAsk, Request,
-    Settlement, Store, StoreError, passes,
+    Settlement, Store, StoreError, check_outcomes, passes, report_broken,
 };
 
 /// A shared store that knows how many nodes share it.
@@ -44,8 +43,7 @@ struct Held {
 }
 
 impl<S: Member> Placed<S> {
-    /// Without shared stores everything is kept in memory. The first shared store is that of
-    /// counters that name none.
+    /// Without shared stores everything is kept in memory. The first shared store is that of counters that name none.
     pub const fn new(memory: MemoryStore, shared: Vec<S>, names: Vec<String>) -> Self {
         Self { memory, shared, names }
     }
@@ -61,11 +59,10 @@ impl<S: Member> Placed<S> {
     }
 
     fn part_of(&self, home: &Home) -> Part {
-        let index = usize::from(home.store);
-        if home.consistency == Consistency::Local || index >= self.shared.len() {
+        if home.consistency == Consistency::Local || self.shared.is_empty() {
             Part::Memory
         } else {
-            Part::Shared(index)
+            Part::Shared(usize::from(home.store))
         }
     }
 
@@ -90,10 +87,16 @@ impl<S: Member> Placed<S> {
                 }
                 Ok(Decided::at(now))
             }
-            Part::Shared(index) => match self.shared.get(index) {
-                Some(store) => store.decide(requests, now, outcomes).await,
-                None => self.memory.decide(requests, now, outcomes).await,
-            },
+            Part::Shared(index) => {
+                let Some(store) = self.shared.get(index) else {
+                    report_broken("a counter names a store that does not exist");
+                    return Err(Failure::Contract.into());
+                };
+                let first = outcomes.len();
+                let decided = store.decide(requests, now, outcomes).await?;
+                check_outcomes(requests, first, outcomes)?;
+                Ok(decided)
+            }
         }
     }
 
@@ -142,8 +145,8 @@ impl<S: Member> Placed<S> {
         }
         let mode = if request.mode == Mode::Charge { Mode::Hold } else { request.mode };
         let decide = |(part, places): (Part, SmallVec<[usize; 8]>)| async move {
-            let charges: SmallVec<[Charge<'_>; 8]> =
-                places.iter().filter_map(|place| request.charges.get(*place)).copied().collect();
+            let held = |place: &usize| request.charges.get(*place).map(Charge::as_hold);
+            let charges: SmallVec<[Charge<'_>; 8]> = places.iter().filter_map(held).collect();
             let part_of_request = Request { charges: &charges, mode };
             let mut outcomes = Outcomes::new();
             let decided = self.decide_on(part, &[part_of_request], now, &mut outcomes).await?;
@@ -153,7 +156,10 @@ impl<S: Member> Placed<S> {
         let mut failure = None;
         for result in join_all(parts.into_iter().map(decide)).await {
             match result {
-                Ok(part) => held.push(part),
+                Ok(part) => {
+                    failure = failure.or(part.decided.failed_of(0).map(StoreError::from));
+                    held.push(part);
+                }
                 Err(error) => failure = Some(error),
             }
         }
@@ -210,6 +216,7 @@ impl<S: Member> Placed<S> {
         let mut all = Decided::at(now);
         let mut each = Vec::with_capacity(outcomes.len());
         let mut degraded_each = Vec::with_capacity(requests.len());
+        let mut failed = Vec::with_capacity(requests.len());
         for request in requests {
             let one = std::slice::from_ref(request);
             let decided = match self.only_part(one) {
@@ -220,10 +227,14 @@ impl<S: Member> Placed<S> {
             each.extend((0..request.charges.len()).map(|charge| decided.of(charge)));
             all.degraded = all.degraded.or(decided.degraded);
             degraded_each.push(decided.degraded);
+            failed.push(decided.failed_of(0));
         }
         all.at = each.first().copied().unwrap_or(now);
         all.each = Some(each.into_boxed_slice());
         all.degraded_each = Some(degraded_each.into_boxed_slice());
+        if failed.iter().any(Option::is_some) {
+            all.failed = Some(failed.into_boxed_slice());
+        }
         Ok(all)
     }
 
@@ -458,6 +469,10 @@ impl<S: Member> Store for Placed<S> {
 
     fn conceal(&self, home: &Home, secret: &str) -> Option<String> {
         self.shared.get(usize::from(home.store))?.conceal(home, secret)
+    }
+
+    fn is_in_process(&self) -> bool {
+        self.shared.is_empty()
     }
 
     fn names(&self) -> &[String] {

@@ -17,7 +17,8 @@ pub enum RecordAsk<'a> {
         content: &'a [u8],
         /// For how long.
         ttl: Nanos,
-        /// Whether it concerns this node alone, and is kept here.
+        /// Whether it concerns this process alone: it may hold secrets as they are, and must not be
+        /// kept where others can read it.
         is_here: bool,
     },
     /// End it this way, unless it has begun to end already. From then on it is known for `ttl`.

@@ -25,6 +25,8 @@ pub struct Adjustment<'a> {
     pub limit: &'a Limit,
     /// What becomes of the charge.
     pub change: Change,
+    /// The part of the charge that stays and is not refunded any more, so that nothing need be kept for it.
+    pub closes: Receipt,
 }
 
 /// Changes that are made under one id. Each counter's own place remembers the id together with the
@@ -36,6 +38,9 @@ pub struct Settlement<'a> {
     pub id: u128,
     /// For how long the id is remembered: longer than anybody may repeat it.
     pub remember: Nanos,
+    /// The charges were made by a fallback of this node, and no other node can settle them. Any other charge is on the
+    /// shared store, and is settled there, so that all nodes find the id.
+    pub is_here: bool,
     /// What it changes.
     pub adjustments: &'a [Adjustment<'a>],
 }

@@ -69,6 +69,44 @@ impl Membership {
     pub const ALONE: Self = Self { nodes: 1, rank: 0 };
 }
 
+/// What a node says of itself to the others.
+#[derive(Debug, Clone, Copy)]
+pub struct Announcement<'a> {
+    /// Its name.
+    pub node: &'a str,
+    /// For how long it is taken to be alive from now on; 0: it leaves.
+    pub ttl: Nanos,
+    /// It has reported to the store whatever it admitted without it.
+    pub has_reported: bool,
+}
+
+/// The most nodes of a [`Roll`].
+pub const MAX_ROLL: usize = 1_000;
+
+/// The nodes that announced themselves lately, as one of them hears it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Roll {
+    /// The store's clock.
+    pub at: Nanos,
+    /// How many are alive, and which of them the listener is.
+    pub membership: Membership,
+    /// Those that are alive, and those that left lately; at most [`MAX_ROLL`].
+    pub nodes: Vec<RollEntry>,
+    /// There are more than fit.
+    pub is_cut_short: bool,
+}
+
+/// A node on the [`Roll`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RollEntry {
+    /// Its name.
+    pub name: String,
+    /// It has not left, and was not missed.
+    pub is_alive: bool,
+    /// When it last announced that it has reported, by the store's clock; 0: not lately.
+    pub reported_at: Nanos,
+}
+
 /// A store that several nodes share.
 pub trait SharedStore: Store {
     /// Takes quota ahead.
@@ -77,15 +115,25 @@ pub trait SharedStore: Store {
         ask: &LeaseAsk<'_>,
     ) -> impl Future<Output = Result<LeaseGrant, StoreError>> + Send;
 
-    /// Says that this node is alive for `ttl` from now, and learns who else is. A `ttl` of 0 says
-    /// goodbye.
+    /// Announces this node, and learns of the others.
     fn announce(
         &self,
-        node: &str,
-        ttl: Nanos,
-    ) -> impl Future<Output = Result<Membership, StoreError>> + Send;
+        announcement: &Announcement<'_>,
+    ) -> impl Future<Output = Result<Roll, StoreError>> + Send;
+
+    /// Whether a part of it can be lost while the rest answers.
+    fn has_parts(&self) -> bool {
+        false
+    }
 
     /// What the store's clock says now, as far as this node can tell without asking: `now` is this
-    /// node's clock.
+    /// node's clock, or 0 where the caller does not know it. A store that cannot say more than `now`
+    /// returns `now`.
     fn clock(&self, now: Nanos) -> Nanos;
+
+    /// Returns when a request that begins to wait for this store now has to stop waiting. Leases are
+    /// also fetched in the background, with more time than a request has.
+    fn request_timeout(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
 }

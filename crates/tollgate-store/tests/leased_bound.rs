@@ -222,7 +222,12 @@ async fn a_crash_costs_no_more_than_the_pool() {
             node.return_all(now()).await;
         }
         let (_, _, used) = charge(&*nodes[0], rule, &limit, 1, Mode::Peek).await;
-        assert!(used >= admitted && used <= admitted + held, "{algorithm}: only that is missing");
+        // A fetch that was under way when the node crashed may have been granted after `held` was read.
+        assert!(used >= admitted, "{algorithm}: {admitted} admitted, {used} charged");
+        assert!(
+            used <= admitted + pool,
+            "{algorithm}: {admitted} admitted, {used} charged, {held} held"
+        );
         assert!(admitted >= quota - 2 * pool && admitted <= quota, "{algorithm}: {admitted}");
     }
 }

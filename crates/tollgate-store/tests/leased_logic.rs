@@ -60,7 +60,8 @@ async fn a_busy_counter_is_decided_here_and_a_slow_one_there() {
     assert!(calls < 40, "{calls} calls for 2000 requests");
     assert!(store.usage().local > 1_900);
 
-    let slow = counter("slow", &["k"], leased(100_000));
+    let (world, slow) = (World::new(), counter("slow", &["k"], leased(100_000)));
+    let store = node(&world, "a");
     for _ in 0..50 {
         assert!(passes(&store, slow, &limit, 1, &world).await);
         world.advance(300 * MILLISECOND);
@@ -108,8 +109,7 @@ async fn what_is_out_stays_within_the_pool() {
                 match dice.below(100) {
                     0..=3 => store.sweep(world.now()).await,
                     4 => store.return_all(world.now()).await,
-                    // A bucket is careful with give-backs among others, and would then say that more
-                    // is used.
+                    // A bucket keeps 64 chunks open, and says that more is used when pieces of older ones are given back.
                     5..=9 if !receipts.is_empty() && !algorithm.is_bucket() => {
                         let place = dice.below(receipts.len() as u64) as usize;
                         let (receipt, cost) = receipts.swap_remove(place);
@@ -193,6 +193,10 @@ async fn an_expired_chunk_is_returned_and_not_spent() {
         for _ in 0..100 {
             assert!(passes(&store, key, &limit, 1, &world).await, "{algorithm}");
         }
+        // What is under way lands.
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
         let used = world.status(key, &limit).used;
         assert!(used > 100, "{algorithm}: something is on lease");
         world.advance(2 * SECOND);
@@ -212,6 +216,10 @@ async fn what_lies_idle_goes_back_with_the_sweep() {
     let key = counter("idle", &["k"], leased(500_000));
     for _ in 0..100 {
         assert!(passes(&store, key, &limit, 1, &world).await);
+    }
+    // What is under way lands.
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
     }
     store.sweep(world.now()).await;
     assert!(world.on_lease(&key) > 0, "it is not idle yet");
@@ -443,8 +451,6 @@ async fn give_back_makes_room_at_once() {
             receipts.push(outcome.receipt);
         }
         assert!(!passes(&store, key, &limit, 1, &world).await, "{algorithm}");
-        // From the end: a bucket that gets back what lies before others moves those forward, and then
-        // gives less for them than they were.
         for receipt in receipts.into_iter().rev().step_by(3).take(3) {
             let give_back = GiveBack { counter: key, limit: &limit, receipt };
             store.give_back(&[give_back], world.now()).await.expect("answers");
@@ -470,4 +476,36 @@ async fn short_leases_are_leases_too() {
     }
     let calls = world.calls.load(Ordering::SeqCst);
     assert!(calls < 200, "{calls} calls for 1000 requests");
+}
+
+/// A request that another limit refuses: what it would have taken from a lease is not there twice, also
+/// when the counter has paid off what it was last heard to hold.
+#[tokio::test]
+async fn no_more_remains_than_the_limit_holds() {
+    for algorithm in COSTS {
+        let world = World::new();
+        let store = node(&world, "a");
+        let wide = limit(algorithm, 100_000, 2 * SECOND);
+        let narrow = limit(Algorithm::FixedWindow, 1, LONG);
+        let one = counter("wide", &["k"], leased(100_000));
+        let two = counter("narrow", &["k"], leased(0));
+        assert!(passes(&store, two, &narrow, 1, &world).await);
+        for _ in 0..40 {
+            assert!(passes(&store, one, &wide, 1, &world).await);
+            world.advance(MILLISECOND);
+        }
+        for _ in 0..50 {
+            let charge =
+                |counter, limit| Charge { counter, limit, ask: Ask::cost(1), role: Role::Must };
+            let charges = [charge(one, &wide), charge(two, &narrow)];
+            let mut outcomes = Outcomes::new();
+            let request = Request { charges: &charges, mode: Mode::Charge };
+            store.decide(&[request], world.now(), &mut outcomes).await.expect("answers");
+            assert!(!tollgate_store::passes(&charges, &outcomes), "{algorithm}");
+            let status = outcomes[0].status;
+            assert!(status.remaining <= 100_000, "{algorithm}: {} remain", status.remaining);
+            assert!(status.used <= 100_000, "{algorithm}: {} used", status.used);
+            world.advance(7 * MILLISECOND);
+        }
+    }
 }

@@ -1,4 +1,7 @@
 //! The memory store against a slow one: a map of states and the algorithms themselves.
+//!
+//! What the model of all stores (`tests/model`) does not play: debts beyond reason, several slots of one counter in a
+//! request, and fractions of a nanosecond under a changed quota.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +22,7 @@ use tollgate_store::{Charge, Counter, GiveBack, Home, MemoryStore, Mode, Role, S
 mod support;
 use support::{START, decide_all, limit, salt};
 
-const CASES: u32 = 6_000;
+const CASES: u32 = 2_000;
 
 /// A counter has two limits it may be asked under: a quota may change under the same name.
 fn universe() -> Vec<[Limit; 2]> {
@@ -200,7 +203,8 @@ struct World {
     store: MemoryStore,
     model: Model,
     now: Nanos,
-    receipts: Vec<(usize, usize, Receipt)>,
+    /// Counter, limit and receipt of what was charged, and whether its counter was reset since.
+    receipts: Vec<(usize, usize, Receipt, bool)>,
 }
 
 /// Futures of the memory store are ready at once.
@@ -229,23 +233,29 @@ impl World {
         match op {
             Op::Decide(mode, asks) => self.decide(*mode, asks)?,
             Op::GiveBack(pick) if !self.receipts.is_empty() => {
-                let (counter, variant, receipt) =
+                let (counter, variant, receipt, is_void) =
                     self.receipts.swap_remove(pick % self.receipts.len());
                 let limit = &self.limits[counter][variant];
                 let key = [self.names[counter].as_str()];
                 let returned = GiveBack { counter: named(&key), limit, receipt };
                 self.store.give_back_now(&returned, self.now);
-                let mut state = self.model.state(counter, limit);
-                limit.give_back(&mut state, &receipt, self.now);
-                self.model.states.insert(counter, state);
+                if !is_void {
+                    let mut state = self.model.state(counter, limit);
+                    limit.give_back(&mut state, &receipt, self.now);
+                    self.model.states.insert(counter, state);
+                }
             }
             Op::GiveBack(_) => {}
             Op::Reset(counter) => {
                 let key = [self.names[*counter].as_str()];
                 ready(self.store.reset(&[named(&key)], self.now)).unwrap();
                 self.model.states.remove(counter);
-                // What was charged before is gone; its receipts are void.
-                self.receipts.retain(|(charged, ..)| charged != counter);
+                // What was charged before is gone: it gives back nothing. Slots are known by name.
+                for (charged, _, receipt, is_void) in &mut self.receipts {
+                    *is_void |= charged == counter && !matches!(receipt, Receipt::Slot(_));
+                }
+                // Charges that follow a reset more closely may count as made before it.
+                self.now += SECOND / 1_000;
             }
             Op::Release(counter, slot) => {
                 let key = [self.names[*counter].as_str()];
@@ -284,6 +294,7 @@ impl World {
                 let cost = cost(limit, ask.cost);
                 let of =
                     Ask { cost, max_delay: ask.max_delay, slot: SlotId(ask.slot), ..Ask::cost(0) };
+                let of = if ask.slot % 2 == 0 { of.refundable() } else { of };
                 (ask.counter, limit, of, ask.role)
             })
             .collect();
@@ -302,7 +313,7 @@ impl World {
         prop_assert_eq!(outcomes.as_slice(), expected.as_slice(), "{:?} of {:?}", mode, asked);
         for (ask, outcome) in asks.iter().zip(&outcomes) {
             if outcome.receipt != Receipt::Nothing {
-                self.receipts.push((ask.counter, ask.variant, outcome.receipt));
+                self.receipts.push((ask.counter, ask.variant, outcome.receipt, false));
             }
         }
         Ok(())

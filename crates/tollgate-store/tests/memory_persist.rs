@@ -95,6 +95,26 @@ fn held_slots_are_still_held_after_a_restart() {
     assert!(meter.decide(&store, ask(3), Mode::Peek, START + HOUR).examination.admits());
 }
 
+#[cfg(unix)]
+#[test]
+fn nobody_else_reads_journals_and_snapshots() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let meters = one_of_each_kind(HOUR);
+    let mut draw = Draw(3);
+    let store = MemoryStore::open_folding(&options(dir.path()), 3_000, START);
+    for round in 1..40 {
+        stir_all(&store, &meters, &mut draw, START + round * SECOND);
+        store.flush(START + round * SECOND);
+    }
+    let written = [files(dir.path(), "base-"), files(dir.path(), "journal-")].concat();
+    assert!(written.len() > 1, "{written:?}");
+    for file in written {
+        let mode = fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode, 0o600, "{}", file.display());
+    }
+}
+
 #[test]
 fn journals_are_folded_into_new_generations() {
     let dir = tempfile::tempdir().unwrap();
@@ -215,6 +235,40 @@ fn what_was_given_back_in_full_stays_given_back() {
         assert_eq!(meter.used(&store, START), 0, "{}", meter.name);
     }
     assert_eq!(store.usage().counters, 0);
+}
+
+/// Charges that can be refunded are refunded after a restart as before it, from the journal and from a base.
+#[test]
+fn refundable_charges_survive_a_restart() {
+    for fold in [u64::MAX, 0] {
+        for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
+            let dir = tempfile::tempdir().unwrap();
+            let meter = Meter::new(algorithm.name(), limit(algorithm, 100, HOUR));
+            let store = MemoryStore::open_folding(&options(dir.path()), fold, START);
+            let mut receipts = Vec::new();
+            for number in 0..4 {
+                let at = START + number;
+                let ask = Ask::cost(5).refundable();
+                receipts.push(meter.decide(&store, ask, Mode::Charge, at).receipt);
+                meter.charge(&store, 1, at);
+                store.flush(at);
+            }
+            let now = START + 4;
+            meter.give_back(&store, receipts[1], now);
+            store.flush(now);
+            drop(store);
+            let store = MemoryStore::open_folding(&options(dir.path()), fold, now);
+            assert_eq!(meter.used(&store, now), 19, "{algorithm}");
+            for (index, left) in [(2, 14), (0, 9), (3, 4)] {
+                meter.give_back(&store, receipts[index], now);
+                assert_eq!(meter.used(&store, now), left, "{algorithm}");
+            }
+            store.flush(now);
+            drop(store);
+            let store = MemoryStore::open_folding(&options(dir.path()), fold, now);
+            assert_eq!(meter.used(&store, now), 4, "{algorithm}");
+        }
+    }
 }
 
 #[test]

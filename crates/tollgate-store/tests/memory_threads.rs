@@ -137,7 +137,7 @@ fn one_request(store: &MemoryStore, shared: &[Shared], draw: &mut Draw, name: u1
                     home: Home::default(),
                 },
                 limit: &one.meter.limit,
-                ask: Ask { slot: SlotId(name), ..Ask::cost(1 + draw.below(3)) },
+                ask: Ask { slot: SlotId(name), ..Ask::cost(1 + draw.below(3)).refundable() },
                 role: role[draw.below(5) as usize],
             }
         })
@@ -149,8 +149,7 @@ fn one_request(store: &MemoryStore, shared: &[Shared], draw: &mut Draw, name: u1
         let paid = outcome.receipt != Receipt::Nothing;
         assert_eq!(paid, passed && outcome.examination.admits());
         assert!(outcome.status.used <= one.meter.limit.quota(), "{:?}", one.meter);
-        // A bucket may keep a part of what is not given back in order.
-        if paid && gives_back && !one.meter.limit.algorithm().is_bucket() {
+        if paid && gives_back {
             one.meter.give_back(store, outcome.receipt, START);
         } else if paid {
             let slots = one.meter.limit.algorithm() == Algorithm::Concurrency;

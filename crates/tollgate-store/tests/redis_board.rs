@@ -24,7 +24,9 @@ use redis_support::options;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tollgate_store::Failure;
-use tollgate_store::redis::{Board, BoardListener, Published, RedisKind, RedisOptions, RedisStore};
+use tollgate_store::redis::{
+    Board, BoardListener, Password, Published, RedisKind, RedisOptions, RedisStore,
+};
 use tollgate_testkit::{Cluster, PATIENCE, Redis, Reply, Sentinel, slot_of};
 
 fn board(options: &RedisOptions) -> Board {
@@ -162,7 +164,8 @@ async fn a_user_who_may_not_publish_may_write() {
         .config(&format!("user loud on >secret {least} +publish +subscribe &tg:*"))
         .start();
     let as_user = |name: &str| {
-        let (username, password) = (Some(name.to_owned()), Some("secret".to_owned()));
+        let (username, password) =
+            (Some(name.to_owned()), Password::new(Some("secret".to_owned())));
         board(&RedisOptions { username, password, ..options(&[server.url()]) })
     };
     let (quiet, loud) = (as_user("quiet"), as_user("loud"));

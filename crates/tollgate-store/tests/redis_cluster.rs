@@ -230,3 +230,77 @@ async fn a_dead_master_fails_only_the_requests_that_need_it() {
         }
     }
 }
+
+/// Requests that another slot refuses leave nothing on a bucket, however many of them overlap.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn refused_requests_over_several_slots_leave_nothing_on_a_bucket() {
+    const TASKS: u64 = 32;
+    const REQUESTS: u64 = 10;
+    let cluster = Cluster::start(3, 0);
+    let store = connected(&cluster, Duration::from_secs(5)).await;
+    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
+        let (open, full) = (
+            Arc::new(Probe::of("open", algorithm, 20)),
+            Arc::new(Probe::of("full", Algorithm::FixedWindow, 0)),
+        );
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..TASKS {
+            let (store, open, full) = (store.clone(), Arc::clone(&open), Arc::clone(&full));
+            tasks.spawn(async move {
+                for _ in 0..REQUESTS {
+                    let charges = [
+                        open.charge(&["one"], Ask::cost(1), Role::Must),
+                        full.charge(&["another"], Ask::cost(1), Role::Must),
+                    ];
+                    let request = [Request { charges: &charges, mode: Mode::Charge }];
+                    let mut outcomes = Outcomes::new();
+                    store.decide(&request, now(), &mut outcomes).await.unwrap();
+                    assert_eq!(outcomes[1].receipt, Receipt::Nothing);
+                }
+            });
+        }
+        while let Some(done) = tasks.join_next().await {
+            done.unwrap();
+        }
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        loop {
+            let charges = [open.charge(&["one"], Ask::cost(1), Role::Must)];
+            let request = [Request { charges: &charges, mode: Mode::Peek }];
+            let mut outcomes = Outcomes::new();
+            store.decide(&request, now(), &mut outcomes).await.unwrap();
+            if outcomes[0].status.used == 0 {
+                break;
+            }
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{algorithm}: {:?}",
+                outcomes[0].status
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// A request that another slot refuses names a concurrency slot that its caller holds already: that stays held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_refused_request_over_several_slots_releases_no_slot_that_was_held() {
+    let cluster = Cluster::start(3, 0);
+    let store = connected(&cluster, Duration::from_secs(5)).await;
+    let held = Probe::of("held", Algorithm::Concurrency, 2);
+    let full = Probe::of("full", Algorithm::FixedWindow, 0);
+    let take = |slot: u128| held.charge(&["one"], Ask::slot(SlotId(slot)), Role::Must);
+    let refused = full.charge(&["another"], Ask::cost(1), Role::Must);
+    let first = [take(1)];
+    for charges in [&first[..], &[take(1), refused], &[take(2), refused]] {
+        let request = [Request { charges, mode: Mode::Charge }];
+        store.decide(&request, now(), &mut Outcomes::new()).await.unwrap();
+    }
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    let slots = async || store.slots(&first[0].counter, now()).await.unwrap();
+    // The slot that the last request took is given back, if not at once then soon.
+    while slots().await.len() > 1 && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let held: Vec<SlotId> = slots().await.iter().map(|slot| slot.id).collect();
+    assert_eq!(held, [SlotId(1)]);
+}

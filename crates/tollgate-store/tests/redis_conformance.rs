@@ -14,7 +14,7 @@ mod redis_support;
 use std::sync::Arc;
 
 use redis_support::{RealClock, options};
-use tollgate_store::redis::{RedisKind, RedisOptions, RedisStore};
+use tollgate_store::redis::{Password, RedisKind, RedisOptions, RedisStore};
 use tollgate_store::{Failure, conformance};
 use tollgate_testkit::{Cluster, Redis, Sentinel};
 
@@ -80,7 +80,7 @@ async fn tls_takes_any_certificate_only_where_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn password() {
     let server = Redis::builder().password("a secret: @/").start();
-    let password = Some("a secret: @/".to_owned());
+    let password = Password::new(Some("a secret: @/".to_owned()));
     let bare = format!("redis://127.0.0.1:{}", server.port());
     some_cases(&RealClock::new(RedisOptions { password, ..options(&[bare]) }).await).await;
 }
@@ -108,6 +108,7 @@ async fn a_user_with_few_rights() {
         "+exists",
         "+psetex",
         "+pexpire",
+        "+pttl",
         "+zadd",
         "+zrange",
         "+zrangebyscore",
@@ -122,7 +123,7 @@ async fn a_user_with_few_rights() {
     assert_eq!(server.call(&rights).unwrap().ok().unwrap().text(), "OK");
     let options = RedisOptions {
         username: Some("counter".to_owned()),
-        password: Some("word".to_owned()),
+        password: Password::new(Some("word".to_owned())),
         ..options(&[format!("redis://127.0.0.1:{}", server.port())])
     };
     some_cases(&RealClock::new(options).await).await;

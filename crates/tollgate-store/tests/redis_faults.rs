@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use redis_support::{Probe, now, options, until_it_answers};
 use tollgate_core::{Algorithm, Ask, Receipt, SECOND, SlotId};
-use tollgate_store::redis::{Operation, RedisKind, RedisOptions, RedisStore};
+use tollgate_store::redis::{Operation, Password, RedisKind, RedisOptions, RedisStore};
 use tollgate_store::{
-    Failure, GiveBack, LeaseAsk, Mode, Outcomes, Request, Role, SharedStore, Store,
+    Announcement, Failure, GiveBack, LeaseAsk, Mode, Outcomes, Request, Role, SharedStore, Store,
 };
 use tollgate_testkit::{Cluster, FaultProxy, Redis, eventually};
 
@@ -178,12 +178,40 @@ async fn a_server_that_became_a_replica_takes_nothing() {
 async fn a_wrong_password_is_said_and_put_right() {
     let server = Redis::builder().password("right").start();
     let bare = format!("redis://127.0.0.1:{}", server.port());
-    let wrong = RedisOptions { password: Some("wrong".to_owned()), ..hasty(bare.clone()) };
+    let wrong =
+        RedisOptions { password: Password::new(Some("wrong".to_owned())), ..hasty(bare.clone()) };
     for options in [wrong, hasty(bare)] {
         let store = RedisStore::connect(options).await.unwrap();
         assert_eq!(store.ping().await.unwrap_err().failure, Failure::Denied);
         assert_eq!(Probe::new("denied", 1).pay(&store).await.unwrap_err(), Failure::Denied);
     }
+}
+
+/// A password that is changed on the server and in the options is used by the next connection.
+#[tokio::test]
+async fn a_changed_password_needs_no_new_store() {
+    let server = Redis::start();
+    let call = |words: &[&str]| server.call(words).unwrap().ok().unwrap();
+    call(&["ACL", "SETUSER", "counter", "on", ">first", "~*", "&*", "+@all"]);
+    let password = Password::new(Some("first".to_owned()));
+    let options = RedisOptions {
+        username: Some("counter".to_owned()),
+        password: password.clone(),
+        ..hasty(server.url())
+    };
+    let store = RedisStore::connect(options).await.unwrap();
+    let probe = Probe::new("changed password", 10);
+    probe.pay(&store).await.unwrap();
+    call(&["ACL", "SETUSER", "counter", "resetpass", ">second"]);
+    call(&["CLIENT", "KILL", "USER", "counter"]);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while !store.ping().await.is_err_and(|error| error.failure == Failure::Denied) {
+        assert!(tokio::time::Instant::now() < deadline, "the old password is still accepted");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(password.set(Some("second".to_owned())));
+    until_it_answers(&store).await;
+    assert_eq!(probe.pay(&store).await.unwrap().status.used, 2);
 }
 
 #[tokio::test]
@@ -286,7 +314,8 @@ async fn every_key_has_an_end() {
             assert_eq!(store.lease(&ask).await.unwrap().granted, 4, "{algorithm}");
         }
     }
-    store.announce("node", 5 * SECOND).await.unwrap();
+    let announcement = Announcement { node: "node", ttl: 5 * SECOND, has_reported: true };
+    store.announce(&announcement).await.unwrap();
     store.claim(1, 2).await.unwrap();
     store.publish(1, 2, Some(b"answer")).await.unwrap();
     let keys = server.call(&["KEYS", "*"]).unwrap().ok().unwrap();

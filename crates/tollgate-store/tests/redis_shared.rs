@@ -12,7 +12,9 @@ mod redis_support;
 
 use redis_support::{Probe, VirtualClock};
 use tollgate_core::{Algorithm, Receipt, SECOND};
-use tollgate_store::{Claim, LeaseAsk, LeaseGrant, Membership, SharedStore, Store};
+use tollgate_store::{
+    Announcement, Claim, LeaseAsk, LeaseGrant, Membership, RollEntry, SharedStore, Store,
+};
 
 #[tokio::test]
 async fn an_id_is_answered_by_one_node_and_known_to_all() {
@@ -36,8 +38,10 @@ async fn an_id_is_answered_by_one_node_and_known_to_all() {
 async fn nodes_come_and_go() {
     let clock = VirtualClock::new();
     let store = &clock.store;
-    let told =
-        async |name: &str, seconds: u64| store.announce(name, seconds * SECOND).await.unwrap();
+    let told = async |node: &str, seconds: u64| {
+        let announcement = Announcement { node, ttl: seconds * SECOND, has_reported: false };
+        store.announce(&announcement).await.unwrap().membership
+    };
     assert_eq!(told("b", 10).await, Membership { nodes: 1, rank: 0 });
     assert_eq!(told("a", 20).await, Membership { nodes: 2, rank: 0 });
     assert_eq!(told("b", 10).await, Membership { nodes: 2, rank: 1 });
@@ -46,6 +50,38 @@ async fn nodes_come_and_go() {
     assert_eq!(told("c", 30).await, Membership { nodes: 2, rank: 1 }, "b was not heard of");
     assert_eq!(told("a", 0).await.nodes, 1);
     assert_eq!(told("c", 30).await, Membership { nodes: 1, rank: 0 });
+}
+
+/// Every node learns which others have reported, also of those that have left since.
+#[tokio::test]
+async fn reports_are_listed() {
+    let clock = VirtualClock::new();
+    let store = &clock.store;
+    let announce = async |node: &str, seconds: u64, has_reported: bool| {
+        let announcement = Announcement { node, ttl: seconds * SECOND, has_reported };
+        let mut roll = store.announce(&announcement).await.unwrap();
+        assert!(!roll.is_cut_short);
+        assert_eq!(roll.at, clock.get());
+        roll.nodes.sort_by(|one, other| one.name.cmp(&other.name));
+        roll.nodes
+    };
+    let entry = |name: &str, is_alive, reported_at| RollEntry {
+        name: name.to_owned(),
+        is_alive,
+        reported_at,
+    };
+    assert_eq!(announce("a", 10, false).await, [entry("a", true, 0)]);
+    let first = clock.get();
+    let b = entry("b", true, first);
+    assert_eq!(announce("b", 10, true).await, [entry("a", true, 0), b.clone()]);
+    clock.set(first + SECOND);
+    assert_eq!(announce("a", 10, true).await, [entry("a", true, first + SECOND), b]);
+    let gone = entry("b", false, first + SECOND);
+    assert_eq!(announce("b", 0, true).await, [entry("a", true, first + SECOND), gone.clone()]);
+    clock.set(first + 2 * SECOND);
+    assert_eq!(announce("a", 100, false).await, [entry("a", true, first + SECOND), gone]);
+    clock.set(first + 70 * SECOND);
+    assert_eq!(announce("a", 10, false).await, [entry("a", true, 0)], "that was long ago");
 }
 
 struct Lessee<'a> {

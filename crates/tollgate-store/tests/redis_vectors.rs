@@ -13,10 +13,13 @@ mod redis_support;
 
 use redis_support::VirtualClock;
 use tollgate_core::{
-    Algorithm, Ask, Calendar, CalendarUnit, Examination, Limit, LimitSpec, MICRO, MOST_MICROS,
-    Nanos, Outcome, Receipt, SlotId, State, Status, Window,
+    Algorithm, Ask, Calendar, CalendarUnit, Examination, Limit, LimitSpec, MAX_OPEN_CHARGES, MICRO,
+    MOST_MICROS, Nanos, Outcome, Receipt, Refundable, SlotId, State, Status, Window,
 };
-use tollgate_store::{Charge, Counter, GiveBack, Home, Mode, Outcomes, Request, Role, Store};
+use tollgate_store::{
+    Adjustment, Change, Charge, Counter, Failure, GiveBack, Home, Mode, Outcomes, Request, Role,
+    Settlement, Store,
+};
 
 const VECTORS: &str = include_str!("../../tollgate-core/tests/vectors.txt");
 const FIRST: Nanos = 1_789_000_000_123_456 * MICRO;
@@ -50,6 +53,20 @@ impl Remote<'_> {
         let returned = GiveBack { counter, limit: &self.limit, receipt };
         self.clock.store.give_back(&[returned], self.clock.get()).await.unwrap();
     }
+
+    /// Gives a part of a charge back and makes another part final, under an id.
+    async fn settle(&self, id: u128, refund: Receipt, closes: Receipt) {
+        let change = Change::GiveBack(refund);
+        let counter = self.counter(&["k"]);
+        let adjustments = [Adjustment { counter, limit: &self.limit, change, closes }];
+        let settlement = Settlement {
+            id,
+            remember: 1_000_000 * MICRO,
+            is_here: false,
+            adjustments: &adjustments,
+        };
+        self.clock.store.settle(&settlement, self.clock.get()).await.unwrap();
+    }
 }
 
 #[tokio::test]
@@ -57,6 +74,7 @@ async fn the_scripts_show_what_the_vectors_say() {
     let clock = VirtualClock::new();
     let (mut remote, mut last, mut limits): (Option<Remote<'_>>, _, _) =
         (None, Receipt::Nothing, 0);
+    let mut open: Vec<Receipt> = Vec::new();
     for (number, line) in (1..).zip(VECTORS.lines()) {
         let words: Vec<&str> = line.split(' ').collect();
         let parse = |index: usize| words[index].parse::<u64>().unwrap();
@@ -75,6 +93,7 @@ async fn the_scripts_show_what_the_vectors_say() {
             let name = format!("limit {limits}");
             remote = Some(Remote { clock: &clock, name, limit: limit.unwrap() });
             clock.set(FIRST);
+            open.clear();
             continue;
         }
         let remote = remote.as_ref().unwrap();
@@ -85,14 +104,27 @@ async fn the_scripts_show_what_the_vectors_say() {
             remote.give_back(last).await;
             continue;
         }
+        if words[1] == "refund" || words[1] == "close" {
+            let part = open[parse(2) as usize].part(parse(3));
+            if words[1] == "refund" {
+                remote.give_back(part).await;
+            } else {
+                remote.settle(number, Receipt::Nothing, part).await;
+            }
+            continue;
+        }
+        let is_open = words[1] == "open";
         let mode = match words[1] {
             "owe" => Mode::Owe,
             "peek" => Mode::Peek,
             _ => Mode::Charge,
         };
-        let outcome = remote.decide(Ask::cost(parse(2)), mode).await;
+        let cost = Ask::cost(parse(2));
+        let ask = if is_open { cost.refundable() } else { cost };
+        let outcome = remote.decide(ask, mode).await;
         if outcome.receipt != Receipt::Nothing {
             last = outcome.receipt;
+            open.extend(is_open.then_some(last));
         }
         let now = clock.get();
         let (expected, rest) = match words[3] {
@@ -244,6 +276,78 @@ async fn a_bucket_whose_quota_changes_forgets_no_part() {
     assert_eq!(told.status.reset_at, now + 333_333_334, "nothing was written");
 }
 
+fn bucket<'a>(clock: &'a VirtualClock, name: &str, quota: u64, window: Nanos) -> Remote<'a> {
+    let (algorithm, window) = (Algorithm::TokenBucket, Window::Every(window));
+    let spec = LimitSpec { algorithm, quota, window, burst: None, slot_ttl: 0 };
+    Remote { clock, name: name.to_owned(), limit: Limit::new(spec).unwrap() }
+}
+
+/// Values of 8 and 32 bytes are read as they are, what give-backs had moved in the latter included; other lengths are not
+/// ours and are left alone.
+#[tokio::test]
+async fn values_of_earlier_versions_are_read() {
+    let clock = VirtualClock::new();
+    let remote = bucket(&clock, "earlier", 100, 86_400_000_000 * MICRO);
+    let now = clock.get() / MICRO;
+    let token = 864_000_000;
+    let key = "tg:{k}:earlier:t:k";
+    remote.decide(Ask::cost(1), Mode::Charge).await;
+    assert_eq!(clock.server().call(&["EXISTS", key]).unwrap().text(), "1", "its key");
+    for (format, rest) in [("<d", ""), ("<dddd", ", 0, 1, 12345")] {
+        let write = format!(
+            "redis.call('SET', KEYS[1], struct.pack('{format}', {}{rest}))",
+            now + 5 * token
+        );
+        clock.server().call(&["EVAL", &write, "1", key]).unwrap().ok().unwrap();
+        assert_eq!(remote.decide(Ask::cost(1), Mode::Peek).await.status.used, 5, "{format}");
+        let charged = remote.decide(Ask::cost(2).refundable(), Mode::Charge).await;
+        assert_eq!(charged.status.used, 7, "{format}");
+        remote.decide(Ask::cost(1), Mode::Charge).await;
+        remote.give_back(charged.receipt).await;
+        assert_eq!(remote.decide(Ask::cost(1), Mode::Peek).await.status.used, 6, "{format}");
+    }
+    // A list that was cut, has other first bytes, or is longer than any of ours.
+    for foreign in [
+        "string.rep('x', 108)",
+        "'TGB2' .. string.rep('x', 103)",
+        "'TGB2' .. string.rep('x', 40 + 65 * 64)",
+    ] {
+        let write = format!("redis.call('SET', KEYS[1], {foreign})");
+        clock.server().call(&["EVAL", &write, "1", key]).unwrap().ok().unwrap();
+        let charges = [Charge {
+            counter: remote.counter(&["k"]),
+            limit: &remote.limit,
+            ask: Ask::cost(1),
+            role: Role::Must,
+        }];
+        let request = Request { charges: &charges, mode: Mode::Charge };
+        let refused = clock.store.decide(&[request], clock.get(), &mut Outcomes::new()).await;
+        assert_eq!(refused.unwrap_err().failure, Failure::ForeignKey, "{foreign}");
+    }
+}
+
+/// Any number of open charges takes bounded room; the oldest become final, and are counted; a refund that is repeated
+/// returns nothing.
+#[tokio::test]
+async fn open_charges_of_one_key_stay_bounded() {
+    let clock = VirtualClock::new();
+    let remote = bucket(&clock, "bounded", 1_000_000, 86_400_000_000 * MICRO);
+    let mut receipts = Vec::new();
+    for _ in 0..MAX_OPEN_CHARGES + 100 {
+        clock.set(clock.get() + MICRO);
+        receipts.push(remote.decide(Ask::cost(7).refundable(), Mode::Charge).await.receipt);
+    }
+    let length = clock.server().call(&["STRLEN", "tg:{k}:bounded:t:k"]).unwrap().text();
+    assert_eq!(length, (44 + 64 * MAX_OPEN_CHARGES).to_string());
+    assert_eq!(clock.store.metrics().finalized_charges(), 100);
+    for receipt in receipts.iter().rev().chain(&receipts) {
+        remote.give_back(*receipt).await;
+    }
+    assert_eq!(remote.decide(Ask::cost(1), Mode::Peek).await.status.used, 700);
+    let length = clock.server().call(&["STRLEN", "tg:{k}:bounded:t:k"]).unwrap().text();
+    assert!(length == "8" || length == "32", "no list is left: {length}");
+}
+
 /// The whole suite where every edge is hit exactly.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_suite_on_a_clock_that_stands_still() {
@@ -335,13 +439,29 @@ async fn random_history(clock: &VirtualClock, algorithm: Algorithm, seed: u64) {
         let now = clock.get();
         if draw.below(5) == 0 && !receipts.is_empty() {
             let receipt = receipts.swap_remove(draw.below(receipts.len() as u64) as usize);
-            limit.give_back(&mut state, &receipt, now);
-            remote.give_back(receipt).await;
+            if let Receipt::Open { cost, .. } = receipt {
+                // Settled: a part goes back, some of the rest becomes final, and what is left stays open.
+                let back = receipt.part(draw.below(cost + 1));
+                let closes = receipt.part(draw.below(cost + 1));
+                limit.close(&mut state, &closes, now);
+                limit.give_back(&mut state, &back, now);
+                remote.settle(u128::from(seed) << 64 | number, back, closes).await;
+            } else {
+                limit.give_back(&mut state, &receipt, now);
+                remote.give_back(receipt).await;
+            }
             continue;
         }
         let mut ask = Ask { slot: SlotId(number % 7 + 1), ..Ask::cost(draw.cost(&limit)) };
         if algorithm.is_bucket() && draw.below(6) == 0 {
             ask.max_delay = Some(draw.below(2 * limit.window_nanos()));
+        }
+        if algorithm.is_bucket() {
+            ask.refundable = match draw.below(4) {
+                0 => Refundable::No,
+                1 => Refundable::Briefly,
+                _ => Refundable::UntilClosed,
+            };
         }
         let mode = match draw.below(8) {
             0 | 1 => Mode::Peek,

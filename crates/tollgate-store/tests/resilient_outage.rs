@@ -112,6 +112,13 @@ async fn outage(home: Home, algorithm: Algorithm, url: &str, lose: impl Fn(), fi
         assert_eq!(node.waiting_reports(), 0, "{algorithm}");
         assert_eq!(node.degraded_since(), None, "{algorithm}");
     }
+    wait_for(async || {
+        for node in &nodes {
+            node.heal(now()).await;
+        }
+        !nodes.iter().any(Node::is_handing_over)
+    })
+    .await;
     let (decided, outcome) = decide(&nodes[0], rule, home, &limit, Mode::Peek).await;
     assert!(decided.degraded.is_none(), "{algorithm}");
     // A charge whose answer was lost may be counted, and then counted again as a local one.

@@ -128,7 +128,7 @@ async fn a_decision_tells_the_store_first() {
         fussy.0.charges.lock().expect("sound").clear();
         one(&store, local(&["k"]), &limit, &world).await;
         let calls = fussy.0.charges.lock().expect("sound").clone();
-        assert_eq!(calls, [Mode::Charge], "{algorithm}: once told, nothing comes on top");
+        assert_eq!(calls.len(), 1, "{algorithm}: once reported, nothing comes on top: {calls:?}");
     }
 }
 

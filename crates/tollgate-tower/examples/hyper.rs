@@ -24,13 +24,16 @@ use tower_service::Service;
 const RULES: &str = "
 default: false
 rules:
+  # Alternatives: a client without a key is limited by its address.
   - rule_id: per-key
+    scope: caller
+    priority: 1
     identifier_type: api_key
     limit: 10
     window: 1h
     algorithm: fixed_window
     costs: [{endpoint: /report, cost: 5}]
-  - {rule_id: per-address, identifier_type: ip, limit: 1000, window: 1h, algorithm: fixed_window}
+  - {rule_id: per-address, scope: caller, identifier_type: ip, limit: 1000, window: 1h, algorithm: fixed_window}
 ";
 
 #[tokio::main]
@@ -48,7 +51,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     loop {
         let (stream, peer) = listener.accept().await?;
         let service = service.clone();
-        // The layer cannot see sockets: whoever accepts says who is connected.
+        // The layer cannot see sockets: the code that accepts connections states the peer.
         let answer = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(Peer(peer.ip()));
             service.clone().call(request)

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::held::Held;
+
 /// What becomes of a charge when the truth is known. Each happens once, whoever is asked.
 pub trait Account: Send + Sync + 'static {
     /// It cost so many tokens: the difference is given back, or charged as debt.
@@ -40,32 +42,120 @@ impl Bill {
     }
 }
 
-/// A charge for something that has not been sent: given back when dropped.
+/// What a request was charged, while it has not been sent. Dropped, it is refunded. What sends a
+/// request asks for a [`Sent`], which is made here only: so the charge of a request that was sent is
+/// kept, whichever way the request took.
 #[derive(Debug, Default)]
-pub struct Unsent(Option<Bill>);
+#[must_use = "dropped, it refunds the charge"]
+pub struct Unsent {
+    /// Refunds on drop what was charged to a request that waits.
+    refund: Option<Held>,
+    bill: Option<Bill>,
+}
 
 impl Unsent {
-    /// This charge, if there is one.
-    pub const fn new(bill: Option<Bill>) -> Self {
-        Self(bill)
+    /// A charge that was made on an estimate.
+    pub const fn estimated(bill: Bill) -> Self {
+        Self { refund: None, bill: Some(bill) }
     }
 
-    /// It is sent now: what becomes of the charge is no longer said here.
-    pub fn sent(mut self) -> Option<Bill> {
-        self.0.take()
+    /// A charge that `refund` gives back when it is dropped.
+    pub const fn refundable(refund: Held) -> Self {
+        Self { refund: Some(refund), bill: None }
+    }
+
+    /// The tokens of the estimate, where it is one.
+    pub fn tokens(&self) -> Option<u64> {
+        self.bill.as_ref().map(Bill::tokens)
+    }
+
+    /// The request is sent now: its charge is kept, and an estimate is settled by the returned
+    /// [`Sent`].
+    pub fn sent(mut self) -> Sent {
+        if let Some(refund) = self.refund.take() {
+            refund.keep();
+        }
+        Sent { bill: self.bill.take() }
     }
 }
 
 impl Drop for Unsent {
     fn drop(&mut self) {
-        if let Some(bill) = self.0.take() {
+        // A refund is made by its own drop.
+        if let Some(bill) = self.bill.take() {
             bill.release();
         }
+    }
+}
+
+/// Proof that the charge of a request is kept: whatever sends requests takes one.
+#[derive(Debug)]
+pub struct Sent {
+    bill: Option<Bill>,
+}
+
+impl Sent {
+    /// The estimate to settle, where the request was charged on one. Not settled, it stays as it is.
+    pub const fn take_bill(&mut self) -> Option<Bill> {
+        self.bill.take()
     }
 }
 
 impl fmt::Debug for Bill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bill").field("tokens", &self.tokens).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+    use super::*;
+
+    /// Counts what becomes of charges.
+    #[derive(Clone, Default)]
+    struct Book {
+        settled: Arc<AtomicUsize>,
+        refunded: Arc<AtomicUsize>,
+    }
+
+    impl Account for Book {
+        fn settle(self: Box<Self>, _: u64) {
+            self.settled.fetch_add(1, SeqCst);
+        }
+
+        fn release(self: Box<Self>) {
+            self.refunded.fetch_add(1, SeqCst);
+        }
+    }
+
+    impl Book {
+        fn charges(&self) -> [Unsent; 2] {
+            let refunded = Arc::clone(&self.refunded);
+            let refund = Held::new(move || {
+                refunded.fetch_add(1, SeqCst);
+            });
+            [Unsent::estimated(Bill::new(self.clone(), 7)), Unsent::refundable(refund)]
+        }
+
+        fn counts(&self) -> (usize, usize) {
+            (self.settled.load(SeqCst), self.refunded.load(SeqCst))
+        }
+    }
+
+    #[test]
+    fn a_charge_is_refunded_once_unless_its_request_was_sent() {
+        let book = Book::default();
+        drop(book.charges());
+        assert_eq!(book.counts(), (0, 2), "dropped unsent");
+        let [mut estimated, refundable] = book.charges().map(Unsent::sent);
+        assert!(refundable.bill.is_none());
+        estimated.take_bill().expect("an estimate").settle(5);
+        drop((estimated, refundable));
+        assert_eq!(book.counts(), (1, 2), "sent and settled");
+        drop(book.charges().map(Unsent::sent));
+        assert_eq!(book.counts(), (1, 2), "sent, and kept as estimated");
     }
 }

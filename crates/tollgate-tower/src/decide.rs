@@ -1,12 +1,14 @@
 //! What the layer asks, and what it is told.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Response};
+use tollgate_policy::{PathError, RequestPath, normalize_path};
 
-use crate::bill::{Bill, Unsent};
+use crate::bill::Unsent;
 use crate::headers::HeaderLines;
 use crate::held::Held;
 use crate::identity::Identity;
@@ -19,6 +21,10 @@ pub struct Asked {
     pub identity: Identity,
     /// The path, normalised ([`tollgate_policy::normalize_path`]).
     pub endpoint: Option<String>,
+    /// The path as the service gets it, where it holds an encoded slash: rules are matched with both readings of it
+    /// ([`RequestPath`]). Ignored where `endpoint` was replaced by another path.
+    #[serde(default)]
+    pub sent_path: Option<String>,
     /// The HTTP method.
     pub method: Option<String>,
     /// The host that is called.
@@ -27,16 +33,43 @@ pub struct Asked {
     pub model_id: Option<String>,
     /// What it costs, where the edge knows better than the rules.
     pub cost: Option<u64>,
-    /// How many tokens it is thought to cost. What it truly cost is told to its [`Bill`].
+    /// How many tokens it is thought to cost. What it truly cost settles its [`crate::Bill`].
     #[serde(default)]
     pub tokens: Option<u64>,
     /// More tokens for a request that was let pass before: only limits of tokens are asked, no request is counted, no
     /// slot is taken, and nothing waits.
     #[serde(default)]
     pub is_more: bool,
+    /// It uses no tokens: limits of tokens are not asked, so that a caller in debt may still send it.
+    #[serde(default)]
+    pub uses_no_tokens: bool,
     /// Whose words headers and refusals are in.
     #[serde(default)]
     pub dialect: Dialect,
+}
+
+impl Asked {
+    /// Sets the path from the one that the service gets.
+    pub fn set_path(&mut self, sent: &str) -> Result<(), PathError> {
+        let path = RequestPath::parse(sent)?;
+        self.sent_path = (!path.others().is_empty()).then(|| sent.to_owned());
+        self.endpoint = Some(path.into_endpoint().into_owned());
+        Ok(())
+    }
+
+    /// The path with all its readings.
+    pub(crate) fn path(&self) -> Option<RequestPath<'_>> {
+        let endpoint = self.endpoint.as_deref()?;
+        let sent = self.sent().and_then(|sent| RequestPath::parse(sent).ok());
+        Some(sent.unwrap_or_else(|| RequestPath::from_endpoint(Cow::Borrowed(endpoint))))
+    }
+
+    /// The path that was sent, where it has several readings and is still the one that is asked about.
+    pub(crate) fn sent(&self) -> Option<&str> {
+        let sent = self.sent_path.as_deref()?;
+        let endpoint = normalize_path(sent).ok()?;
+        (Some(&*endpoint) == self.endpoint.as_deref()).then_some(sent)
+    }
 }
 
 /// Whose words headers and refusals are in.
@@ -87,10 +120,9 @@ pub struct Pass {
     pub headers: HeaderLines,
     /// What it holds while it is under way, such as a concurrency slot; given back when dropped.
     pub held: Option<Held>,
-    /// What it was charged, where it waits: given back when dropped before the request went on.
-    pub charged: Option<Held>,
-    /// What it was charged on an estimate ([`Asked::tokens`]), to be settled when the truth is known.
-    pub bill: Option<Bill>,
+    /// What it was charged, where that can be refunded: because it waits, or on an estimate
+    /// ([`Asked::tokens`]). Dropped before the request was sent, it is refunded.
+    pub charge: Unsent,
     /// What others may wait for that this one got.
     pub lines: Vec<Line>,
 }
@@ -106,27 +138,6 @@ pub struct Postponed {
     pub lane: String,
     /// When it would pass, absent other traffic.
     pub retry_after: Duration,
-}
-
-/// A ruling on its way to whoever asked. One that nobody takes any more gives back what was charged.
-pub(crate) struct Undelivered(Option<Ruling>);
-
-impl Undelivered {
-    pub(crate) const fn new(ruling: Ruling) -> Self {
-        Self(Some(ruling))
-    }
-
-    pub(crate) fn deliver(mut self) -> Ruling {
-        self.0.take().unwrap_or_else(no_ruling)
-    }
-}
-
-impl Drop for Undelivered {
-    fn drop(&mut self) {
-        if let Some(Ruling::Pass(pass)) = self.0.take() {
-            drop(Unsent::new(pass.bill));
-        }
-    }
 }
 
 /// Where a decision broke off.
@@ -145,5 +156,28 @@ pub trait Decide: Send + Sync + 'static {
     fn decide_now(&self, asked: &Asked, accepted: &HeaderMap) -> Option<Ruling> {
         let _ = (asked, accepted);
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_with_an_encoded_slash_keeps_what_was_sent() {
+        let mut asked = Asked::default();
+        asked.set_path("/files/a%2Fb/..;x/c").unwrap();
+        let path = asked.path().unwrap();
+        assert_eq!((path.endpoint(), path.others()), ("/files/a/c", &["/files/c".to_owned()][..]));
+        // As it is stored with a queued request, and read again.
+        let stored = serde_json::to_string(&asked).unwrap();
+        let again: Asked = serde_json::from_str(&stored).unwrap();
+        assert_eq!(again.path(), asked.path());
+        assert_eq!(again.sent(), Some("/files/a%2Fb/..;x/c"));
+        asked.endpoint = Some("/other".to_owned());
+        assert!(asked.path().unwrap().others().is_empty(), "another path was put in its place");
+        assert_eq!(asked.sent(), None);
+        asked.set_path("/plain;x").unwrap();
+        assert_eq!((asked.endpoint.as_deref(), asked.sent_path), (Some("/plain"), None));
     }
 }

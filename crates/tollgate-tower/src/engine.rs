@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -10,19 +11,19 @@ use sha2::{Digest, Sha256};
 use tokio::task::AbortHandle;
 use tollgate_core::Nanos;
 use tollgate_engine::{
-    Actual, Decision, Engine, EngineError, MAX_VALUE_BYTES, Receipts, Request, Scope, Verdict,
+    Actual, Decision, Engine, EngineError, MAX_VALUE_BYTES, Receipts, Refunds, Request, Scope,
+    Verdict,
 };
-use tollgate_policy::{Action, Known, Unit};
+use tollgate_policy::{Action, Known, RequestPath, Unit};
 use tollgate_store::Store;
 use tracing::Instrument as _;
 
 use crate::background::finish;
-use crate::bill::{Account, Bill};
-use crate::decide::{
-    Asked, Decide, Dialect, Line, Pass, Postponed, Ruling, Undelivered, no_ruling,
-};
+use crate::bill::{Account, Bill, Unsent};
+use crate::decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Ruling, no_ruling};
 use crate::headers::{HeaderFamilies, HeaderLines};
 use crate::held::Held;
+use crate::identity::Identity;
 use crate::openai;
 use crate::refusal::{problem, refusal};
 
@@ -32,32 +33,55 @@ const RENEWALS_PER_LIFETIME: Nanos = 3;
 /// But not more often than this.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
 
+/// Takes a place among open reservations for whoever calls, until it is dropped.
+pub type TakePlace = Arc<dyn Fn(&Identity) -> Result<Held, EngineError> + Send + Sync>;
+
 /// Decides by an engine in this process.
 pub struct InProcess<S> {
     engine: Arc<Engine<S>>,
     families: HeaderFamilies,
+    take_place: Option<TakePlace>,
 }
 
 impl<S> Clone for InProcess<S> {
     fn clone(&self) -> Self {
-        Self { engine: Arc::clone(&self.engine), families: self.families }
+        let take_place = self.take_place.clone();
+        Self { engine: Arc::clone(&self.engine), families: self.families, take_place }
     }
 }
 
 impl<S: Store + 'static> InProcess<S> {
     /// Decides by this engine.
     pub const fn new(engine: Arc<Engine<S>>, families: HeaderFamilies) -> Self {
-        Self { engine, families }
+        Self { engine, families, take_place: None }
+    }
+
+    /// The same, where a request that is charged on an estimate takes a place among open reservations until it is
+    /// settled. Without a place it is refused, and nothing is charged.
+    #[must_use]
+    pub fn with_places(self, take_place: TakePlace) -> Self {
+        Self { take_place: Some(take_place), ..self }
+    }
+
+    /// The place that this request needs. More of a request that has one needs none.
+    fn take_place(&self, asked: &Asked) -> Result<Option<Held>, EngineError> {
+        match &self.take_place {
+            Some(take_place) if asked.tokens.is_some() && !asked.is_more => {
+                take_place(&asked.identity).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Whether all counters are in this process.
     fn is_alone(&self) -> bool {
-        self.engine.store().names().is_empty()
+        self.engine.store().is_in_process()
     }
 
     async fn rule(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
         let rules = self.engine.rules();
-        let request = match request(asked) {
+        let path = asked.path();
+        let request = match request(asked, path.as_ref()) {
             Ok(request) => request,
             Err(field) => {
                 let message = format!("{field} must not be longer than {MAX_VALUE_BYTES} bytes");
@@ -65,9 +89,15 @@ impl<S: Store + 'static> InProcess<S> {
                 return Ruling::Refuse(problem(status, "INVALID_REQUEST", &message));
             }
         };
-        let show = |decision: &Decision<'_>| self.ruling(asked, &request, decision, accepted);
+        let place = match self.take_place(asked) {
+            Ok(place) => place,
+            Err(error) => return Ruling::Refuse(no_place(&error)),
+        };
+        let show =
+            |decision: &Decision<'_>| self.ruling(asked, &request, decision, accepted, place);
         match self.engine.decide_once(&rules, &request, show).await {
             Ok(ruling) => ruling,
+            Err(error @ EngineError::MissingKey { .. }) => Ruling::Refuse(unlimited(&error)),
             Err(error) => Ruling::Refuse(unavailable(&error)),
         }
     }
@@ -78,6 +108,7 @@ impl<S: Store + 'static> InProcess<S> {
         request: &Request<'_>,
         decision: &Decision<'_>,
         accepted: &HeaderMap,
+        place: Option<Held>,
     ) -> Ruling {
         match decision.verdict {
             Verdict::Allowed | Verdict::Throttled => {
@@ -91,18 +122,21 @@ impl<S: Store + 'static> InProcess<S> {
                     let waited_for = decision.scopes().filter(|scope| is_waited_for(scope));
                     lines = waited_for.map(|scope| line_of(decision, scope)).collect();
                 }
-                let (mut held, mut charged, mut bill) = (None, None, None);
+                let (mut held, mut charge) = (None, Unsent::default());
                 if decision.slot.is_some() || decision.wait > 0 || asked.tokens.is_some() {
                     let receipts = self.engine.receipts(request, decision);
+                    let rest = receipts.clone().without_slots();
                     if asked.tokens.is_some() {
-                        bill = self.bill(receipts.clone().without_slots(), asked.tokens);
+                        let bill = self.bill(rest, asked.tokens, place);
+                        charge = bill.map(Unsent::estimated).unwrap_or_default();
                     } else if decision.wait > 0 {
-                        charged = self.hold(receipts.clone().without_slots());
+                        let refund = self.hold(rest);
+                        charge = refund.map(Unsent::refundable).unwrap_or_default();
                     }
                     held = self.hold(receipts.slots());
                 }
                 let wait = Duration::from_nanos(decision.wait);
-                Ruling::Pass(Pass { wait, headers, held, charged, bill, lines })
+                Ruling::Pass(Pass { wait, headers, held, charge, lines })
             }
             Verdict::Denied => Ruling::Refuse(self.refusal(asked, decision, accepted)),
             Verdict::Queued => {
@@ -130,7 +164,7 @@ impl<S: Store + 'static> InProcess<S> {
     }
 
     /// What was charged on an estimate. Its id makes sure that it is settled once, whatever is retried.
-    fn bill(&self, receipts: Receipts, tokens: Option<u64>) -> Option<Bill> {
+    fn bill(&self, receipts: Receipts, tokens: Option<u64>, place: Option<Held>) -> Option<Bill> {
         if receipts.is_empty() {
             return None;
         }
@@ -138,7 +172,7 @@ impl<S: Store + 'static> InProcess<S> {
         let engine = Arc::clone(&self.engine);
         let mut id = [0; 16];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut id).ok()?;
-        let account = Charged { engine, receipts, id: u128::from_le_bytes(id) };
+        let account = Charged { engine, receipts, id: u128::from_le_bytes(id), _place: place };
         Some(Bill::new(account, tokens.unwrap_or(0)))
     }
 
@@ -154,7 +188,7 @@ impl<S: Store + 'static> InProcess<S> {
             if let Some(renewal) = renewal {
                 renewal.abort();
             }
-            let is_alone = engine.store().names().is_empty();
+            let is_alone = engine.store().is_in_process();
             finish(is_alone, async move {
                 if let Err(error) = engine.give_back(&receipts).await {
                     tracing::warn!(%error, "a slot could not be given back; it expires by itself");
@@ -188,11 +222,13 @@ struct Charged<S> {
     engine: Arc<Engine<S>>,
     receipts: Receipts,
     id: u128,
+    /// Given back with the charge's end, however it ends.
+    _place: Option<Held>,
 }
 
 impl<S: Store + 'static> Account for Charged<S> {
     fn settle(self: Box<Self>, tokens: u64) {
-        let is_alone = self.engine.store().names().is_empty();
+        let is_alone = self.engine.store().is_in_process();
         finish(is_alone, async move {
             let actual = Actual { tokens: Some(tokens), cost: None };
             if let Err(error) = self.engine.settle(self.id, &self.receipts, actual).await {
@@ -202,7 +238,7 @@ impl<S: Store + 'static> Account for Charged<S> {
     }
 
     fn release(self: Box<Self>) {
-        let is_alone = self.engine.store().names().is_empty();
+        let is_alone = self.engine.store().is_in_process();
         finish(is_alone, async move {
             if let Err(error) = self.engine.release(self.id, &self.receipts).await {
                 tracing::warn!(%error, "a charge could not be given back: it stays");
@@ -230,17 +266,23 @@ impl<S: Store + 'static> Decide for InProcess<S> {
         // A client that hangs up must not stop a decision that other nodes and stores have begun to
         // count: it goes on by itself, and ends by its deadline.
         let (own, asked, accepted) = (self.clone(), asked.clone(), accepted.clone());
-        let ruled = async move { Undelivered::new(own.rule(&asked, &accepted).await) };
+        let ruled = async move { own.rule(&asked, &accepted).await };
         let decided = tokio::spawn(ruled.in_current_span());
-        decided.await.map_or_else(|_| no_ruling(), Undelivered::deliver)
+        decided.await.unwrap_or_else(|_| no_ruling())
     }
 }
 
 /// The request as the engine takes it, or which value is too long for it.
-fn request(asked: &Asked) -> Result<Request<'_>, &str> {
+fn request<'a>(
+    asked: &'a Asked,
+    path: Option<&'a RequestPath<'_>>,
+) -> Result<Request<'a>, &'a str> {
     let only = asked.is_more.then_some(Unit::Tokens);
-    let mut request =
-        Request { cost: asked.cost, tokens: asked.tokens, only, ..Request::default() };
+    let skip = asked.uses_no_tokens.then_some(Unit::Tokens);
+    // What is charged on an estimate is settled; what waits for its turn may hang up.
+    let refunds = if asked.tokens.is_some() { Refunds::Always } else { Refunds::WhileWaiting };
+    let (cost, tokens) = (asked.cost, asked.tokens);
+    let mut request = Request { cost, tokens, only, skip, refunds, ..Request::default() };
     let identity = &asked.identity;
     let known = [
         (Known::UserId, &identity.user_id),
@@ -260,8 +302,8 @@ fn request(asked: &Asked) -> Result<Request<'_>, &str> {
         }
         request.attributes.set(name, value);
     }
-    if let Some(endpoint) = &asked.endpoint {
-        request.attributes.set(Known::Endpoint, endpoint);
+    if let Some(path) = path {
+        request.attributes.set_path(path);
     }
     for (name, value) in &identity.extra {
         if value.len() > MAX_VALUE_BYTES {
@@ -303,6 +345,28 @@ fn lane(rule_id: &str, key: &[&str]) -> String {
     let digest = hash.finalize();
     let short = digest.first_chunk().copied().map_or(0, u128::from_be_bytes);
     format!("{rule_id}:{short:032x}")
+}
+
+/// The request would not be limited by a rule that it should meet. That is a mistake in how the service
+/// is set up, so clients are not asked to try again, and the log says what is missing: the 1st, 2nd,
+/// 4th, 8th … time.
+#[cold]
+fn unlimited(error: &EngineError) -> http::Response<bytes::Bytes> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    if count.is_power_of_two() {
+        tracing::error!(%error, count, "a request is refused that a rule could not limit");
+    }
+    let status = http::StatusCode::INTERNAL_SERVER_ERROR;
+    problem(status, "MISSING_KEY", "this service does not know what to limit this request by")
+}
+
+fn no_place(error: &EngineError) -> http::Response<bytes::Bytes> {
+    let status = http::StatusCode::SERVICE_UNAVAILABLE;
+    let mut response = problem(status, "RESERVATIONS_FULL", &error.to_string());
+    let retry = http::HeaderValue::from_static("1");
+    response.headers_mut().insert(http::header::RETRY_AFTER, retry);
+    response
 }
 
 fn unavailable(error: &EngineError) -> http::Response<bytes::Bytes> {

@@ -1,18 +1,39 @@
 //! The layer: what makes any HTTP service ask before it answers.
 //!
-//! ```no_run
+//! In axum (feature `axum`), three requests per address pass in an hour:
+//!
+//! ```
+//! # mod support { include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/flood.rs")); }
+//! use std::net::SocketAddr;
 //! use std::sync::Arc;
 //!
+//! use axum::Router;
+//! use axum::routing::get;
 //! use tollgate_engine::{Engine, SystemClock};
 //! use tollgate_policy::RuleSet;
 //! use tollgate_store::MemoryStore;
 //! use tollgate_tower::{HeaderFamilies, InProcess, TollgateLayer};
 //!
-//! let rules = "rules: [{rule_id: per-ip, identifier_type: ip, limit: 100, window: 1m}]";
-//! let rules = RuleSet::from_yaml(rules, "rules").expect("good rules");
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let rules = "rules: [{rule_id: per-ip, identifier_type: ip, limit: 3, window: 1h}]";
+//! let rules = RuleSet::from_yaml(rules, "rules")?;
 //! let engine = Engine::new(MemoryStore::new(100_000), Arc::new(SystemClock::new()), rules);
 //! let layer = TollgateLayer::new(InProcess::new(Arc::new(engine), HeaderFamilies::default()));
-//! // let app = axum::Router::new().route("/", get(hello)).layer(layer);
+//!
+//! let app = Router::new().route("/", get(async || "hello")).layer(layer);
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+//! # let address = listener.local_addr()?;
+//! // Without the addresses of clients every request is refused: none could be limited.
+//! let service = app.into_make_service_with_connect_info::<SocketAddr>();
+//! # let server = tokio::spawn(async move {
+//! axum::serve(listener, service).await?;
+//! # Ok::<_, std::io::Error>(())
+//! # });
+//! # assert_eq!(support::flood(address, 200).await, [(200, 3), (429, 197)].into());
+//! # server.abort();
+//! # Ok(())
+//! # }
 //! ```
 
 use std::net::{IpAddr, SocketAddr};
@@ -29,26 +50,39 @@ use crate::service::TollgateService;
 /// How many requests may wait for their turn at the same time, by default.
 pub const DEFAULT_MAX_WAITING: usize = 10_000;
 
-/// The address of whoever is connected, as an extension of a request. The layer cannot see sockets:
-/// whoever accepts connections puts it there. `axum`'s `ConnectInfo` can be read by
-/// [`TollgateLayer::peer`].
+/// The address of the client that is connected, as an extension of a request. The layer cannot see
+/// sockets: what accepts connections puts it there. With the feature `axum` the layer also reads axum's
+/// `ConnectInfo`; other extensions are read by [`TollgateLayer::peer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer(pub IpAddr);
 
 type FindPeer = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
 type Refine = Arc<dyn Fn(&Parts, &mut Asked) + Send + Sync>;
 
-/// Makes any HTTP service ask before it answers.
+/// Makes any HTTP service ask before it answers. A clone that is changed is a layer of its own: the
+/// original stays as it is.
 pub struct TollgateLayer<D> {
     pub(crate) shared: Arc<Shared<D>>,
 }
 
 pub(crate) struct Shared<D> {
-    pub(crate) decide: D,
+    pub(crate) decide: Arc<D>,
     pub(crate) identifier: Arc<Identifier>,
     pub(crate) waiting: Arc<Semaphore>,
     pub(crate) find_peer: FindPeer,
     pub(crate) refine: Option<Refine>,
+}
+
+impl<D> Clone for Shared<D> {
+    fn clone(&self) -> Self {
+        Self {
+            decide: Arc::clone(&self.decide),
+            identifier: Arc::clone(&self.identifier),
+            waiting: Arc::clone(&self.waiting),
+            find_peer: Arc::clone(&self.find_peer),
+            refine: self.refine.clone(),
+        }
+    }
 }
 
 impl<D> Clone for TollgateLayer<D> {
@@ -58,35 +92,28 @@ impl<D> Clone for TollgateLayer<D> {
 }
 
 impl<D: Decide> TollgateLayer<D> {
-    /// Asks this; callers are known by their address ([`Peer`]).
+    /// Asks this; callers are known by their address ([`Peer`]). Without one, rules by address cannot
+    /// limit a request: an engine in this process refuses it then, and the log says why
+    /// ([`tollgate_engine::MissingKey`]).
     pub fn new(decide: D) -> Self {
         Self::build(decide)
     }
 
     fn build(decide: D) -> Self {
-        let find_peer: FindPeer = Arc::new(|head: &Parts| {
-            let own = head.extensions.get::<Peer>().map(|peer| peer.0);
-            own.or_else(|| head.extensions.get::<SocketAddr>().map(SocketAddr::ip))
-        });
         let shared = Shared {
-            decide,
+            decide: Arc::new(decide),
             identifier: Arc::new(Identifier::default()),
             waiting: Arc::new(Semaphore::new(DEFAULT_MAX_WAITING)),
-            find_peer,
+            find_peer: Arc::new(peer_of),
             refine: None,
         };
         Self { shared: Arc::new(shared) }
     }
 
-    fn change(self, change: impl FnOnce(&mut Shared<D>)) -> Self {
-        match Arc::try_unwrap(self.shared) {
-            Ok(mut shared) => {
-                change(&mut shared);
-                Self { shared: Arc::new(shared) }
-            }
-            // Only a layer that is in use already is shared; it stays as it is.
-            Err(shared) => Self { shared },
-        }
+    fn change(mut self, change: impl FnOnce(&mut Shared<D>)) -> Self {
+        // Copied where others have it, too.
+        change(Arc::make_mut(&mut self.shared));
+        self
     }
 
     /// Finds out who calls by this.
@@ -113,6 +140,18 @@ impl<D: Decide> TollgateLayer<D> {
     pub fn refine(self, refine: impl Fn(&Parts, &mut Asked) + Send + Sync + 'static) -> Self {
         self.change(|shared| shared.refine = Some(Arc::new(refine)))
     }
+}
+
+/// The address that comes with a request.
+fn peer_of(head: &Parts) -> Option<IpAddr> {
+    let own = head.extensions.get::<Peer>().map(|peer| peer.0);
+    let own = own.or_else(|| head.extensions.get::<SocketAddr>().map(SocketAddr::ip));
+    #[cfg(feature = "axum")]
+    let own = own.or_else(|| {
+        let info = head.extensions.get::<axum::extract::ConnectInfo<SocketAddr>>();
+        info.map(|info| info.0.ip())
+    });
+    own
 }
 
 impl<D: Decide, S> Layer<S> for TollgateLayer<D> {

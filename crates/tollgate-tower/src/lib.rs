@@ -19,10 +19,10 @@ mod remote;
 pub mod service;
 
 pub use background::{in_background, unfinished};
-pub use bill::{Account, Bill, Unsent};
+pub use bill::{Account, Bill, Sent, Unsent};
 pub use body::LimitedBody;
 pub use decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Refused, Ruling};
-pub use engine::InProcess;
+pub use engine::{InProcess, TakePlace};
 pub use headers::{HeaderFamilies, HeaderLines};
 pub use held::Held;
 pub use identity::{Identifier, Identity};

@@ -87,6 +87,7 @@ pub fn refusal(decision: &Decision<'_>, line: Option<Line>, on: HeaderFamilies) 
         Reason::DenyListed => (StatusCode::FORBIDDEN, "deny_listed"),
         Reason::StoreUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
         Reason::NoMatch => (StatusCode::FORBIDDEN, "no_match"),
+        Reason::MissingKey => (StatusCode::BAD_REQUEST, "missing_key"),
         _ => (StatusCode::TOO_MANY_REQUESTS, "rate_limit_exceeded"),
     };
     let unit = decision.deciding().map(|scope| scope.rule.unit);

@@ -42,12 +42,14 @@ pub fn refusal(
     let status = match decision.reason {
         Reason::DenyListed => StatusCode::FORBIDDEN,
         Reason::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Reason::MissingKey => StatusCode::BAD_REQUEST,
         _ => StatusCode::TOO_MANY_REQUESTS,
     };
     let code = match decision.reason {
         Reason::DenyListed
         | Reason::CostExceedsLimit
         | Reason::NoMatch
+        | Reason::MissingKey
         | Reason::StoreUnavailable => decision.reason_code(),
         _ => "RATE_LIMIT_EXCEEDED",
     };

@@ -14,10 +14,8 @@ use tollgate_core::SECOND;
 use tollgate_engine::{Clock, SystemClock};
 use tracing::Instrument as _;
 
-use crate::bill::Bill;
-use crate::decide::{
-    Asked, Decide, Dialect, Pass, Postponed, Refused, Ruling, Undelivered, no_ruling,
-};
+use crate::bill::{Bill, Unsent};
+use crate::decide::{Asked, Decide, Dialect, Pass, Postponed, Refused, Ruling, no_ruling};
 use crate::elsewhere::{Charged, Elsewhere, End, RESERVED_FOR};
 use crate::headers::{
     HeaderFamilies, RATE_LIMIT, RATE_LIMIT_POLICY, X_LIMIT, X_POLICY, X_REMAINING, X_RESET,
@@ -77,9 +75,9 @@ impl Remote {
         let mut headers = HeaderMap::with_capacity(12);
         self.describe(&mut headers, decision);
         if decision.allowed {
-            let (held, bill) = self.hold(decision, asked.tokens);
+            let (held, charge) = self.hold(decision, asked.tokens);
             let (wait, headers) = (decision.wait, headers.into());
-            return Ruling::Pass(Pass { wait, headers, held, bill, ..Pass::default() });
+            return Ruling::Pass(Pass { wait, headers, held, charge, ..Pass::default() });
         }
         let mut response = refusal(decision, accepted);
         response.headers_mut().extend(headers);
@@ -105,12 +103,14 @@ impl Remote {
 
     /// What a request holds there: slots until it is done, and tokens until it is known what it used. Both are one
     /// reservation, so it ends when both are done with.
-    fn hold(&self, decision: &Decision, tokens: Option<u64>) -> (Option<Held>, Option<Bill>) {
-        let Some(id) = decision.reservation_id.clone() else { return (None, None) };
+    fn hold(&self, decision: &Decision, tokens: Option<u64>) -> (Option<Held>, Unsent) {
+        let none = (None, Unsent::default());
+        let Some(id) = decision.reservation_id.clone() else { return none };
         let unsaid = if tokens.is_some() { End::Settled(None) } else { End::Released };
-        let Some(held) = Elsewhere::new(&self.client, id, unsaid) else { return (None, None) };
+        let Some(held) = Elsewhere::new(&self.client, id, unsaid) else { return none };
         let bill = tokens.map(|tokens| Bill::new(Charged(Arc::clone(&held)), tokens));
-        (Some(Held::new(move || drop(held))), bill)
+        let charge = bill.map(Unsent::estimated).unwrap_or_default();
+        (Some(Held::new(move || drop(held))), charge)
     }
 
     async fn ask(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
@@ -188,9 +188,9 @@ impl Decide for Remote {
         }
         // A client that hangs up meanwhile must not leave a reservation behind.
         let (own, asked, accepted) = (self.clone(), asked.clone(), accepted.clone());
-        let asking = async move { Undelivered::new(own.ask(&asked, &accepted).await) };
+        let asking = async move { own.ask(&asked, &accepted).await };
         let decided = tokio::spawn(asking.in_current_span());
-        decided.await.map_or_else(|_| no_ruling(), Undelivered::deliver)
+        decided.await.unwrap_or_else(|_| no_ruling())
     }
 }
 
@@ -200,14 +200,13 @@ fn check(asked: &Asked) -> Check {
     let identity = &asked.identity;
     // The call takes addresses: a network is told by its first one.
     let ip = identity.ip.as_deref().map(|ip| ip.split('/').next().unwrap_or(ip).to_owned());
-    let texts: [(&Option<String>, Set); 10] = [
+    let texts: [(&Option<String>, Set); 9] = [
         (&identity.api_key, Check::api_key),
         (&identity.user_id, Check::user_id),
         (&identity.tenant_id, Check::tenant_id),
         (&identity.tier, Check::tier),
         (&identity.client_type, Check::client_type),
         (&ip, Check::ip),
-        (&asked.endpoint, Check::endpoint),
         (&asked.method, Check::method),
         (&asked.domain, Check::domain),
         (&asked.model_id, Check::model_id),
@@ -217,6 +216,10 @@ fn check(asked: &Asked) -> Check {
         if let Some(value) = value {
             check = set(check, value.clone());
         }
+    }
+    // The other side reads the path itself: what was sent has both readings.
+    if let Some(path) = asked.sent().or(asked.endpoint.as_deref()) {
+        check = check.endpoint(path);
     }
     if let Some(cost) = asked.cost {
         check = check.cost(cost);

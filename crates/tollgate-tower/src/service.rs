@@ -9,10 +9,8 @@ use bytes::Bytes;
 use http::header::{HOST, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderValue, Request, Response, StatusCode};
-use tollgate_policy::normalize_path;
 use tower_service::Service;
 
-use crate::bill::Unsent;
 use crate::body::LimitedBody;
 use crate::decide::{Asked, Decide, Pass, Ruling};
 use crate::layer::Shared;
@@ -68,7 +66,9 @@ where
                     return Ok(refusal.map(LimitedBody::own));
                 }
             };
-            let Pass { headers, held, .. } = pass;
+            let Pass { headers, held, charge, .. } = pass;
+            // An estimate that nothing settles stays as it is.
+            drop(charge.sent());
             let mut response = inner.call(Request::from_parts(head, body)).await?;
             headers.put_into(response.headers_mut());
             Ok(response.map(|body| LimitedBody::inner(body, held)))
@@ -80,7 +80,7 @@ impl<D: Decide> Shared<D> {
     /// Lets a request through, after its wait, or says why not.
     async fn enter(&self, head: &Parts) -> Result<Pass, Box<Response<Bytes>>> {
         let asked = self.asked(head)?;
-        let mut pass = match self.decide.decide(&asked, &head.headers).await {
+        let pass = match self.decide.decide(&asked, &head.headers).await {
             Ruling::Pass(pass) => pass,
             Ruling::Refuse(refusal) => return Err(Box::new(refusal)),
             // There is no queue here: what would be sent later is refused now.
@@ -90,14 +90,9 @@ impl<D: Decide> Shared<D> {
             let Ok(_place) = self.waiting.try_acquire() else {
                 return Err(Box::new(too_many_wait()));
             };
-            // Holds no thread; a client that leaves drops the future, its place with it, and what it
-            // was charged, which is given back.
-            let unsent = Unsent::new(pass.bill.take());
+            // Holds no thread. A client that leaves drops the future, its place with it, and the
+            // pass, which refunds the charge.
             tokio::time::sleep(pass.wait).await;
-            pass.bill = unsent.sent();
-            if let Some(charged) = pass.charged.take() {
-                charged.keep();
-            }
         }
         Ok(pass)
     }
@@ -105,17 +100,16 @@ impl<D: Decide> Shared<D> {
     fn asked(&self, head: &Parts) -> Result<Asked, Box<Response<Bytes>>> {
         let peer = (self.find_peer)(head);
         let identity = self.identifier.identify(&head.headers, peer)?;
-        let endpoint = normalize_path(head.uri.path()).map_err(|error| {
-            let message = format!("the path cannot be matched: {error}");
-            Box::new(problem(StatusCode::BAD_REQUEST, "INVALID_PATH", &message))
-        })?;
         let mut asked = Asked {
             identity,
-            endpoint: Some(endpoint.into_owned()),
             method: Some(head.method.as_str().to_owned()),
             domain: host(head),
             ..Asked::default()
         };
+        asked.set_path(head.uri.path()).map_err(|error| {
+            let message = format!("the path cannot be matched: {error}");
+            Box::new(problem(StatusCode::BAD_REQUEST, "INVALID_PATH", &message))
+        })?;
         if let Some(refine) = &self.refine {
             refine(head, &mut asked);
         }

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use proptest::prelude::*;
 use tollgate_tower::identity::{
-    AddressSource, Identifier, IdentityError, IdentityOptions, MAX_HOPS,
+    AddressSource, Identifier, IdentityError, IdentityOptions, MAX_HOPS, MalformedHop,
 };
 
 const TRUSTED: [&str; 4] = ["10.0.0.0/8", "192.168.1.1/32", "fd00::/8", "2001:db8:ffff::/48"];
@@ -26,6 +26,16 @@ fn headers(name: &'static str, lines: &[&str]) -> HeaderMap {
         headers.append(HeaderName::from_static(name), value);
     }
     headers
+}
+
+/// In place of an address: the request is rejected.
+const REJECTED: &str = "rejected";
+
+fn client_of(identifier: &Identifier, headers: &HeaderMap, peer: IpAddr) -> String {
+    match identifier.client_ip(headers, Some(peer)) {
+        Ok(found) => found.unwrap().to_string(),
+        Err(MalformedHop) => REJECTED.to_owned(),
+    }
 }
 
 #[test]
@@ -73,26 +83,21 @@ fn only_trusted_proxies_are_believed() {
         ("mapped in hex", "10.0.0.1", &["::ffff:c633:6407"], "198.51.100.7"),
         ("unknown", "10.0.0.1", &["unknown"], "10.0.0.1"),
         ("hidden", "10.0.0.1", &["1.1.1.1, _hidden, 10.0.0.2"], "10.0.0.2"),
-        (
-            "garbage before proxies",
-            "10.0.0.1",
-            &["1.1.1.1, ;rm -rf, 10.0.0.3, 10.0.0.2"],
-            "10.0.0.3",
-        ),
-        ("a name", "10.0.0.1", &["localhost"], "10.0.0.1"),
-        ("octal", "10.0.0.1", &["0177.0.0.1"], "10.0.0.1"),
-        ("a number", "10.0.0.1", &["2130706433"], "10.0.0.1"),
-        ("short", "10.0.0.1", &["127.1"], "10.0.0.1"),
-        ("too large", "10.0.0.1", &["256.1.1.1"], "10.0.0.1"),
-        ("a network", "10.0.0.1", &["198.51.100.0/24"], "10.0.0.1"),
-        ("a zone", "10.0.0.1", &["fe80::1%eth0"], "10.0.0.1"),
-        ("half a bracket", "10.0.0.1", &["[2001:db8::7"], "10.0.0.1"),
-        ("IPv4 in brackets", "10.0.0.1", &["[198.51.100.7]"], "10.0.0.1"),
-        ("a large port", "10.0.0.1", &["198.51.100.7:99999"], "10.0.0.1"),
-        ("quotes", "10.0.0.1", &["\"198.51.100.7\""], "10.0.0.1"),
-        ("not ASCII", "10.0.0.1", &["１９８.51.100.7"], "10.0.0.1"),
+        ("garbage before proxies", "10.0.0.1", &["1.1.1.1, ;rm -rf, 10.0.0.3, 10.0.0.2"], REJECTED),
+        ("a name", "10.0.0.1", &["localhost"], REJECTED),
+        ("octal", "10.0.0.1", &["0177.0.0.1"], REJECTED),
+        ("a number", "10.0.0.1", &["2130706433"], REJECTED),
+        ("short", "10.0.0.1", &["127.1"], REJECTED),
+        ("too large", "10.0.0.1", &["256.1.1.1"], REJECTED),
+        ("a network", "10.0.0.1", &["198.51.100.0/24"], REJECTED),
+        ("a zone", "10.0.0.1", &["fe80::1%eth0"], REJECTED),
+        ("half a bracket", "10.0.0.1", &["[2001:db8::7"], REJECTED),
+        ("IPv4 in brackets", "10.0.0.1", &["[198.51.100.7]"], REJECTED),
+        ("a large port", "10.0.0.1", &["198.51.100.7:99999"], REJECTED),
+        ("quotes", "10.0.0.1", &["\"198.51.100.7\""], REJECTED),
+        ("not ASCII", "10.0.0.1", &["１９８.51.100.7"], REJECTED),
         ("a thousand hops", "10.0.0.1", &[&thousand], "10.0.0.9"),
-        ("an endless hop", "10.0.0.1", &[&long_garbage], "10.0.0.1"),
+        ("an endless hop", "10.0.0.1", &[&long_garbage], REJECTED),
         (
             "an endless hop on the left",
             "10.0.0.1",
@@ -102,8 +107,7 @@ fn only_trusted_proxies_are_believed() {
     ];
     for (name, peer, lines, client) in rows {
         let headers = headers("x-forwarded-for", lines);
-        let found = identifier.client_ip(&headers, Some(peer.parse().unwrap())).unwrap();
-        assert_eq!(found.to_string(), *client, "{name}");
+        assert_eq!(client_of(&identifier, &headers, peer.parse().unwrap()), *client, "{name}");
     }
 }
 
@@ -120,17 +124,58 @@ fn the_standard_header_is_read_the_same_way() {
         ("unknown", &["for=1.1.1.1, for=unknown"], "10.0.0.1"),
         ("hidden", &["for=1.1.1.1, for=\"_x\", for=10.0.0.2"], "10.0.0.2"),
         ("no for", &["for=1.1.1.1, proto=https"], "10.0.0.1"),
-        ("two for", &["for=198.51.100.7;for=1.1.1.1"], "10.0.0.1"),
+        ("two for", &["for=198.51.100.7;for=1.1.1.1"], REJECTED),
         ("an open quote on the left", &["for=\"1.1.1.1, for=198.51.100.7"], "198.51.100.7"),
-        ("an open quote", &["for=\"198.51.100.7"], "10.0.0.1"),
+        ("an open quote", &["for=\"198.51.100.7"], REJECTED),
+        ("a port without quotes", &["for=198.51.100.7:80;host=a.test:80"], "198.51.100.7"),
+        ("empty pairs and elements", &[",for=198.51.100.7;;proto=http;,"], "198.51.100.7"),
+        ("spaces around the name", &["for = 198.51.100.7"], REJECTED),
+        ("no value", &["for=198.51.100.7;host="], REJECTED),
+        ("text after a quoted value", &["for=\"198.51.100.7\"x"], REJECTED),
+        ("an escaped address", &["for=\"198\\.51.100.7\""], "198.51.100.7"),
+        // What a proxy copies into quotes stays inside of them.
+        ("a host", &["for=198.51.100.7;host=\"a,for=6.6.6.6;x=\""], "198.51.100.7"),
+        ("a host, spaced", &["for=198.51.100.7;host=\"a, for=6.6.6.6;x=\""], "198.51.100.7"),
+        ("a host first", &["host=\"a;for=6.6.6.6;x=\";for=198.51.100.7"], "198.51.100.7"),
+        ("quotes", &["for=198.51.100.7;host=\"a\\\", for=6.6.6.6;x=\\\"\""], "198.51.100.7"),
+        ("a backslash", &["for=198.51.100.7;host=\"a,for=6.6.6.6\\\\\""], "198.51.100.7"),
+        (
+            "an open quote and a host that would close it",
+            &["for=6.6.6.6;x=\", for=198.51.100.7;host=\",for=7.7.7.7;y=\""],
+            "198.51.100.7",
+        ),
     ];
     let peer: IpAddr = "10.0.0.1".parse().unwrap();
     for (name, lines, client) in rows {
         let mut headers = headers("forwarded", lines);
         headers.insert("x-forwarded-for", HeaderValue::from_static("6.6.6.6"));
-        let found = identifier.client_ip(&headers, Some(peer)).unwrap();
-        assert_eq!(found.to_string(), *client, "{name}");
+        assert_eq!(client_of(&identifier, &headers, peer), *client, "{name}");
     }
+}
+
+/// A proxy that copies `Host` without escaping it: the client must not become the proxy.
+#[test]
+fn what_a_trusted_proxy_says_and_cannot_be_read_is_rejected() {
+    let peer: IpAddr = "10.0.0.1".parse().unwrap();
+    let status = |source, name, line: &str| {
+        let result = identifier(source).identify(&headers(name, &[line]), Some(peer));
+        result.map(|identity| identity.ip.unwrap()).map_err(|response| response.status().as_u16())
+    };
+    for host in ["a\\", "a\"b", "\"", "x\",for=1.2.3.4", "x\";for=1.2.3.4"] {
+        let line = format!("for=198.51.100.7;host=\"{host}\"");
+        assert_eq!(status(AddressSource::Forwarded, "forwarded", &line), Err(400), "{host}");
+        let line = format!("for=6.6.6.6, {line}, for=10.0.0.2");
+        assert_eq!(status(AddressSource::Forwarded, "forwarded", &line), Err(400), "{host}");
+    }
+    for hop in ["localhost", "\"198.51.100.7\"", "198.51.100.7:99999", ";rm -rf"] {
+        let found = status(AddressSource::XForwardedFor, "x-forwarded-for", hop);
+        assert_eq!(found, Err(400), "{hop}");
+    }
+    // Left of a stranger's address is the stranger's own claim, whatever it looks like.
+    let found = status(AddressSource::Forwarded, "forwarded", "x=\"\",\", for=198.51.100.7");
+    assert_eq!(found, Ok("198.51.100.7".to_owned()));
+    let found = status(AddressSource::XForwardedFor, "x-forwarded-for", "\"a, 198.51.100.7");
+    assert_eq!(found, Ok("198.51.100.7".to_owned()));
 }
 
 #[test]
@@ -140,12 +185,12 @@ fn a_header_that_is_not_the_source_says_nothing() {
         both.insert("x-forwarded-for", HeaderValue::from_static("2.2.2.2"));
         both
     };
-    let peer = Some("10.0.0.1".parse().unwrap());
-    let said = |source| identifier(source).client_ip(&both, peer).unwrap().to_string();
+    let peer = "10.0.0.1".parse().unwrap();
+    let said = |source| client_of(&identifier(source), &both, peer);
     assert_eq!(said(AddressSource::None), "10.0.0.1");
     assert_eq!(said(AddressSource::XForwardedFor), "2.2.2.2");
     assert_eq!(said(AddressSource::Forwarded), "1.1.1.1");
-    assert_eq!(identifier(AddressSource::XForwardedFor).client_ip(&both, None), None);
+    assert_eq!(identifier(AddressSource::XForwardedFor).client_ip(&both, None), Ok(None));
 }
 
 #[test]
@@ -225,18 +270,38 @@ proptest! {
         let texts: Vec<&str> = hops.iter().map(|(text, _)| text.as_str()).collect();
         let joined: Vec<String> = texts.chunks(per_line).map(|part| part.join(",")).collect();
         let joined: Vec<&str> = joined.iter().map(String::as_str).collect();
-        let found = identifier.client_ip(&headers("x-forwarded-for", &joined), Some(peer)).unwrap();
+        let found = identifier.client_ip(&headers("x-forwarded-for", &joined), Some(peer));
 
         // The plain reading: from the right, as long as all are trusted.
-        let mut expected = peer;
-        for (_, address) in hops.iter().rev().take(MAX_HOPS) {
-            if !identifier.peer_is_trusted(expected) {
+        let mut expected = Ok(peer);
+        for (text, address) in hops.iter().rev().take(MAX_HOPS) {
+            let trusted = expected.is_ok_and(|address| identifier.peer_is_trusted(address));
+            if !trusted || text.trim().starts_with('_') {
                 break;
             }
-            let Some(address) = address else { break };
-            expected = *address;
+            expected = address.ok_or(MalformedHop);
         }
-        prop_assert_eq!(found, expected);
+        prop_assert_eq!(found, expected.map(Some));
+    }
+
+    /// Whatever the client sends as `Forwarded` and as `Host`, the element of a proxy that quotes what it copies
+    /// is the one that counts.
+    #[test]
+    fn a_quoted_host_names_no_address(
+        claim in "[ -~]{0,40}|[,;=\"a]{0,12}|for=6\\.6\\.6\\.6;x=\"",
+        host in "[ -~]{0,40}|[,;=\"a]{0,12}|,for=6\\.6\\.6\\.6;x=[\"]?",
+        order in any::<bool>(),
+    ) {
+        let identifier = identifier(AddressSource::Forwarded);
+        let host = host.replace('\\', "\\\\").replace('"', "\\\"");
+        let element = if order {
+            format!("for=198.51.100.7;host=\"{host}\"")
+        } else {
+            format!("host=\"{host}\";for=198.51.100.7;proto=http")
+        };
+        let headers = headers("forwarded", &[&format!("{claim},{element}")]);
+        let found = client_of(&identifier, &headers, "10.0.0.1".parse().unwrap());
+        prop_assert_eq!(found, "198.51.100.7");
     }
 
     #[test]
@@ -255,7 +320,9 @@ proptest! {
                 headers.append(HeaderName::from_static(name), value);
             }
         }
-        let identity = identifier(source).identify(&headers, Some("10.0.0.1".parse().unwrap()));
-        prop_assert!(identity.unwrap().ip.is_some());
+        match identifier(source).identify(&headers, Some("10.0.0.1".parse().unwrap())) {
+            Ok(identity) => prop_assert!(identity.ip.is_some()),
+            Err(response) => prop_assert_eq!(response.status(), 400),
+        }
     }
 }

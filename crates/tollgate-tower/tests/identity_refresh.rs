@@ -135,6 +135,9 @@ async fn keys_rotate_and_outlive_their_issuers_failures() {
         (200, b"<html>".to_vec()),
         (200, vec![b' '; (1 << 20) + 1]),
         (200, jwks(&vec![json!({}); 101])),
+        // Without a key that could be used.
+        (200, jwks(&[])),
+        (200, jwks(&[json!({"kty": "unknown", "kid": "new"})])),
     ];
     for (status, body) in failures {
         let before = publisher.asked();
@@ -152,12 +155,6 @@ async fn keys_rotate_and_outlive_their_issuers_failures() {
     publisher.publish(200, jwks(&[new.named("new", json!({}))]));
     later(61).await;
     eventually("keys are back", || ask(&identifier, &by_new).is_ok()).await;
-
-    // An empty set takes all keys away.
-    publisher.publish(200, jwks(&[]));
-    later(301).await;
-    eventually("all keys are gone", || ask(&identifier, &by_new).is_err()).await;
-    assert_eq!(ask(&identifier, &by_new).unwrap_err().0, 401);
 
     stop.send(()).unwrap();
     task.await.unwrap();

@@ -254,3 +254,34 @@ async fn a_waiter_that_leaves_is_given_back_its_charge() {
     }
     assert_eq!(upstream.0.load(Ordering::Relaxed), 1);
 }
+
+/// A layer that is shared can still be changed: the change is the changed clone's alone.
+#[tokio::test]
+async fn a_clone_that_is_changed_is_a_layer_of_its_own() {
+    let plain = layer("rules: [{rule_id: r, limit: 10, window: 1h, algorithm: fixed_window}]");
+    let dear = plain.clone().refine(|_, asked| asked.cost = Some(5));
+    let crowded = dear.clone().max_waiting(0).peer(|_| None);
+    let upstream = Upstream::default();
+    for (layer, remaining) in [(&plain, "9"), (&dear, "4"), (&plain, "3")] {
+        let answer = call(layer, &upstream, get("/")).await;
+        assert_eq!(answer.headers()["x-ratelimit-remaining"], remaining);
+    }
+    let refused = call(&crowded, &upstream, get("/")).await;
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS, "it has the cost of its original");
+}
+
+/// A request that lacks the key of a rule is an error in an embedded engine, and the service is not
+/// called.
+#[tokio::test]
+async fn a_request_that_a_rule_cannot_limit_is_refused() {
+    let layer = layer("rules: [{rule_id: r, identifier_type: ip, limit: 3, window: 1h}]");
+    let upstream = Upstream::default();
+    let unknown = Request::get("/").body(()).unwrap();
+    let refused = call(&layer, &upstream, unknown).await;
+    assert_eq!(refused.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let body = refused.into_body().collect().await.unwrap().to_bytes();
+    let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(body["error"]["code"], "MISSING_KEY");
+    assert_eq!(upstream.0.load(Ordering::Relaxed), 0);
+    assert_eq!(call(&layer, &upstream, get("/")).await.status(), StatusCode::OK);
+}

@@ -91,8 +91,16 @@ fn the_two_patterns_differ_where_they_must() {
     assert!(!central.contains("initContainers:"));
     assert!(central.contains("terminationGracePeriodSeconds: 25\n"), "5 + 10 + 10");
 
+    // Nothing but the ports that are meant for others is open to them.
+    let gateway = pattern("gateway");
+    assert!(gateway.contains("\nkind: NetworkPolicy\n"), "without being asked for");
+    assert!(gateway.contains("- ports:\n        - {port: 8000, protocol: TCP}\n"), "{gateway}");
+    assert!(pattern("file").contains("\n    - from:\n        - podSelector: {}\n"));
+
     // A sidecar is an init container that stays.
     let sidecar = pattern("sidecar");
+    assert!(sidecar.contains("\nkind: NetworkPolicy\n"));
+    assert!(!pattern("loopback").contains("\nkind: NetworkPolicy\n"));
     assert!(sidecar.contains("initContainers:") && sidecar.contains("restartPolicy: Always"));
     assert!(sidecar.contains("- name: envoy\n") || sidecar.contains("name: envoy\n"));
     assert!(sidecar.contains("role: data\n") && sidecar.contains("\nkind: PodMonitor\n"));
@@ -104,6 +112,37 @@ fn the_two_patterns_differ_where_they_must() {
 }
 
 #[test]
+fn probes_and_monitors_follow_tls() {
+    let pattern = |name: &str| {
+        let values = deploy("helm/tollgate/ci").join(format!("{name}-values.yaml"));
+        run(render(&[]).arg("--values").arg(values))
+    };
+    let plain = pattern("central");
+    assert!(plain.contains("port: http, scheme: HTTP}") && !plain.contains("scheme: https"));
+
+    // The kubelet asks by HTTPS, and Prometheus verifies the certificate.
+    let tls = pattern("tls");
+    assert_eq!(tls.matches("port: http, scheme: HTTPS}").count(), 3, "{tls}");
+    assert!(tls.contains("scheme: https\n") && tls.contains("key: ca.crt"));
+    assert!(tls.contains("serverName: release-tollgate.default.svc"));
+    assert!(tls.contains("cert_file: /run/tls/listener/tls.crt"));
+    assert!(tls.contains("client_ca_file: /run/tls/client-ca/ca.crt"));
+    assert!(tls.contains("secretName: callers-ca") && tls.contains("secretName: tollgate-tls"));
+    assert!(tls.contains("--url=https://release-tollgate.default.svc:8080"));
+
+    // It has no certificate to show, so the binary asks itself.
+    let mutual = pattern("mtls");
+    assert!(!mutual.contains("httpGet"));
+    assert_eq!(mutual.matches("exec: {command: [/usr/local/bin/tollgate, health").count(), 3);
+    assert!(mutual.contains("keySecret:") && mutual.contains("name: tollgate-client"));
+    assert!(mutual.contains("mountPath: /run/tls/postgres"));
+
+    // TLS that only `config` speaks of counts as well.
+    let own = ["dataAuth=none", "config.tls.cert_file=/c", "config.tls.key_file=/k"];
+    assert!(run(&mut render(&own)).contains("port: http, scheme: HTTPS}"));
+}
+
+#[test]
 fn values_that_make_no_sense_are_refused() {
     let cases = [
         (&["dataAuth=token"][..], "set secrets.dataTokens"),
@@ -112,6 +151,12 @@ fn values_that_make_no_sense_are_refused() {
         (&["dataAuth=none", "mode=sidecar"], "sidecar.containers"),
         (&["mode=sidecar", "sidecar.loopback=true", "monitor.enabled=true"], "loopback"),
         (&["dataAuth=none", "secrets.apiKeySecret=short"], "apiKeySecret"),
+        (&["dataAuth=none", "tls.clientCertificates=required"], "tls.secretName"),
+        (&["dataAuth=mtls"], "tls.clientCertificates"),
+        (
+            &["dataAuth=none", "redis.urls={rediss://r}", "redis.tls.clientCertificate=true"],
+            "redis.tls.secretName",
+        ),
     ];
     for (values, complaint) in cases {
         let (is_content, said) = try_run(&mut render(values));

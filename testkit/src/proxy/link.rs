@@ -52,14 +52,14 @@ impl Link {
         let forth = async {
             tokio::try_join!(
                 self.read_requests(from_client, requests),
-                self.write(on_the_way, to_upstream, &is_broken),
+                self.write(on_the_way, to_upstream, &is_broken, false),
             )
         };
         let (replies, on_the_way) = mpsc::channel(CHUNKS_ON_THE_WAY);
         let back = async {
             let result = tokio::try_join!(
                 self.read_replies(from_upstream, replies),
-                self.write(on_the_way, to_client, &is_broken),
+                self.write(on_the_way, to_client, &is_broken, true),
             );
             if is_broken.load(Ordering::Relaxed) || self.faults.borrow().is_silent {
                 // Who hears nothing does not hear either that the upstream has gone.
@@ -129,6 +129,7 @@ impl Link {
         mut chunks: mpsc::Receiver<Chunk>,
         mut to: OwnedWriteHalf,
         is_broken: &AtomicBool,
+        are_replies: bool,
     ) -> io::Result<()> {
         let mut faults = self.faults.clone();
         while let Some((read_at, bytes)) = chunks.recv().await {
@@ -138,6 +139,12 @@ impl Link {
                 if now.is_silent || is_broken.load(Ordering::Relaxed) {
                     is_broken.store(true, Ordering::Relaxed);
                     break;
+                }
+                if are_replies && now.holds_replies {
+                    if faults.changed().await.is_err() {
+                        return Ok(());
+                    }
+                    continue;
                 }
                 let due = read_at + now.delay;
                 if due > Instant::now() {

@@ -2,16 +2,7 @@
 
 use clap::{Subcommand, ValueEnum};
 
-/// The server that is spoken to.
-#[derive(Debug, Clone, Default, clap::Args)]
-pub(crate) struct Reach {
-    /// The server (default: `$TOLLGATE_URL`, else `http://127.0.0.1:8080`).
-    #[arg(long, value_name = "URL")]
-    pub(crate) url: Option<String>,
-    /// The bearer token (default: `$TOLLGATE_TOKEN`, which other users of this machine cannot see).
-    #[arg(long, value_name = "TOKEN")]
-    pub(crate) token: Option<String>,
-}
+use super::reach::{Reach, TlsArgs};
 
 /// A client, as `TYPE:VALUE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -260,16 +251,26 @@ pub(crate) enum QueueCommand {
 
 /// Ask a server whether it is well, for probes.
 ///
-/// Exit code 0: it answers. With --ready: it also takes requests, and is not about to end.
+/// Exit code 0: it answers. With --ready: it also takes requests, and is not about to end. Without
+/// --url and `$TOLLGATE_URL` it is the server on this machine that the configuration describes
+/// (`$TOLLGATE_CONFIG`, `$TOLLGATE_HTTP`, `$TOLLGATE_TLS_CERT_FILE` and so on), with TLS if that has it.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example: tollgate health --ready --url http://127.0.0.1:8080")]
+#[command(after_help = "Examples:
+  tollgate health --ready
+  tollgate health --config /etc/tollgate/tollgate.yaml
+  tollgate health --ready --url https://10.0.0.5:8080 --ca ca.pem")]
 pub(crate) struct HealthArgs {
     /// Whether it takes requests, instead of whether it lives.
     #[arg(long)]
     pub(crate) ready: bool,
-    /// The server (default: `$TOLLGATE_URL`, else `http://127.0.0.1:8080`).
+    /// The server (default: `$TOLLGATE_URL`, else the one that the configuration describes).
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
+    /// The server's configuration file (default: `$TOLLGATE_CONFIG`).
+    #[arg(long, value_name = "FILE", conflicts_with = "url")]
+    pub(crate) config: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
 }
 
 /// Watch a node: rates, refusals, latencies, and who consumes or is refused most.

@@ -7,6 +7,8 @@ use clap::ValueEnum;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use tollgate_load::{Attribute, Target};
 
+use super::reach::CertificateArgs;
+
 /// Load a server, and report how fast it answers.
 ///
 /// With --rate, requests follow a timetable whether or not earlier ones came back, and latency counts
@@ -61,9 +63,8 @@ pub(crate) struct BenchArgs {
     /// The bearer token (default: `$TOLLGATE_TOKEN`, which other users of this machine cannot see).
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<String>,
-    /// Trust the authorities of this PEM file instead of the system's.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) certificates: CertificateArgs,
     /// Print the report as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -3,6 +3,7 @@
 mod admin;
 mod audit;
 mod bench;
+mod reach;
 mod request;
 mod reservations;
 mod rules;
@@ -17,10 +18,11 @@ use tollgate_server::config::{LogFormat, LogLevel, NodeRole, parse_address};
 
 pub(crate) use admin::{
     Client, GrantsCommand, HealthArgs, KnownArgs, ListName, ListedArgs, ListsCommand, LogLevelArgs,
-    QueueCommand, Reach, SettingsCommand, TiersCommand, TokenCommand, TopArgs, UsageCommand,
+    QueueCommand, SettingsCommand, TiersCommand, TokenCommand, TopArgs, UsageCommand,
 };
 pub(crate) use audit::AuditArgs;
 pub(crate) use bench::{BenchArgs, Form};
+pub(crate) use reach::{CertificateArgs, Reach, TlsArgs};
 pub(crate) use request::{CheckArgs, RequestArgs};
 pub(crate) use reservations::{HeldArgs, RenewArgs, ReserveArgs, SettleArgs, SlotsCommand};
 pub(crate) use rules::{ApplyArgs, ExplainArgs, RulesCommand};
@@ -202,10 +204,16 @@ pub(crate) struct ConfigArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Check the configuration and print everything that is wrong with it.
+    ///
+    /// The files that it names (rules, keys, certificates, key sets) are opened and read as a start would read them.
+    /// Nothing is connected to.
     #[command(after_help = "Example: tollgate config check --config tollgate.yaml")]
     Check {
         #[command(flatten)]
         config: ConfigArgs,
+        /// Do not open rules, registered keys, certificates and key sets: for machines that have none of them.
+        #[arg(long)]
+        skip_files: bool,
         /// Print the findings as JSON.
         #[arg(long)]
         json: bool,

@@ -119,8 +119,8 @@ pub(crate) enum RulesCommand {
     },
     /// Turn configuration files of envoyproxy/ratelimit into a rule file with the same meaning.
     ///
-    /// It is printed; `tollgate serve --rules` takes it. What cannot be told in rules is refused, with
-    /// its place. Envoy then asks this server's gRPC port as it asked the other.
+    /// It is printed; `tollgate serve --rules` takes it. What cannot be expressed in rules is refused,
+    /// with its place. Envoy then asks this server's gRPC port as it asked the other.
     #[command(after_help = "Examples:
   tollgate rules import-envoy config/*.yaml > rules.yaml
   tollgate rules import-envoy config.yaml | tollgate rules apply -f -")]
@@ -128,6 +128,18 @@ pub(crate) enum RulesCommand {
         /// The files; - is standard input.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
+        /// Let several files share a domain, as `MERGE_DOMAIN_CONFIG` does there.
+        #[arg(long)]
+        merge_domains: bool,
+        /// Charge all descriptors of a call or none, also where they carry their own `hits_addend`.
+        #[arg(long)]
+        all_or_nothing: bool,
+        /// Refuse a descriptor that only checks (`hits_addend` 0) when its limit is used up exactly.
+        #[arg(long)]
+        refuse_check_at_limit: bool,
+        /// Let months be those of the calendar in UTC, as `USE_CALENDAR_MONTH_RATE_LIMIT` does there.
+        #[arg(long)]
+        calendar_months: bool,
     },
     /// Print the JSON Schema of a rule file, for editors.
     #[command(after_help = "Example: tollgate rules schema > rules.schema.json")]

@@ -98,7 +98,7 @@ fn lines(args: &AuditArgs, records: &[Value]) -> std::io::Result<()> {
     let mut text = String::new();
     for record in records {
         let line = match (args.json, args.decisions) {
-            (true, _) => record.to_string(),
+            (true, _) => output::without_controls(&record.to_string()),
             (false, true) => decision(record).join("  "),
             (false, false) => change(record).join("  "),
         };
@@ -148,7 +148,13 @@ fn decision(record: &Value) -> [String; 7] {
         (Some(used), Some(limit)) if !limit.is_null() => format!("{used}/{limit}"),
         _ => "-".to_owned(),
     };
+    let number = |field: &str| record.get(field).and_then(Value::as_i64);
     let request = match (text(record, "method"), text(record, "endpoint")) {
+        // One record for many.
+        _ if number("count").is_some_and(|count| count > 1) => {
+            let kept = number("kept").unwrap_or(0);
+            format!("kept {kept} of {}", number("count").unwrap_or(0))
+        }
         (None, None) => text(record, "request_id").map_or("-", |id| id).to_owned(),
         (method, endpoint) => {
             format!("{} {}", method.unwrap_or_default(), endpoint.unwrap_or_default())

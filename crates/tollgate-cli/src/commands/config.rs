@@ -10,7 +10,7 @@ use crate::ready::{Ready, warnings};
 
 pub(super) fn run(command: ConfigCommand) -> Ended {
     match command {
-        ConfigCommand::Check { config, json } => check(&config, json),
+        ConfigCommand::Check { config, skip_files, json } => check(&config, skip_files, json),
         ConfigCommand::Show { config, json } => show(&config, json),
         ConfigCommand::Migrate { config } => migrate(&config),
         ConfigCommand::Default => {
@@ -20,9 +20,17 @@ pub(super) fn run(command: ConfigCommand) -> Ended {
     }
 }
 
-fn check(args: &ConfigArgs, json: bool) -> Ended {
-    let problems = Ready::load(args).err().unwrap_or_default();
-    let warnings = warnings();
+fn check(args: &ConfigArgs, skip_files: bool, json: bool) -> Ended {
+    let mut warnings = warnings();
+    let problems = match Ready::load(args) {
+        Err(problems) => problems,
+        Ok(_) if skip_files => ConfigProblems::default(),
+        Ok(ready) => {
+            let found = tollgate_server::check_files(&ready.config);
+            warnings.extend(found.warnings);
+            ConfigProblems(found.problems)
+        }
+    };
     let is_fine = problems.0.is_empty();
     if json {
         let problems: Vec<Value> = problems.0.iter().map(problem_json).collect();

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::sql::session::{Session, pool_session};
 use crate::sql::{Access, Dialect, Driver, Migration, failure};
-use crate::{RepositoryError, Waker};
+use crate::{HistoryBounds, RepositoryError, Waker};
 
 /// How many connections a process has.
 const CONNECTIONS: u32 = 8;
@@ -47,12 +47,21 @@ static DIALECT: Dialect = Dialect {
             version: 2,
             sql: include_str!("../../migrations/postgres/0002_decisions_grants_settings.sql"),
         },
+        Migration {
+            version: 3,
+            sql: include_str!("../../migrations/postgres/0003_audit_bounds.sql"),
+        },
+        Migration {
+            version: 4,
+            sql: include_str!("../../migrations/postgres/0004_history_bounds.sql"),
+        },
     ],
 };
 
 /// A repository in a PostgreSQL database.
 pub struct PostgresRepository {
     pool: PgPool,
+    history: HistoryBounds,
 }
 
 impl PostgresRepository {
@@ -68,7 +77,13 @@ impl PostgresRepository {
             .max_connections(CONNECTIONS)
             .acquire_timeout(CONNECT)
             .connect_lazy_with(options);
-        Ok(Self { pool })
+        Ok(Self { pool, history: HistoryBounds::default() })
+    }
+
+    /// With these bounds of the history of changes.
+    #[must_use]
+    pub fn with_history(self, history: HistoryBounds) -> Self {
+        Self { history, ..self }
     }
 }
 
@@ -78,6 +93,10 @@ pool_session!(PostgresSession, Postgres, PgArguments, PgRow);
 impl Driver for PostgresRepository {
     fn dialect(&self) -> &'static Dialect {
         &DIALECT
+    }
+
+    fn history(&self) -> &HistoryBounds {
+        &self.history
     }
 
     async fn session(&self, _: Access) -> Result<Box<dyn Session>, RepositoryError> {

@@ -8,7 +8,9 @@ use super::{Changed, Control, Current};
 use crate::document::SETTINGS;
 use crate::draft::Draft;
 use crate::tenant::{MAX_TENANT_RULES, TENANT_SCOPE, confine, tenant_scope};
-use crate::{Actor, ChangeNote, ControlError, Entry, EntryFilter, Expected, Kind, Write};
+use crate::{
+    Actor, ChangeNote, Checkpoint, ControlError, Entry, EntryFilter, Expected, Kind, Write,
+};
 
 /// Clients whose former tiers are looked up for the audit log, when many are put at once.
 const MOST_LOOKED_UP: usize = 1_000;
@@ -227,7 +229,7 @@ impl Control {
         let found = self.repository().rule_version(id, version).await?;
         let found = found.filter(|found| is_own(found, how.tenant.as_deref()));
         let Some(then) = found else {
-            return Err(ControlError::NotFound("rule version", format!("{id}/{version}")));
+            return Err(self.no_version(id, version, how.tenant.as_deref()).await?);
         };
         if then.body.is_null() {
             let message = format!("version {version} is the deletion of the rule: choose another");
@@ -244,6 +246,27 @@ impl Control {
             Ok(vec![self.write("rule.rollback", place, old, body, tenant)])
         };
         self.change(actor, how.is_dry, plan).await
+    }
+
+    /// Why there is no such version of a rule: it never was, it is another tenant's, or it was removed.
+    pub async fn no_version(
+        &self,
+        id: &str,
+        version: i64,
+        tenant: Option<&str>,
+    ) -> Result<ControlError, ControlError> {
+        let checkpoint = self.repository().rule_checkpoint(id).await?;
+        let is_removed = |checkpoint: &Checkpoint| {
+            let is_own = tenant.is_none() || checkpoint.tenant.as_deref() == tenant;
+            is_own && (checkpoint.first..=checkpoint.last).contains(&version)
+        };
+        Ok(match checkpoint.filter(is_removed) {
+            Some(Checkpoint { first, last, .. }) => ControlError::Removed(format!(
+                "version {version} of rule {id:?} was removed, with versions {first} to {last}: \
+                 only so many are kept; put the rule back from a backup or the log of changes"
+            )),
+            None => ControlError::NotFound("rule version", format!("{id}/{version}")),
+        })
     }
 
     /// Records that what a client had used was forgotten. `id` names the client, API keys hidden.
@@ -305,11 +328,13 @@ pub(super) fn own_rule(
         return Err(ControlError::invalid("body", "must be a rule: a JSON object"));
     };
     if let Some(tenant) = tenant {
-        if old.is_some_and(|old| !is_own(old, Some(tenant))) {
+        let own = old.filter(|old| is_own(old, Some(tenant)));
+        // First whether the id could be its own: who asks for others' does not learn whether they are there.
+        confine(rule, tenant, own.is_some())?;
+        if old.is_some() && own.is_none() {
             let message = "is taken: choose another";
             return Err(ControlError::invalid("rule_id", message));
         }
-        confine(rule, tenant)?;
         return Ok(Some(tenant.to_owned()));
     }
     if let Some(owner) = old.and_then(|old| old.tenant.as_ref()) {

@@ -9,8 +9,10 @@
 
 mod apply;
 mod entries;
+mod token_index;
 mod tokens;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -22,6 +24,7 @@ use crate::compiled::Compiled;
 use crate::content::{Content, Part, encode_bucket};
 use crate::document::{self, Entries};
 use crate::error::FieldProblem;
+use crate::tenant::StoreUse;
 use crate::{
     Actor, ChangeNote, Committed, ControlError, Entry, Expected, Kind, Loaded, Millis, Repository,
     RepositoryError, Revision, Stamp, Write,
@@ -54,6 +57,12 @@ impl Current {
         self.entries.get(&(kind, id.to_owned()))
     }
 
+    /// What the rules of a tenant's own admins take of the stores.
+    fn store_use(&self, tenant: &str) -> StoreUse {
+        let own = self.of(Kind::Rule).filter(|entry| entry.tenant.as_deref() == Some(tenant));
+        StoreUse::of(own.filter_map(|entry| self.compiled.rules.rule(&entry.id)))
+    }
+
     /// The entries of a kind, by id.
     pub fn of(&self, kind: Kind) -> impl Iterator<Item = &Arc<Entry>> {
         let range = self.entries.range((kind, String::new())..);
@@ -84,6 +93,7 @@ pub struct Control {
     is_open: AtomicBool,
     /// Held by whoever changes the set here: each change is checked against the one before.
     changing: Mutex<()>,
+    tokens: token_index::TokenIndex,
 }
 
 /// A change that was made, or would be.
@@ -107,6 +117,7 @@ impl Control {
             hook: OnceLock::new(),
             is_open: AtomicBool::new(false),
             changing: Mutex::new(()),
+            tokens: token_index::TokenIndex::default(),
         }
     }
 
@@ -277,13 +288,19 @@ impl Control {
             // Clients' tiers alone: the rules stay as they are.
             return Ok(Current { entries, compiled: before.compiled.clone() });
         }
+        let tenants: BTreeSet<String> =
+            writes.iter().filter_map(|write| write.tenant.clone()).collect();
         let (basis, stores) = (Arc::clone(before), self.options.stores.clone());
         let checked = tokio::task::spawn_blocking(move || {
             let content = content_of(&entries, &basis.compiled.content);
             let compiled = Compiled::build(content, Some(&basis.compiled));
             let compiled = compiled.map_err(|error| error.into_control(&written))?;
             review(&compiled, &written, &stores)?;
-            Ok(Current { entries, compiled })
+            let after = Current { entries, compiled };
+            for tenant in &tenants {
+                after.store_use(tenant).check(&basis.store_use(tenant))?;
+            }
+            Ok(after)
         });
         checked.await.map_err(|error| ControlError::Internal(error.to_string()))?
     }

@@ -112,7 +112,9 @@ impl Control {
         });
         let mut write = self.write(action, (Kind::Token, id), None, Some(body), new.tenant.clone());
         write.expected = expected;
-        self.repository().commit(None, &[write], actor).await?;
+        let committed = self.repository().commit(None, &[write], actor).await;
+        self.tokens.invalidate().await;
+        committed?;
         Ok(())
     }
 

@@ -10,10 +10,11 @@ use serde_json::Value;
 use super::batch::{Batch, Cell, Column, int, text};
 use super::decisions::cut;
 use super::driver::Dialect;
+use super::history::{self, Added};
 use super::query::Query;
 use super::session::{Session, fetch_all, fetch_int};
 use super::table::{MAX_ID_BYTES, NewRow, Table, client_bucket};
-use crate::{Actor, Committed, Expected, Kind, RepositoryError, Revision, Write};
+use crate::{Actor, Committed, Expected, HistoryBounds, Kind, RepositoryError, Revision, Write};
 
 /// What is known of an entry while the change is played through.
 #[derive(Debug, Clone, Copy, Default)]
@@ -75,6 +76,7 @@ struct Change<'a> {
 pub(super) async fn commit(
     session: &mut dyn Session,
     dialect: &Dialect,
+    bounds: &HistoryBounds,
     base: Option<Revision>,
     writes: &[Write],
     actor: &Actor,
@@ -85,6 +87,7 @@ pub(super) async fn commit(
     }
     let at = fetch_int(session, Query::new(dialect.now)).await?;
     let mut standings = standings(session, dialect, writes).await?;
+    start_after_forgotten(session, writes, &mut standings).await?;
     let mut steps = Vec::with_capacity(writes.len());
     for write in writes {
         let standing = standings.entry((write.kind, write.id.clone())).or_default();
@@ -100,6 +103,7 @@ pub(super) async fn commit(
     change.write_entries(session).await?;
     change.write_rule_versions(session).await?;
     change.write_audit(session).await?;
+    history::keep_bounds(session, dialect, bounds, &change.added()).await?;
     if is_in_set {
         let query = Query::new("UPDATE control_state SET revision = $1 WHERE id = 1");
         session.execute(query.bind(revision)).await?;
@@ -143,6 +147,29 @@ async fn standings(
     Ok(standings)
 }
 
+/// Rules that are not known may have been known before: their versions go on after all that were removed.
+async fn start_after_forgotten(
+    session: &mut dyn Session,
+    writes: &[Write],
+    standings: &mut Standings,
+) -> Result<(), RepositoryError> {
+    let mut forgotten: HashMap<&str, i64> = HashMap::new();
+    for write in writes.iter().filter(|write| write.kind == Kind::Rule) {
+        let place = (write.kind, write.id.clone());
+        if standings.contains_key(&place) {
+            continue;
+        }
+        let owner = write.tenant.as_deref().unwrap_or_default();
+        let last = match forgotten.get(owner) {
+            Some(last) => *last,
+            None => history::forgotten_versions(session, owner).await?,
+        };
+        forgotten.insert(owner, last);
+        standings.insert(place, Standing { version: None, last });
+    }
+    Ok(())
+}
+
 fn ids(writes: &[Write], kind: Kind) -> Result<Batch, RepositoryError> {
     let mut ids = Batch::new();
     for Write { id, .. } in writes.iter().filter(|write| write.kind == kind) {
@@ -163,6 +190,23 @@ async fn versions(
 }
 
 impl Change<'_> {
+    /// What this change adds to the history.
+    fn added(&self) -> Added<'_> {
+        let mut added = Added {
+            changes: i64::try_from(self.steps.len()).unwrap_or(i64::MAX),
+            owner: self.actor.tenant.as_deref().unwrap_or_default(),
+            ..Added::default()
+        };
+        for Step { write, version, is_change } in &self.steps {
+            if write.kind == Kind::Rule && *is_change {
+                added.newest.insert(&write.id, *version);
+                *added.versions.entry(write.tenant.as_deref().unwrap_or_default()).or_default() +=
+                    1;
+            }
+        }
+        added
+    }
+
     /// Of several writes of one entry, the last stays.
     async fn write_entries(&self, session: &mut dyn Session) -> Result<(), RepositoryError> {
         let mut last = HashMap::new();
@@ -260,7 +304,7 @@ impl Change<'_> {
     }
 
     async fn write_audit(&self, session: &mut dyn Session) -> Result<(), RepositoryError> {
-        const COLUMNS: [Column; 13] = [
+        const COLUMNS: [Column; 14] = [
             int("timestamp"),
             text("actor"),
             text("token_id"),
@@ -274,6 +318,7 @@ impl Change<'_> {
             text("after"),
             text("request_id"),
             text("ip_address"),
+            text("owner"),
         ];
         if self.steps.is_empty() {
             return Ok(());
@@ -285,7 +330,7 @@ impl Change<'_> {
         for Step { write, version, .. } in &self.steps {
             let before = write.note.before.as_ref().map(Value::to_string);
             let after = write.note.after.as_ref().map(Value::to_string);
-            let cells: [Cell<'_>; 13] = [
+            let cells: [Cell<'_>; 14] = [
                 self.at.into(),
                 actor.name.as_str().into(),
                 actor.token_id.as_str().into(),
@@ -299,6 +344,7 @@ impl Change<'_> {
                 after.as_deref().into(),
                 request_id.as_deref().into(),
                 address.as_deref().into(),
+                actor.tenant.as_deref().unwrap_or_default().into(),
             ];
             rows.row(&cells)?;
         }

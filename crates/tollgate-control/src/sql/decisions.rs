@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::audit_bound::{self, RETURNING, estimated_bytes};
 use super::batch::{Batch, Cell, Column, int, text};
 use super::driver::Dialect;
 use super::entries::number;
@@ -13,7 +14,7 @@ use crate::{DecisionFilter, DecisionRecord, Millis, Page, RepositoryError, Store
 /// 2.7 kB.
 const MAX_TEXT_BYTES: usize = 1024;
 
-const COLUMNS: [Column; 21] = [
+const COLUMNS: [Column; 25] = [
     text("event_id"),
     int("timestamp"),
     text("action"),
@@ -35,6 +36,10 @@ const COLUMNS: [Column; 21] = [
     int("cost"),
     text("node"),
     int("revision"),
+    int("repeat_count"),
+    int("kept_count"),
+    int("first_at"),
+    int("bytes"),
 ];
 
 pub(super) async fn record(
@@ -49,8 +54,11 @@ pub(super) async fn record(
     if rows.is_empty() {
         return Ok(0);
     }
-    let conflict = "ON CONFLICT (event_id) DO NOTHING";
-    session.execute(rows.insert(dialect, "rate_limit_audit_log", &COLUMNS, conflict)).await
+    let conflict = format!("ON CONFLICT (event_id) DO NOTHING {RETURNING}");
+    let insert = rows.insert(dialect, "rate_limit_audit_log", &COLUMNS, &conflict);
+    let added = audit_bound::run(session, insert).await?;
+    audit_bound::count(session, dialect, &added, 1).await?;
+    Ok(added.count)
 }
 
 fn write_row(rows: &mut Batch, decision: &DecisionRecord) -> Result<(), RepositoryError> {
@@ -77,7 +85,7 @@ fn write_row(rows: &mut Batch, decision: &DecisionRecord) -> Result<(), Reposito
     ]
     .map(|text| text.as_deref().map(cut));
     let [rule, scope, endpoint, method, address, user, tenant, api_key, model, request] = &optional;
-    let cells: [Cell<'_>; 21] = [
+    let cells: [Cell<'_>; 25] = [
         (&**event_id).into(),
         decision.at.into(),
         (&**action).into(),
@@ -99,6 +107,10 @@ fn write_row(rows: &mut Batch, decision: &DecisionRecord) -> Result<(), Reposito
         decision.cost.into(),
         (&**node).into(),
         decision.revision.into(),
+        decision.repeat_count.into(),
+        decision.kept_count.into(),
+        decision.first_at.into(),
+        estimated_bytes(decision).into(),
     ];
     rows.row(&cells)
 }
@@ -160,18 +172,24 @@ fn read_decision(row: &mut Columns<'_>) -> Result<StoredDecision, RepositoryErro
         cost: row.int()?,
         node: row.text()?,
         revision: row.int()?,
+        repeat_count: row.optional_int()?,
+        kept_count: row.optional_int()?,
+        first_at: row.optional_int()?,
     };
     Ok(StoredDecision { id, record })
 }
 
 pub(super) async fn prune(
     session: &mut dyn Session,
+    dialect: &Dialect,
     before: Millis,
     most: u32,
 ) -> Result<u64, RepositoryError> {
-    let query = Query::new(
+    let query = Query::new(format!(
         "DELETE FROM rate_limit_audit_log WHERE id IN (SELECT id FROM rate_limit_audit_log \
-         WHERE timestamp < $1 ORDER BY timestamp LIMIT $2)",
-    );
-    session.execute(query.bind(before).bind(i64::from(most))).await
+         WHERE timestamp < $1 ORDER BY timestamp LIMIT $2) {RETURNING}"
+    ));
+    let removed = audit_bound::run(session, query.bind(before).bind(i64::from(most))).await?;
+    audit_bound::count(session, dialect, &removed, -1).await?;
+    Ok(removed.count)
 }

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::session::Session;
-use crate::{RepositoryError, Waker};
+use crate::{HistoryBounds, RepositoryError, Waker};
 
 /// What a connection is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +47,9 @@ pub(crate) struct Dialect {
 #[async_trait]
 pub(crate) trait Driver: Send + Sync + 'static {
     fn dialect(&self) -> &'static Dialect;
+
+    /// How much of the history of changes is kept.
+    fn history(&self) -> &HistoryBounds;
 
     async fn session(&self, access: Access) -> Result<Box<dyn Session>, RepositoryError>;
 

@@ -4,12 +4,14 @@
 //! Many rows travel as one parameter, a JSON array of arrays that the database takes apart again. So a
 //! change of ten thousand entries is a handful of statements, and the same ones in both databases.
 
+mod audit_bound;
 mod batch;
 mod commit;
 mod decisions;
 pub(crate) mod driver;
 mod entries;
 mod failure;
+mod history;
 mod load;
 mod migrate;
 pub(crate) mod query;

@@ -8,11 +8,11 @@ use tokio::time::timeout;
 use super::driver::{Access, Driver};
 use super::query::Query;
 use super::session::{Session, fetch_int, finish};
-use super::{commit, decisions, entries, load, migrate};
+use super::{audit_bound, commit, decisions, entries, history, load, migrate};
 use crate::{
-    Actor, ChangeFilter, ChangeRecord, Committed, DecisionFilter, DecisionRecord, Entry,
-    EntryFilter, Kind, Loaded, Millis, Page, Repository, RepositoryError, Revision, StoredDecision,
-    Waker, Write,
+    Actor, ChangeFilter, ChangeRecord, Checkpoint, Committed, DecisionFilter, DecisionRecord,
+    Entry, EntryFilter, Kind, Loaded, Millis, Page, Repository, RepositoryError, Revision,
+    StoredDecision, Waker, Write,
 };
 
 /// How long a question may take.
@@ -148,8 +148,8 @@ impl<D: Driver> Repository for D {
     ) -> Result<Committed, RepositoryError> {
         within(WORK, async {
             let mut session = begin(self).await?;
-            let dialect = self.dialect();
-            let result = commit::commit(&mut *session, dialect, base, writes, actor).await;
+            let (dialect, history) = (self.dialect(), self.history());
+            let result = commit::commit(&mut *session, dialect, history, base, writes, actor).await;
             finish(session, result).await
         })
         .await
@@ -158,6 +158,23 @@ impl<D: Driver> Repository for D {
     async fn rule_versions(&self, id: &str, page: &Page) -> Result<Vec<Entry>, RepositoryError> {
         within(ANSWER, async {
             entries::rule_versions(&mut *self.session(Access::Read).await?, id, page).await
+        })
+        .await
+    }
+
+    async fn rule_checkpoint(&self, id: &str) -> Result<Option<Checkpoint>, RepositoryError> {
+        within(ANSWER, async {
+            history::rule_checkpoint(&mut *self.session(Access::Read).await?, id).await
+        })
+        .await
+    }
+
+    async fn change_checkpoints(
+        &self,
+        tenant: Option<&str>,
+    ) -> Result<Vec<Checkpoint>, RepositoryError> {
+        within(ANSWER, async {
+            history::change_checkpoints(&mut *self.session(Access::Read).await?, tenant).await
         })
         .await
     }
@@ -189,8 +206,9 @@ impl<D: Driver> Repository for D {
 
     async fn record(&self, decisions: &[DecisionRecord]) -> Result<u64, RepositoryError> {
         within(WORK, async {
-            let mut session = self.session(Access::Write).await?;
-            decisions::record(&mut *session, self.dialect(), decisions).await
+            let mut session = begin(self).await?;
+            let result = decisions::record(&mut *session, self.dialect(), decisions).await;
+            finish(session, result).await
         })
         .await
     }
@@ -208,7 +226,25 @@ impl<D: Driver> Repository for D {
 
     async fn prune(&self, before: Millis, most: u32) -> Result<u64, RepositoryError> {
         within(WORK, async {
-            decisions::prune(&mut *self.session(Access::Write).await?, before, most).await
+            let mut session = begin(self).await?;
+            let result = decisions::prune(&mut *session, self.dialect(), before, most).await;
+            finish(session, result).await
+        })
+        .await
+    }
+
+    async fn bound_decisions(&self, max_bytes: u64, most: u32) -> Result<u64, RepositoryError> {
+        within(WORK, async {
+            let max_bytes = i64::try_from(max_bytes).unwrap_or(i64::MAX);
+            // Most of the time there is nothing to do, and no writer is kept waiting.
+            let mut reader = self.session(Access::Read).await?;
+            if audit_bound::excess(&mut *reader, max_bytes).await? <= 0 {
+                return Ok(0);
+            }
+            drop(reader);
+            let mut session = begin(self).await?;
+            let result = audit_bound::bound(&mut *session, self.dialect(), max_bytes, most).await;
+            finish(session, result).await
         })
         .await
     }

@@ -6,20 +6,25 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{
     Sqlite, SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePool,
     SqlitePoolOptions, SqliteRow, SqliteSynchronous,
 };
+use tokio::time::Instant;
 
 use crate::sql::session::{Session, pool_session};
 use crate::sql::{Access, Dialect, Driver, Migration, failure};
-use crate::{RepositoryError, Waker};
+use crate::{HistoryBounds, RepositoryError, Waker};
 
 /// How many may read at once; readers do not wait for the writer.
 const READERS: u32 = 4;
 
 /// How long a call waits for its turn, within this process and behind others.
 const TURN: Duration = Duration::from_secs(5);
+
+/// How long a connection waits that was refused because another process had the file.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// How many rows are read ahead: each hand-over between threads costs as much as many rows.
 const ROWS_AHEAD: usize = 1000;
@@ -44,6 +49,14 @@ static DIALECT: Dialect = Dialect {
             version: 2,
             sql: include_str!("../../migrations/sqlite/0002_decisions_grants_settings.sql"),
         },
+        Migration {
+            version: 3,
+            sql: include_str!("../../migrations/sqlite/0003_audit_bounds.sql"),
+        },
+        Migration {
+            version: 4,
+            sql: include_str!("../../migrations/sqlite/0004_history_bounds.sql"),
+        },
     ],
 };
 
@@ -53,6 +66,7 @@ pub struct SqliteRepository {
     /// One connection: SQLite has one writer at a time, and a queue here is fairer than trying again
     /// there.
     writer: SqlitePool,
+    history: HistoryBounds,
 }
 
 impl SqliteRepository {
@@ -77,7 +91,13 @@ impl SqliteRepository {
                 .test_before_acquire(false)
                 .connect_lazy_with(options.clone())
         };
-        Ok(Self { readers: pool(READERS), writer: pool(1) })
+        Ok(Self { readers: pool(READERS), writer: pool(1), history: HistoryBounds::default() })
+    }
+
+    /// With these bounds of the history of changes.
+    #[must_use]
+    pub fn with_history(self, history: HistoryBounds) -> Self {
+        Self { history, ..self }
     }
 }
 
@@ -94,6 +114,27 @@ fn make_private(path: &Path) -> Result<(), RepositoryError> {
     }
 }
 
+/// A connection of a pool. One that is made for it switches the file to its write-ahead log, for which
+/// SQLite needs the file alone and does not wait its turn: where several processes open a file for the first
+/// time, all but one are refused at once. So the turn is waited for here.
+async fn connected(pool: &SqlitePool) -> Result<PoolConnection<Sqlite>, RepositoryError> {
+    let deadline = Instant::now() + TURN;
+    loop {
+        match pool.acquire().await {
+            Err(error) if is_busy(&error) && Instant::now() < deadline => {
+                tokio::time::sleep(BUSY_PAUSE).await;
+            }
+            acquired => return acquired.map_err(failure),
+        }
+    }
+}
+
+/// Whether another process has the file at this moment: BUSY or LOCKED, in whatever form.
+fn is_busy(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
+    code.is_some_and(|code| matches!(code & 0xff, 5 | 6))
+}
+
 pool_session!(SqliteSession, Sqlite, SqliteArguments, SqliteRow);
 
 #[async_trait]
@@ -102,13 +143,16 @@ impl Driver for SqliteRepository {
         &DIALECT
     }
 
+    fn history(&self) -> &HistoryBounds {
+        &self.history
+    }
+
     async fn session(&self, access: Access) -> Result<Box<dyn Session>, RepositoryError> {
         let pool = match access {
             Access::Read => &self.readers,
             Access::Write => &self.writer,
         };
-        let connection = pool.acquire().await.map_err(failure)?;
-        Ok(Box::new(SqliteSession::new(connection)))
+        Ok(Box::new(SqliteSession::new(connected(pool).await?)))
     }
 
     async fn listen(&self) -> Result<Option<Box<dyn Waker>>, RepositoryError> {

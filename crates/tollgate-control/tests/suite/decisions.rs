@@ -102,6 +102,43 @@ pub(crate) async fn a_decision_is_kept_once(ground: Ground) {
     assert!(decisions.iter().all(|decision| decision.record.reason == "HIT_USER_LIMIT"));
 }
 
+/// A flood of one tenant erases nothing of the others, and the log never takes more than it may.
+pub(crate) async fn the_log_is_bounded_in_bytes_and_the_loudest_goes_first(ground: Ground) {
+    const MAX_BYTES: u64 = 100_000;
+    let repository = ground.ready().await;
+    let of = |tenant: Option<&str>, numbers: std::ops::Range<i64>| -> Vec<DecisionRecord> {
+        let tenant_id = tenant.map(str::to_owned);
+        numbers.map(|n| DecisionRecord { tenant_id: tenant_id.clone(), ..decision(n) }).collect()
+    };
+    let bound = async || {
+        while repository.bound_decisions(MAX_BYTES, 50).await.unwrap() > 0 {}
+    };
+    repository.record(&of(Some("quiet"), 0..10)).await.unwrap();
+    repository.record(&of(None, 10..20)).await.unwrap();
+    for start in 1..=20 {
+        repository.record(&of(Some("loud"), start * 100..start * 100 + 100)).await.unwrap();
+        bound().await;
+    }
+    let kept_of = async |tenant: Option<&str>| -> Vec<i64> {
+        let all = repository.decisions(&DecisionFilter::default(), &page(None, 1_000)).await;
+        let all = all.unwrap().into_iter().map(|decision| decision.record);
+        all.filter(|one| one.tenant_id.as_deref() == tenant).map(|one| one.at).collect()
+    };
+    assert_eq!(kept_of(Some("quiet")).await.len(), 10);
+    assert_eq!(kept_of(None).await.len(), 10);
+    let loud = kept_of(Some("loud")).await;
+    assert!((50..200).contains(&loud.len()), "{}", loud.len());
+    assert_eq!(loud.first(), Some(&2_099), "the newest stay");
+    // What is pruned by age is not counted any more.
+    while repository.prune(i64::MAX, 100).await.unwrap() > 0 {}
+    repository.record(&of(Some("quiet"), 3_000..3_050)).await.unwrap();
+    assert_eq!(repository.bound_decisions(MAX_BYTES, 50).await.unwrap(), 0);
+    // The loudest goes first also where it has no tenant.
+    repository.record(&of(None, 4_000..4_200)).await.unwrap();
+    bound().await;
+    assert_eq!(kept_of(Some("quiet")).await.len(), 50);
+}
+
 pub(crate) async fn old_decisions_are_pruned_in_parts(ground: Ground) {
     let repository = ground.ready().await;
     let all: Vec<_> = (0..100).map(decision).collect();

@@ -99,6 +99,7 @@ pub(crate) fn actor() -> Actor {
         token_id: "t1".to_owned(),
         request_id: Some("r1".to_owned()),
         address: Some("192.0.2.1".to_owned()),
+        tenant: None,
     }
 }
 

@@ -13,6 +13,7 @@ mod commits;
 mod decisions;
 mod entries;
 mod ground;
+mod history;
 mod loading;
 mod migrations;
 mod outage;
@@ -54,6 +55,9 @@ on_both! {
     commits::every_write_is_audited,
     commits::tokens_are_no_part_of_the_set,
     commits::ten_thousand_clients_are_one_change,
+    history::versions_of_a_rule_are_bounded,
+    history::a_tenant_has_a_share_of_the_history,
+    history::a_lowered_bound_is_reached_step_by_step,
     loading::the_set_is_whole_and_in_order,
     loading::only_changed_buckets_are_loaded,
     loading::the_revision_can_be_raised,
@@ -61,6 +65,7 @@ on_both! {
     decisions::filters_find_decisions,
     decisions::a_decision_is_kept_once,
     decisions::old_decisions_are_pruned_in_parts,
+    decisions::the_log_is_bounded_in_bytes_and_the_loudest_goes_first,
     decisions::no_text_of_a_client_spoils_a_batch,
     texts::odd_texts_are_kept_as_they_are,
     texts::prefixes_mean_themselves,

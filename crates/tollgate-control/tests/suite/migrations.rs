@@ -82,6 +82,14 @@ pub(crate) async fn eight_at_once(ground: Ground) {
     assert_eq!(results[0].0, known);
 }
 
+/// Several processes open a file for the first time, again and again: none is refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn first_opens_wait_for_each_other() {
+    for _ in 0..40 {
+        eight_at_once(Ground::sqlite()).await;
+    }
+}
+
 pub(crate) async fn a_newer_schema_is_refused(ground: Ground) {
     ground.ready().await;
     ground.run("INSERT INTO schema_version (version, applied_at) VALUES (99, 1);").await;

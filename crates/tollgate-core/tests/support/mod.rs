@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::FileFailurePersistence;
 use tollgate_core::{
-    Algorithm, Ask, LATEST, Limit, LimitSpec, Nanos, Receipt, SlotId, State, Status, Window,
+    Algorithm, Ask, LATEST, Limit, LimitSpec, Nanos, Receipt, Refundable, SlotId, State, Status,
+    Window,
 };
 
 /// The fewest cases of a property; `PROPTEST_CASES` may ask for more.
@@ -161,7 +162,12 @@ impl World {
     }
 
     pub fn ask(&mut self, op: &Op) -> Ask {
-        Ask { slot: self.new_slot(), ..Ask::cost(cost_of(&self.limit, op.cost)) }
+        let refundable = match op.pick % 4 {
+            0 => Refundable::No,
+            1 => Refundable::Briefly,
+            _ => Refundable::UntilClosed,
+        };
+        Ask { slot: self.new_slot(), refundable, ..Ask::cost(cost_of(&self.limit, op.cost)) }
     }
 
     /// Decisions mostly, some forced charges, give-backs and stretches of delay.

@@ -5,7 +5,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use super::meter::Meter;
 use crate::body::GatewayBody;
+use crate::decode::Coding;
 use crate::forward::Answered;
+use crate::respond::Fault;
 use crate::routes::Route;
 use crate::worker::plain_answer;
 
@@ -35,23 +37,30 @@ pub(crate) fn hide_account(headers: &mut HeaderMap) {
     }
 }
 
-/// The answer, measured on its way.
+/// The answer, decoded and measured on its way.
 pub(super) fn metered(
     answered: Answered,
     mut meter: Box<Meter>,
     route: &Route,
-) -> Response<GatewayBody> {
+) -> Result<Response<GatewayBody>, Fault> {
     let mut response = plain_answer(answered, None, route.timeouts.response_idle);
     hide_account(response.headers_mut());
-    if !response.status().is_success() {
+    let is_good = response.status().is_success();
+    if !is_good {
         meter.not_served();
-        return response;
     }
-    if response.headers().get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
-        // It was not asked for. What it holds is between the upstream and the client.
-        meter.unreadable();
-        response.body_mut().measure(meter);
-        return response;
+    match Coding::of(response.headers()) {
+        Coding::Known(decoder) => {
+            response.headers_mut().remove(CONTENT_ENCODING);
+            response.headers_mut().remove(CONTENT_LENGTH);
+            response.body_mut().decode(decoder);
+        }
+        // What cannot be read cannot be counted. What it used until now is paid as if the client had left.
+        Coding::Unknown if is_good => return Err(Fault::UpstreamEncoding),
+        Coding::Plain | Coding::Unknown => {}
+    }
+    if !is_good {
+        return Ok(response);
     }
     let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
     let is_stream = |kind: &[u8]| {
@@ -63,7 +72,7 @@ pub(super) fn metered(
         response.headers_mut().remove(CONTENT_LENGTH);
     }
     response.body_mut().measure(meter);
-    response
+    Ok(response)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::fields::{CHOOSERS, FIELDS, READ};
 use super::json::{self, Value};
 use super::prompt::prompts;
 
@@ -18,20 +19,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// The call that a normalised path means, whatever stands before it.
-    pub(crate) fn of_path(path: &str) -> Option<Self> {
-        let path = path.trim_end_matches('/');
-        // The longer ones first: one is the end of another.
-        let calls = [
-            ("/chat/completions", Self::Chat),
-            ("/completions", Self::Completions),
-            ("/embeddings", Self::Embeddings),
-            ("/responses", Self::Responses),
-        ];
-        calls.into_iter().find(|(end, _)| path.ends_with(end)).map(|(_, call)| call)
-    }
-
-    /// Whether its stream tells what it used only where it is asked to.
+    /// Whether its stream states what it used only where it is asked to.
     pub(crate) const fn has_stream_options(self) -> bool {
         matches!(self, Self::Chat | Self::Completions)
     }
@@ -45,7 +33,7 @@ pub(crate) struct Wrong {
     pub(crate) param: Option<&'static str>,
 }
 
-fn wrong(param: &'static str, message: impl Into<String>) -> Wrong {
+pub(super) fn wrong(param: &'static str, message: impl Into<String>) -> Wrong {
     Wrong { message: message.into(), param: Some(param) }
 }
 
@@ -55,7 +43,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) call: Call,
     pub(super) whole: Value<'a>,
     pub(crate) model: Cow<'a, str>,
-    model_value: Value<'a>,
+    /// Where the body names the model, if it does.
+    model_value: Option<Value<'a>>,
     pub(crate) user: Option<Cow<'a, str>>,
     pub(crate) is_stream: bool,
     /// Whether the client itself asks to be told what a stream used.
@@ -63,41 +52,20 @@ pub(crate) struct Ask<'a> {
     stream_options: Option<Value<'a>>,
     /// The most tokens of one answer, where the client says.
     pub(crate) max_output: Option<u64>,
+    /// The fewest tokens of one answer.
+    pub(crate) min_output: u64,
     /// How many answers are made.
     pub(crate) answers: u64,
 }
 
-/// What is read by the model, and counted. A prompt that is there twice could be read in two ways too.
-const READ: [&str; 9] = [
-    "messages",
-    "prompt",
-    "input",
-    "suffix",
-    "instructions",
-    "tools",
-    "functions",
-    "response_format",
-    "text",
-];
-
-/// The fields that are looked at. One that is there twice could be read in two ways.
-const FIELDS: [&str; 10] = [
-    "model",
-    "user",
-    "stream",
-    "stream_options",
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
-    // llama.cpp goes by it before all others.
-    "n_predict",
-    "n",
-    "best_of",
-];
-
 impl<'a> Ask<'a> {
-    /// Reads a body. What it does not know it leaves to the upstream.
-    pub(crate) fn read(call: Call, body: &'a [u8]) -> Result<Self, Wrong> {
+    /// Reads a body; `path_model` is the model that the path names, where it does. Fields without a meaning here are
+    /// left to the upstream.
+    pub(crate) fn read(
+        call: Call,
+        body: &'a [u8],
+        path_model: Option<&'a str>,
+    ) -> Result<Self, Wrong> {
         let not_json = |message: String| Wrong { message, param: None };
         let text = std::str::from_utf8(body)
             .map_err(|error| not_json(format!("the body is not UTF-8: {error}")))?;
@@ -113,6 +81,14 @@ impl<'a> Ask<'a> {
                 once(name, place.replace(member.value).is_some())?;
             } else if let Some((name, place)) = place_of(&member.name, &READ, &mut read)? {
                 once(name, std::mem::replace(place, true))?;
+            } else if let Some((name, ())) =
+                place_of(&member.name, &CHOOSERS, &mut [(); CHOOSERS.len()])?
+                && !member.value.is_null()
+            {
+                return Err(wrong(
+                    name,
+                    format!("{name:?} is not accepted: \"model\" alone names the model"),
+                ));
             }
         }
         let [
@@ -125,9 +101,21 @@ impl<'a> Ask<'a> {
             max_output,
             n_predict,
             n,
+            n_cmpl,
             best_of,
+            min_tokens,
         ] = found.map(|value| value.filter(|value| !value.is_null()));
-        let model_value = model.ok_or_else(|| wrong("model", "you must provide a model"))?;
+        let named = name("model", model)?;
+        if let (Some(path), Some(body)) = (path_model, &named)
+            && *path != **body
+        {
+            return Err(wrong(
+                "model",
+                "\"model\" must be the one that the path names, or be left out",
+            ));
+        }
+        let named = path_model.map(Cow::Borrowed).or(named);
+        let named = named.ok_or_else(|| wrong("model", "you must provide a model"))?;
         let options = stream_options.filter(|value| value.is_object());
         let wants_usage = options.map(include_usage).transpose()?.flatten().unwrap_or(false);
         let max_output = match call {
@@ -139,24 +127,32 @@ impl<'a> Ask<'a> {
             Call::Embeddings => None,
         };
         let max_output = max_output.max(positive("n_predict", n_predict)?);
+        let min_output = min_tokens.map(|value| {
+            let wrong = || wrong("min_tokens", "\"min_tokens\" must be a whole number");
+            value.whole().ok_or_else(wrong)
+        });
+        let min_output = min_output.transpose()?.unwrap_or(0);
         let is_stream = match stream.map(Value::boolean) {
             None => false,
             Some(Some(said)) => said,
             // Some would take it for one.
             Some(None) => return Err(wrong("stream", "\"stream\" must be true or false")),
         };
-        let each = positive("n", n)?.unwrap_or(1).max(positive("best_of", best_of)?.unwrap_or(1));
-        let prompts = if call == Call::Completions { prompts(whole) } else { 1 };
+        let each =
+            positive("n", n)?.max(positive("n_cmpl", n_cmpl)?).max(positive("best_of", best_of)?);
+        let each = each.unwrap_or(1);
+        let prompts = if call == Call::Embeddings { 1 } else { prompts(whole) };
         Ok(Self {
             call,
             whole,
-            model: name("model", Some(model_value))?.unwrap_or_default(),
-            model_value,
+            model: named,
+            model_value: model,
             user: name("user", user)?,
             is_stream: is_stream && call != Call::Embeddings,
             wants_usage,
             stream_options,
             max_output,
+            min_output,
             answers: each.saturating_mul(prompts),
         })
     }
@@ -166,9 +162,10 @@ impl<'a> Ask<'a> {
     pub(crate) fn rewritten(&self, model: Option<&str>, ask_usage: bool) -> Option<Vec<u8>> {
         let source = self.whole.text;
         let mut edits: Vec<(std::ops::Range<usize>, String)> = Vec::new();
-        if let Some(model) = model.filter(|model| **model != *self.model) {
+        let renamed = model.filter(|model| **model != *self.model).zip(self.model_value);
+        if let Some((model, value)) = renamed {
             let quoted = serde_json::to_string(model).unwrap_or_default();
-            edits.push((self.model_value.span(), quoted));
+            edits.push((value.span(), quoted));
         }
         if ask_usage && self.is_stream && self.call.has_stream_options() && !self.wants_usage {
             edits.push(self.usage_edit());
@@ -278,6 +275,12 @@ fn positive(param: &'static str, value: Option<Value<'_>>) -> Result<Option<u64>
 fn name<'a>(param: &'static str, value: Option<Value<'a>>) -> Result<Option<Cow<'a, str>>, Wrong> {
     let Some(value) = value else { return Ok(None) };
     match value.string() {
+        // Some servers send a request to every model of a list.
+        Some(text)
+            if param == "model" && text.contains(|it: char| it == ',' || it.is_control()) =>
+        {
+            Err(wrong(param, "\"model\" must be the name of one model"))
+        }
         Some(text) if !text.is_empty() && text.len() <= MAX_NAME_BYTES => Ok(Some(text)),
         // A user of no name is none.
         Some(text) if text.is_empty() && param == "user" => Ok(None),
@@ -293,17 +296,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_are_calls() {
-        for (path, call) in [
-            ("/v1/chat/completions", Some(Call::Chat)),
-            ("/api/v1/completions/", Some(Call::Completions)),
-            ("/v1/embeddings", Some(Call::Embeddings)),
-            ("/v1/responses", Some(Call::Responses)),
-            ("/v1/responses/7", None),
-            ("/v1/models", None),
+    fn a_model_that_the_path_names_is_the_only_one() {
+        let read = |body: &str| {
+            let ask = Ask::read(Call::Chat, body.as_bytes(), Some("small"));
+            ask.map(|ask| (ask.model.to_string(), ask.rewritten(Some("other"), false).is_some()))
+        };
+        assert_eq!(read(r"{}"), Ok(("small".to_owned(), false)));
+        assert_eq!(read(r#"{"model":"small"}"#), Ok(("small".to_owned(), true)));
+        assert_eq!(read(r#"{"model":"large"}"#).unwrap_err().param, Some("model"));
+    }
+
+    #[test]
+    fn nothing_else_in_a_body_chooses_a_model() {
+        for (body, param) in [
+            (r#"{"model":"small","fallbacks":["large"]}"#, "fallbacks"),
+            (r#"{"model":"small","models":["large"]}"#, "models"),
+            (r#"{"model":"small","Engine":"large"}"#, "engine"),
+            (r#"{"model":"small","api_base":"http://x"}"#, "api_base"),
+            (r#"{"model":"small,large"}"#, "model"),
+            (r#"{"model":"small\nlarge"}"#, "model"),
         ] {
-            assert_eq!(Call::of_path(path), call, "{path}");
+            let wrong = Ask::read(Call::Chat, body.as_bytes(), None).unwrap_err();
+            assert_eq!(wrong.param, Some(param), "{body}");
         }
+        assert!(Ask::read(Call::Chat, br#"{"model":"small","models":null}"#, None).is_ok());
     }
 
     #[test]
@@ -327,7 +343,7 @@ mod tests {
             let mut body = body;
             body["model"] = json!("m");
             let text = body.to_string();
-            let ask = Ask::read(call, text.as_bytes()).unwrap();
+            let ask = Ask::read(call, text.as_bytes(), None).unwrap();
             assert_eq!((ask.max_output, ask.answers), (most, answers), "{text}");
         }
     }
@@ -358,12 +374,12 @@ mod tests {
             ("{", None),
             ("\u{1}", None),
         ] {
-            let wrong = Ask::read(Call::Chat, body.as_bytes()).unwrap_err();
+            let wrong = Ask::read(Call::Chat, body.as_bytes(), None).unwrap_err();
             assert_eq!(wrong.param, param, "{body}: {wrong:?}");
         }
-        assert!(Ask::read(Call::Chat, b"{\"model\":\"\xff\"}").is_err());
+        assert!(Ask::read(Call::Chat, b"{\"model\":\"\xff\"}", None).is_err());
         let long = format!(r#"{{"model":"{}"}}"#, "x".repeat(MAX_NAME_BYTES + 1));
-        assert!(Ask::read(Call::Chat, long.as_bytes()).is_err());
+        assert!(Ask::read(Call::Chat, long.as_bytes(), None).is_err());
     }
 
     #[test]
@@ -396,7 +412,7 @@ mod tests {
                 r#"{ "model" : "A","stream_options":{"include_usage":true}, "stream": true , "x": "y" }"#,
             ),
         ] {
-            let ask = Ask::read(Call::Chat, before.as_bytes()).unwrap();
+            let ask = Ask::read(Call::Chat, before.as_bytes(), None).unwrap();
             let bytes = ask.rewritten(Some("A"), true).unwrap();
             assert_eq!(String::from_utf8(bytes).unwrap(), after);
         }
@@ -405,7 +421,7 @@ mod tests {
             (Call::Responses, r#"{"model":"a","stream":true}"#),
             (Call::Embeddings, r#"{"model":"a","stream":true}"#),
         ] {
-            let ask = Ask::read(call, body.as_bytes()).unwrap();
+            let ask = Ask::read(call, body.as_bytes(), None).unwrap();
             assert_eq!(ask.rewritten(Some("a"), true), None, "{body}");
         }
     }
@@ -426,7 +442,7 @@ mod tests {
             }
             let text = if pretty { serde_json::to_string_pretty(&body) } else { serde_json::to_string(&body) }.unwrap();
             let text = format!(" {text}\n");
-            let ask = Ask::read(Call::Chat, text.as_bytes()).unwrap();
+            let ask = Ask::read(Call::Chat, text.as_bytes(), None).unwrap();
             let after: Json = serde_json::from_slice(&ask.rewritten(Some(&name), true).unwrap()).unwrap();
             body["model"] = json!(name);
             body["stream_options"]["include_usage"] = json!(true);

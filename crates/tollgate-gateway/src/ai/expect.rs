@@ -1,4 +1,4 @@
-//! How long a model's answers usually are.
+//! What is learned of each model and tenant: how long answers usually are, and how far prompts are from their estimates.
 //!
 //! A client that sets no bound is charged in advance what answers of the model have seldom gone beyond. That is a high
 //! quantile of what was seen, in which older answers count less and less.
@@ -86,22 +86,94 @@ fn most(place: usize) -> u64 {
     (start + (start * step).div_ceil(STEPS)).saturating_sub(1).max(1)
 }
 
-/// What is known of every model's answers, in this process.
+/// Prompts are corrected after so many.
+const MIN_PROMPTS: u64 = 8;
+
+/// When so many have been seen, all count half.
+const PROMPTS_HALVED_AT: u64 = 64;
+
+/// Prompts below this say little: what a template adds outweighs their text.
+const MIN_PROMPT_TOKENS: u64 = 16;
+
+/// No correction goes below half of an estimate: cheap prompts must not make expensive ones pass.
+const MIN_CORRECTION: u64 = 500;
+
+/// Nor above four times.
+const MAX_CORRECTION: u64 = 4_000;
+
+/// No correction, in thousandths.
+const UNCORRECTED: u64 = 1_000;
+
+/// How far the true lengths of prompts are from their estimates.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Correction {
+    count: u64,
+    /// The sum of true lengths in thousandths of their estimates, each within bounds.
+    thousandths: u64,
+}
+
+impl Correction {
+    pub(crate) fn note(&mut self, estimated: u64, used: u64) {
+        if estimated < MIN_PROMPT_TOKENS || used == 0 {
+            return;
+        }
+        let each = used.saturating_mul(1_000) / estimated;
+        // One prompt moves the mean only so far, whatever an upstream says of it.
+        self.thousandths += each.clamp(MIN_CORRECTION / 2, 2 * MAX_CORRECTION);
+        self.count += 1;
+        if self.count >= PROMPTS_HALVED_AT {
+            self.count /= 2;
+            self.thousandths /= 2;
+        }
+    }
+
+    /// By how many thousandths estimates are to be multiplied.
+    pub(crate) fn thousandths(&self) -> u64 {
+        if self.count < MIN_PROMPTS {
+            return UNCORRECTED;
+        }
+        (self.thousandths / self.count).clamp(MIN_CORRECTION, MAX_CORRECTION)
+    }
+}
+
 #[derive(Debug, Default)]
-pub(crate) struct Expectations(Mutex<HashMap<String, Lengths>>);
+struct Learned {
+    lengths: Lengths,
+    prompts: Correction,
+}
+
+/// What is learned, in this process: by model and tenant, so that nobody is charged by what others ask for.
+#[derive(Debug, Default)]
+pub(crate) struct Expectations(Mutex<HashMap<String, Learned>>);
 
 impl Expectations {
     pub(crate) fn note(&self, model: &str, tokens: u64) {
+        self.learn(model, |learned| learned.lengths.note(tokens));
+    }
+
+    /// Notes how long a prompt was that was estimated at so much.
+    pub(crate) fn note_prompt(&self, model: &str, estimated: Option<u64>, used: u64) {
+        if let Some(estimated) = estimated {
+            self.learn(model, |learned| learned.prompts.note(estimated, used));
+        }
+    }
+
+    fn learn(&self, model: &str, learn: impl FnOnce(&mut Learned)) {
         let mut models = self.0.lock();
-        if let Some(lengths) = models.get_mut(model) {
-            lengths.note(tokens);
+        if let Some(learned) = models.get_mut(model) {
+            learn(learned);
         } else if models.len() < MAX_MODELS {
-            models.entry(model.to_owned()).or_default().note(tokens);
+            learn(models.entry(model.to_owned()).or_default());
         }
     }
 
     pub(crate) fn expected(&self, model: &str) -> Option<u64> {
-        self.0.lock().get(model)?.expected()
+        self.0.lock().get(model)?.lengths.expected()
+    }
+
+    /// By how many thousandths the estimates of prompts are to be multiplied.
+    pub(crate) fn correction(&self, model: &str) -> u64 {
+        self.0.lock().get(model).map_or(UNCORRECTED, |learned| learned.prompts.thousandths())
     }
 }
 
@@ -166,5 +238,26 @@ mod tests {
         }
         assert_eq!(known.0.lock().len(), MAX_MODELS);
         known.note("0", u64::MAX);
+    }
+
+    #[test]
+    fn prompts_are_corrected_within_bounds_and_for_their_tenant_alone() {
+        let known = Expectations::default();
+        for _ in 0..MIN_PROMPTS - 1 {
+            known.note_prompt("m a", Some(100), 200);
+        }
+        assert_eq!(known.correction("m a"), 1_000, "a few say nothing");
+        known.note_prompt("m a", Some(100), 200);
+        assert_eq!(known.correction("m a"), 2_000);
+        assert_eq!(known.correction("m b"), 1_000, "nobody changes another's");
+        for _ in 0..1_000 {
+            known.note_prompt("m a", Some(1_000_000), 1);
+            known.note_prompt("m b", Some(100), u64::MAX);
+            known.note_prompt("m c", Some(1), 1_000);
+            known.note_prompt("m c", None, 1_000);
+        }
+        assert_eq!(known.correction("m a"), MIN_CORRECTION, "never below half");
+        assert_eq!(known.correction("m b"), MAX_CORRECTION);
+        assert_eq!(known.correction("m c"), 1_000, "a few words say nothing");
     }
 }

@@ -6,9 +6,11 @@ use super::ask::{Ask, Call};
 use super::scan::Scan;
 use super::sse::Events;
 use super::text::{Tariff, TextSink};
-use super::usage::{self, Told};
+use super::usage::{self, Plausible, Told, View};
 
 const CALLS: [Call; 4] = [Call::Chat, Call::Completions, Call::Embeddings, Call::Responses];
+
+const ANY: Plausible = Plausible { least: 0, most: u64::MAX };
 
 fn call(kind: u8) -> Call {
     CALLS.get(usize::from(kind) % CALLS.len()).copied().unwrap_or(Call::Chat)
@@ -33,7 +35,7 @@ pub struct ReadAsk {
 
 /// Reads a client's body; none if it is refused.
 pub fn ask(kind: u8, body: &[u8], name: &str) -> Option<ReadAsk> {
-    let ask = Ask::read(call(kind), body).ok()?;
+    let ask = Ask::read(call(kind), body, None).ok()?;
     let mut sink = TextSink::new(Tariff::default());
     ask.prompt(&mut sink);
     Some(ReadAsk {
@@ -62,11 +64,12 @@ pub struct Seen {
 /// Watches a stream that comes so many bytes at a time.
 pub fn stream(kind: u8, bytes: &[u8], at_once: usize, hides: bool) -> Seen {
     let (mut events, mut told) = (Events::new(hides), Told::default());
+    let view = View { call: call(kind), hides_usage: hides, model: None, plausible: ANY };
     let mut sink = TextSink::new(Tariff::default());
     let mut out = Vec::new();
     for piece in bytes.chunks(at_once.max(1)) {
         let piece = Bytes::copy_from_slice(piece);
-        let mut judge = |data: &str| usage::event(call(kind), data, hides, &mut told, &mut sink);
+        let mut judge = |data: &str| usage::event(&view, data, &mut told, &mut sink);
         out.extend_from_slice(&events.pass(&piece, &mut judge));
     }
     out.extend_from_slice(&events.rest());
@@ -80,5 +83,6 @@ pub fn answer(bytes: &[u8], at_once: usize) -> (u64, Option<(u64, u64)>) {
     for piece in bytes.chunks(at_once.max(1)) {
         scan.take(piece);
     }
-    (scan.written(), scan.usage().map(|usage| (usage.total, usage.output)))
+    let usage = scan.usage(ANY).and_then(Result::ok);
+    (scan.written(), usage.map(|usage| (usage.total, usage.output)))
 }

@@ -53,7 +53,7 @@ pub(crate) struct Taken {
 
 impl Taken {
     /// Takes up so much in all. False if there is not so much left, and then it stays as it was.
-    fn grow(&mut self, to: usize) -> bool {
+    pub(crate) fn grow(&mut self, to: usize) -> bool {
         let more = to.saturating_sub(self.bytes);
         let mut taken = self.room.taken.lock();
         let own = taken.of.get(&self.caller).copied().unwrap_or(0);

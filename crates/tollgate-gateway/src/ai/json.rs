@@ -89,12 +89,6 @@ impl<'a> Value<'a> {
         self.raw().map(unescape)
     }
 
-    /// How many characters a text has; 0 for anything else. A character outside of the basic plane that is written
-    /// as two escapes counts twice.
-    pub(crate) fn characters(self) -> u64 {
-        self.raw().map_or(0, count_characters)
-    }
-
     /// A whole number from 0 on. One that is written with a fraction of zero, as some clients do, is one too.
     pub(crate) fn whole(self) -> Option<u64> {
         let digits = self.text.split_once('.').map_or(self.text, |(whole, rest)| {
@@ -358,21 +352,6 @@ fn unescape(raw: &str) -> Cow<'_, str> {
     Cow::Owned(serde_json::from_str(&quoted).unwrap_or_else(|_| raw.to_owned()))
 }
 
-fn count_characters(raw: &str) -> u64 {
-    let (mut count, mut bytes) = (0, raw.bytes());
-    while let Some(byte) = bytes.next() {
-        // The second and later bytes of a character are no characters.
-        if byte & 0xc0 == 0x80 {
-            continue;
-        }
-        count += 1;
-        if byte == b'\\' && bytes.next() == Some(b'u') {
-            bytes.nth(3);
-        }
-    }
-    count
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -422,12 +401,6 @@ mod tests {
         fn what_others_refuse_is_refused(text in "[\\[\\]{}\",:0-9a-z\\\\. -]{0,24}") {
             let theirs = serde_json::from_str::<serde::de::IgnoredAny>(&text).is_ok();
             prop_assert_eq!(parse(&text).is_ok(), theirs);
-        }
-
-        #[test]
-        fn characters_are_counted_as_they_are_read(text in "\\PC{0,40}") {
-            let quoted = serde_json::to_string(&text).unwrap();
-            prop_assert_eq!(parse(&quoted).unwrap().characters(), text.chars().count() as u64);
         }
     }
 

@@ -10,13 +10,17 @@ use bytes::{Bytes, BytesMut};
 use tollgate_tower::Bill;
 
 use super::ask::Call;
+use super::background::{self, Background, Owner, Progress, Source};
+use super::doubts;
 use super::expect::Expectations;
 use super::more::{AskMore, TopUps};
 use super::options::Overrun;
+use super::rename::Renamer;
 use super::scan::Scan;
 use super::sse::Events;
 use super::text::TextSink;
-use super::usage::{self, Told, Usage};
+use super::usage::{self, Plausible, Told, Usage, View};
+use crate::forward::SentFlag;
 
 /// What is known of a request before its answer.
 pub(crate) struct Estimate {
@@ -51,6 +55,47 @@ enum Reading {
     Json(Scan),
 }
 
+impl Reading {
+    /// Whether what was stated of an answer's usage is about all of it.
+    const fn is_over(&self, told: &Told) -> bool {
+        !matches!(self, Self::Events(_)) || told.is_final || told.is_done
+    }
+}
+
+/// How an answer is measured.
+pub(crate) struct Metering {
+    /// Where lengths of answers are learned.
+    pub(crate) expectations: Option<Arc<Expectations>>,
+    /// What becomes of a stream that outruns what is reserved for it.
+    pub(crate) overrun: Overrun,
+    /// Who is asked for more, where that is wanted.
+    pub(crate) more: Option<AskMore>,
+    /// Whether the request may have reached an upstream.
+    pub(crate) sent: SentFlag,
+    /// The most that a request of this model can use. More is not believed.
+    pub(crate) max_usage: u64,
+    /// The name that clients know the model by, as JSON, where the upstream's own is hidden.
+    pub(crate) shown_name: Option<String>,
+    /// What becomes of the charge.
+    pub(crate) ending: Ending,
+}
+
+/// What becomes of a charge when its answer has ended.
+pub(crate) enum Ending {
+    /// It is settled.
+    Settle,
+    /// The same, unless a response is made in the background: then it is kept until that is over.
+    Keep {
+        background: Arc<Background>,
+        owner: Owner,
+        source: Source,
+        /// Whether the client asked for the background.
+        is_wanted: bool,
+    },
+    /// The answer is about the response with this id, which was made in the background.
+    Follow { background: Arc<Background>, id: String },
+}
+
 /// Measures one answer.
 pub(crate) struct Meter {
     /// What was charged, in the order in which it was.
@@ -60,6 +105,12 @@ pub(crate) struct Meter {
     overrun: Overrun,
     /// Who is asked for more, where that is wanted.
     more: Option<TopUps>,
+    /// Dropped before this is set, the request owes nothing.
+    sent: SentFlag,
+    plausible: Plausible,
+    shown_name: Option<String>,
+    ending: Ending,
+    renamer: Option<Renamer>,
     reading: Reading,
     told: Told,
     /// Nothing was made use of but the request itself.
@@ -70,20 +121,22 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    pub(crate) fn new(
-        bill: Option<Bill>,
-        estimate: Estimate,
-        expectations: Option<Arc<Expectations>>,
-        overrun: Overrun,
-        more: Option<AskMore>,
-    ) -> Self {
+    pub(crate) fn new(bill: Option<Bill>, estimate: Estimate, how: Metering) -> Self {
+        let Metering { expectations, overrun, more, sent, max_usage, shown_name, ending } = how;
         let more = more.map(|ask| TopUps::new(ask, estimate.output));
+        let least = estimate.prompt.min(1);
+        let most = max_usage.saturating_mul(estimate.answers.max(1));
         Self {
             bills: bill.into_iter().collect(),
             estimate,
             expectations,
             overrun,
             more,
+            sent,
+            plausible: Plausible { least, most },
+            shown_name,
+            ending,
+            renamer: None,
             reading: Reading::Nothing,
             told: Told::default(),
             is_free: false,
@@ -102,42 +155,49 @@ impl Meter {
         self.is_free = true;
     }
 
-    /// A good answer that cannot be read here: what was estimated is taken for what was used.
-    pub(crate) fn unreadable(&mut self) {
-        let (total, output) = (self.estimate.total(), self.estimate.output);
-        self.told.usage = Some(Usage { total, output });
-        self.expectations = None;
-    }
-
     /// A good answer begins.
     pub(crate) fn begins(&mut self, is_stream: bool) {
         self.reading = if is_stream {
-            let may_change = self.estimate.hides_usage || self.overrun != Overrun::Run;
-            Reading::Events(Events::new(may_change))
+            Reading::Events(Events::new(self.changes_streams()))
         } else {
+            self.renamer = self.shown_name.as_deref().map(Renamer::new);
             Reading::Json(Scan::default())
         };
     }
 
+    const fn changes_streams(&self) -> bool {
+        self.estimate.hides_usage
+            || self.shown_name.is_some()
+            || !matches!(self.overrun, Overrun::Run)
+    }
+
     /// Whether the answer may get another length.
     pub(crate) const fn may_change(&self) -> bool {
-        matches!(self.reading, Reading::Events(_))
-            && (self.estimate.hides_usage || !matches!(self.overrun, Overrun::Run))
+        match self.reading {
+            Reading::Nothing => false,
+            Reading::Events(_) => self.changes_streams(),
+            Reading::Json(_) => self.renamer.is_some(),
+        }
     }
 
     /// Looks at a piece of the answer, and gives what the client gets of it.
     pub(crate) fn pass(&mut self, piece: Bytes) -> Bytes {
-        let Self { estimate, told, .. } = self;
-        let (call, hides, sink) = (estimate.call, estimate.hides_usage, &mut estimate.sink);
+        let Self { estimate, told, plausible, shown_name, renamer, .. } = self;
         match &mut self.reading {
             Reading::Nothing => piece,
             Reading::Json(scan) => {
                 scan.take(&piece);
-                piece
+                renamer.as_mut().map_or(piece.clone(), |renamer| renamer.pass(&piece))
             }
             Reading::Events(events) => {
-                let out =
-                    events.pass(&piece, &mut |data| usage::event(call, data, hides, told, sink));
+                let view = View {
+                    call: estimate.call,
+                    hides_usage: estimate.hides_usage,
+                    model: shown_name.as_deref(),
+                    plausible: *plausible,
+                };
+                let sink = &mut estimate.sink;
+                let out = events.pass(&piece, &mut |data| usage::event(&view, data, told, sink));
                 if let Err(why) = self.stays_within() {
                     return self.stop(&out, &why);
                 }
@@ -210,13 +270,64 @@ impl Meter {
     /// What was used, as far as it is known.
     fn used(&mut self) -> Usage {
         if let Reading::Json(scan) = &mut self.reading {
-            self.told.usage = scan.usage();
+            self.told.take(scan.usage(self.plausible));
             self.estimate.sink.characters(scan.written());
         }
-        self.told.usage.unwrap_or_else(|| {
-            let output = self.estimate.sink.total();
-            Usage { total: self.estimate.prompt.saturating_add(output), output }
-        })
+        let counted = self.estimate.sink.total();
+        match self.told.usage {
+            Some(usage) if self.reading.is_over(&self.told) => usage,
+            // Stated before the end: what passed since then counts, too.
+            Some(usage) => {
+                let prompt = usage.total.saturating_sub(usage.output);
+                let output = usage.output.max(self.needed());
+                Usage { total: prompt.saturating_add(output), output }
+            }
+            None => {
+                let total = self.estimate.prompt.saturating_add(counted);
+                Usage { total, output: counted }
+            }
+        }
+    }
+
+    /// How far the response is that the answer is about.
+    fn progress(&self) -> Progress {
+        match &self.reading {
+            Reading::Nothing => Progress::Unknown,
+            Reading::Json(scan) => scan.progress(),
+            Reading::Events(_) if self.told.has_failed => Progress::Failed,
+            Reading::Events(_) if self.told.is_done => Progress::Ended,
+            Reading::Events(_) => Progress::UnderWay,
+        }
+    }
+
+    /// Whether the upstream works on, although the answer has ended.
+    fn is_under_way(&self) -> bool {
+        let Ending::Keep { is_wanted, .. } = &self.ending else { return false };
+        if self.is_free || self.told.usage.is_some() || self.told.is_done {
+            return false;
+        }
+        match self.progress() {
+            Progress::Ended | Progress::Failed => false,
+            // A stream that is left is no longer made, unless that was wanted.
+            Progress::UnderWay => *is_wanted || matches!(self.reading, Reading::Json(_)),
+            Progress::Unknown => *is_wanted,
+        }
+    }
+
+    /// Keeps what is reserved for a response that is made in the background. Without an id nobody can ask for it, and
+    /// the estimate stays charged.
+    fn keep(&mut self) {
+        if let Some(more) = &mut self.more {
+            more.end(&mut self.bills);
+        }
+        let bills = std::mem::take(&mut self.bills);
+        let id = match &self.reading {
+            Reading::Json(scan) => scan.id(),
+            _ => self.told.id.as_deref(),
+        };
+        if let (Ending::Keep { background, owner, source, .. }, Some(id)) = (&self.ending, id) {
+            background.keep(id, owner.clone(), source.clone(), bills);
+        }
     }
 
     /// Pays what was used, once.
@@ -224,8 +335,30 @@ impl Meter {
         if std::mem::replace(&mut self.is_settled, true) {
             return;
         }
+        if !self.sent.is_set() {
+            self.bills.drain(..).for_each(Bill::release);
+            return;
+        }
         let used = if self.is_free { Usage { total: 0, output: 0 } } else { self.used() };
+        if let Ending::Follow { background, id } = &self.ending {
+            let used = background::used(self.progress(), self.told.usage, self.estimate.prompt);
+            if let Some(used) = used.filter(|_| !self.is_free) {
+                background.settle(id, used);
+            }
+            return;
+        }
+        if self.is_under_way() {
+            self.keep();
+            return;
+        }
+        if let Some(doubt) = self.told.doubt {
+            doubts::report(&self.estimate.model, doubt, used.total);
+        }
         let is_known = self.told.usage.is_some() || self.told.is_done;
+        if let (Some(expectations), Some(usage)) = (&self.expectations, self.told.usage) {
+            let prompt = usage.total.saturating_sub(usage.output);
+            expectations.note_prompt(&self.estimate.lesson, self.estimate.sink.prompt(), prompt);
+        }
         if let Some(expectations) = self.expectations.take()
             && is_known
             && self.estimate.call != Call::Embeddings
@@ -242,7 +375,7 @@ impl Meter {
 
 /// Settles several charges of one request: what was used came out of the first, then out of the next; what none of them
 /// holds is owed on the last.
-fn pay(bills: Vec<Bill>, used: u64) {
+pub(super) fn pay(bills: Vec<Bill>, used: u64) {
     let (mut left, mut bills) = (used, bills.into_iter().peekable());
     while let Some(bill) = bills.next() {
         let part = if bills.peek().is_some() { left.min(bill.tokens()) } else { left };
@@ -258,227 +391,4 @@ impl Drop for Meter {
 }
 
 #[cfg(test)]
-mod tests {
-    use parking_lot::Mutex;
-    use tollgate_tower::Account;
-
-    use super::super::more::{Answer, More};
-    use super::super::text::Tariff;
-    use super::*;
-
-    /// What became of a charge, each time something did.
-    #[derive(Clone, Default)]
-    struct Book(Arc<Mutex<Vec<Option<u64>>>>);
-
-    impl Account for Book {
-        fn settle(self: Box<Self>, tokens: u64) {
-            self.0.lock().push(Some(tokens));
-        }
-
-        fn release(self: Box<Self>) {
-            self.0.lock().push(None);
-        }
-    }
-
-    fn meter(book: &Book, hides_usage: bool, overrun: Overrun) -> Box<Meter> {
-        let estimate = Estimate {
-            call: Call::Chat,
-            model: "m".to_owned(),
-            lesson: "m".to_owned(),
-            prompt: 10,
-            output: 3,
-            answers: 1,
-            sink: TextSink::new(Tariff::default()),
-            hides_usage,
-        };
-        Box::new(Meter::new(Some(Bill::new(book.clone(), 13)), estimate, None, overrun, None))
-    }
-
-    fn token() -> Bytes {
-        Bytes::from_static(b"data: {\"choices\":[{\"delta\":{\"content\":\"abcd\"}}]}\n\n")
-    }
-
-    const USED: Bytes =
-        Bytes::from_static(b"data: {\"choices\":[],\"usage\":{\"total_tokens\":21}}\n\n");
-    const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
-
-    #[test]
-    fn a_stream_is_settled_once_at_its_last_word() {
-        let book = Book::default();
-        let mut meter = meter(&book, true, Overrun::Run);
-        meter.begins(true);
-        assert_eq!(meter.pass(token()), token());
-        assert_eq!(meter.pass(USED), Bytes::new());
-        assert!(book.0.lock().is_empty());
-        assert_eq!(meter.pass(DONE), DONE);
-        assert_eq!(*book.0.lock(), [Some(21)], "before the connection says that this was all");
-        assert!(meter.ends().is_empty());
-        assert_eq!(book.0.lock().len(), 1);
-    }
-
-    #[test]
-    fn however_it_ends_it_is_settled_once() {
-        let book = Book::default();
-        let mut left = meter(&book, true, Overrun::Run);
-        left.begins(true);
-        left.pass(token());
-        left.pass(token().slice(..20));
-        drop(left);
-        assert_eq!(*book.0.lock(), [Some(11)], "the prompt, and what came whole");
-        let book = Book::default();
-        meter(&book, true, Overrun::Run).not_sent();
-        assert_eq!(*book.0.lock(), [None]);
-        let book = Book::default();
-        let mut failed = meter(&book, true, Overrun::Run);
-        failed.not_served();
-        drop(failed);
-        assert_eq!(*book.0.lock(), [Some(0)]);
-        let book = Book::default();
-        drop(meter(&book, true, Overrun::Run));
-        assert_eq!(*book.0.lock(), [Some(10)], "it may have been read before the client left");
-    }
-
-    #[test]
-    fn a_plain_answer_is_settled_at_its_usage_or_its_words() {
-        for (body, used) in [
-            (r#"{"choices":[{"message":{"content":"abcdefgh"}}],"usage":{"total_tokens":33}}"#, 33),
-            (r#"{"choices":[{"message":{"content":"abcdefgh"}}]}"#, 12),
-            ("", 10),
-        ] {
-            let book = Book::default();
-            let mut meter = meter(&book, false, Overrun::Run);
-            meter.begins(false);
-            for byte in body.bytes() {
-                assert_eq!(&*meter.pass(Bytes::from(vec![byte])), [byte]);
-            }
-            meter.ends();
-            assert_eq!(*book.0.lock(), [Some(used)], "{body}");
-        }
-    }
-
-    #[test]
-    fn a_stream_is_stopped_where_it_outruns_what_was_reserved() {
-        let book = Book::default();
-        let mut meter = meter(&book, false, Overrun::Stop);
-        meter.begins(true);
-        // Characters tell tokens only roughly: it may have twice as many.
-        for _ in 0..6 {
-            assert_eq!(meter.pass(token()), token());
-        }
-        let last = meter.pass(token());
-        assert!(meter.is_stopped);
-        let text = String::from_utf8_lossy(&last).into_owned();
-        assert!(text.contains("reservation_exceeded") && text.ends_with("\n\n"), "{text}");
-        drop(meter);
-        assert_eq!(*book.0.lock(), [Some(17)]);
-    }
-
-    /// Grants so many times, then refuses.
-    fn topped_up(book: &Book, times: u64) -> Box<Meter> {
-        let (own, left) = (book.clone(), Mutex::new(times));
-        let ask: AskMore = Box::new(move |tokens| {
-            let mut left = left.lock();
-            if *left == 0 {
-                return Answer::Now(More::Refused("rule \"r\" has no room".to_owned()));
-            }
-            *left -= 1;
-            Answer::Now(More::Granted(Some(Bill::new(own.clone(), tokens))))
-        });
-        let mut meter = meter(book, true, Overrun::TopUp);
-        meter.more = Some(TopUps::new(ask, 3));
-        meter.begins(true);
-        meter
-    }
-
-    #[test]
-    fn a_stream_that_is_topped_up_goes_on_and_is_settled_over_all_charges() {
-        let book = Book::default();
-        let mut meter = topped_up(&book, 2);
-        // Six tokens pass with three that are reserved; 64 more are reserved with the seventh.
-        for _ in 0..20 {
-            assert_eq!(meter.pass(token()), token());
-        }
-        assert!(book.0.lock().is_empty() && !meter.is_stopped);
-        meter.pass(USED);
-        meter.pass(DONE);
-        drop(meter);
-        assert_eq!(*book.0.lock(), [Some(13), Some(8)], "21 in all, each charge once");
-    }
-
-    #[test]
-    fn what_no_charge_holds_is_owed_on_the_last() {
-        let book = Book::default();
-        let bills = [10, 20, 30].map(|tokens| Bill::new(book.clone(), tokens));
-        pay(bills.into_iter().collect(), 70);
-        assert_eq!(*book.0.lock(), [Some(10), Some(20), Some(40)]);
-        book.0.lock().clear();
-        let bills = [10, 20, 30].map(|tokens| Bill::new(book.clone(), tokens));
-        pay(bills.into_iter().collect(), 5);
-        assert_eq!(*book.0.lock(), [Some(5), Some(0), Some(0)]);
-        pay(Vec::new(), 5);
-    }
-
-    #[test]
-    fn where_there_is_no_more_the_stream_is_stopped_and_says_why() {
-        let book = Book::default();
-        let mut meter = topped_up(&book, 1);
-        let mut passed = 0;
-        let last = loop {
-            let out = meter.pass(token());
-            if meter.is_stopped {
-                break out;
-            }
-            passed += 1;
-        };
-        assert_eq!(passed, 2 * (3 + 64));
-        let text = String::from_utf8_lossy(&last).into_owned();
-        assert!(text.contains("67 tokens") && text.contains("has no room"), "{text}");
-        drop(meter);
-        assert_eq!(*book.0.lock(), [Some(13), Some(10 + 135 - 13)]);
-    }
-
-    #[test]
-    fn what_is_said_to_be_used_in_between_counts_too() {
-        let piece = |tokens: u64| {
-            let usage = format!("{{\"prompt_tokens\":10,\"completion_tokens\":{tokens}}}");
-            let data = format!("data: {{\"choices\":[{{\"delta\":{{}}}}],\"usage\":{usage}}}\n\n");
-            Bytes::from(data)
-        };
-        let book = Book::default();
-        let mut meter = meter(&book, false, Overrun::Stop);
-        meter.begins(true);
-        for tokens in 1..=3 {
-            assert_eq!(meter.pass(piece(tokens)), piece(tokens));
-        }
-        meter.pass(piece(4));
-        assert!(meter.is_stopped, "more than the three that were reserved");
-        drop(meter);
-        assert_eq!(*book.0.lock(), [Some(14)]);
-        let book = Book::default();
-        let mut topped = topped_up(&book, 1);
-        topped.pass(piece(4));
-        topped.pass(piece(67));
-        assert!(!topped.is_stopped);
-        topped.pass(piece(68));
-        assert!(topped.is_stopped);
-        // The last word about it may be anything: it is paid, and nothing is left to stop.
-        let mut last = topped_up(&Book::default(), 0);
-        last.pass(Bytes::from_static(
-            b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":900}}\n\n",
-        ));
-        assert!(!last.is_stopped);
-    }
-
-    #[test]
-    fn lengths_of_answers_are_learned() {
-        let known = Arc::new(Expectations::default());
-        for _ in 0..20 {
-            let mut meter = meter(&Book::default(), true, Overrun::Run);
-            meter.expectations = Some(Arc::clone(&known));
-            meter.begins(true);
-            meter.pass(token());
-            meter.pass(DONE);
-        }
-        assert_eq!(known.expected("m"), Some(1));
-    }
-}
+mod tests;

@@ -1,33 +1,46 @@
 //! Models behind the gateway, in the words of the OpenAI API.
 //!
 //! ```text
-//! 0 door       who may ask, and for what                                          door
+//! 0 access     who may ask, and for what                                          access, paths
 //! 1 read       the body, whole and bounded; its few fields that matter here        intake, ask, json
 //! 2 model      which it is, who serves it, under what name                         models
-//! 3 estimate   prompt and longest answer, in tokens                                prompt, text, expect
+//! 3 estimate   prompt and longest answer, in tokens                                prompt, text, classes, bound, expect
 //! 4 decision   requests, tokens and slots in one step, on the estimate             tollgate-tower
 //! 5 turn       a place among those that the pool serves at once                    turn, lanes, crate::fair
 //! 6 forward    the client's bytes, changed only where they must be                 serve, crate::forward
-//! 7 meter      what comes back is counted as it passes; what was used is settled   answer, meter, more, sse, usage, scan
+//!   follow     responses that are made in the background, later                     background, follow
+//! 7 meter      what comes back is counted as it passes; what was used is settled   answer, meter, more, sse, usage, scan, rename
 //! ```
 
+mod access;
 mod answer;
 mod ask;
-mod door;
+mod background;
+pub mod bound;
+mod classes;
+mod doubts;
 mod expect;
+mod fields;
+mod follow;
 #[cfg(fuzzing)]
 pub mod fuzzed;
-mod intake;
+pub(crate) mod intake;
 mod json;
 mod lanes;
+mod list;
 mod meter;
 mod models;
 mod more;
 pub mod options;
+mod outgoing;
+mod paths;
 mod prompt;
+mod rename;
 mod scan;
 mod serve;
 mod sse;
+#[cfg(test)]
+mod tests;
 mod text;
 pub(crate) mod turn;
 mod usage;
@@ -35,16 +48,17 @@ mod usage;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use http::request::Parts;
 use tollgate_tower::{Asked, Identifier, Identity};
 
-pub use text::{Tariff, Tokenizer};
+pub use text::{EstimateMode, Tariff, Tokenizer};
 
+pub(crate) use access::{keep_own_key, no_key, restrict_query, unknown_call};
 pub(crate) use answer::hide_account;
-pub(crate) use door::{keep_own_key, no_key, unknown_call};
+pub(crate) use list::list_of;
 pub(crate) use meter::Meter;
 pub(crate) use serve::call_of;
 
+use background::Background;
 use expect::Expectations;
 use intake::Room;
 use lanes::Lanes;
@@ -63,6 +77,7 @@ pub(crate) struct Ai {
     models: Models,
     expectations: Arc<Expectations>,
     lanes: Arc<Lanes>,
+    background: Arc<Background>,
     /// For bodies.
     room: Arc<Room>,
 }
@@ -72,12 +87,16 @@ impl Ai {
         let models = Models::new(&options, pools)?;
         let lanes = Arc::new(Lanes::new(options.max_waiting));
         let room = Room::new(options.max_buffered_bytes, options.max_body_bytes);
-        Ok(Self { options, models, expectations: Arc::default(), lanes, room })
+        let background = Arc::new(Background::new(options.background_ttl));
+        let expectations = Arc::default();
+        Ok(Self { options, models, expectations, lanes, background, room })
     }
 
-    /// Whether a call goes to the upstream although nobody counts its tokens.
-    pub(crate) fn forwards(&self, parts: &Parts, asked: &Asked) -> bool {
-        self.options.others == Others::Forward || door::is_list(parts, asked)
+    /// Whether other calls than those whose tokens are counted go to the upstream. What ends like one of them never
+    /// does: the upstream might serve it.
+    pub(crate) fn forwards_others(&self, asked: &Asked) -> bool {
+        let path = asked.endpoint.as_deref().unwrap_or("/");
+        self.options.others == Others::Forward && !paths::looks_like_call(path)
     }
 
     /// Whether a caller is refused because nothing is known of it.

@@ -21,6 +21,10 @@ pub(crate) struct Model {
     pub(crate) fallback: Option<usize>,
     pub(crate) fallback_rules: Vec<String>,
     pub(crate) asks_usage: bool,
+    /// More than this, times a request's answers, is not believed to have been used.
+    pub(crate) max_usage: u64,
+    /// The name that clients know it by, as JSON, where answers must not show the upstream's.
+    pub(crate) shown_name: Option<String>,
 }
 
 impl Model {
@@ -137,21 +141,31 @@ fn make(
     let tokenizer = model.tokenizer.unwrap_or(options.tariff.tokenizer);
     check_tokenizer(tokenizer)?;
     tokenizer.warm();
+    let estimate = model.estimate.unwrap_or(options.tariff.estimate);
+    estimate.warm();
     let most = model.max_output_tokens.unwrap_or(u64::MAX);
     if most == 0 {
         return Err("max_output_tokens must be at least 1".to_owned());
     }
+    let max_usage = model.max_usage_tokens.unwrap_or(options.max_usage_tokens);
+    if max_usage == 0 {
+        return Err("max_usage_tokens must be at least 1".to_owned());
+    }
+    let is_hidden = |upstream: &&String| options.hides_upstream_names && **upstream != model.name;
+    let hidden = model.upstream_name.as_ref().filter(is_hidden);
     Ok(Model {
         name: model.name.trim_end_matches('*').to_owned(),
         is_prefix,
         pool,
         upstream_name: model.upstream_name.clone(),
-        tariff: Tariff { tokenizer, ..options.tariff },
+        tariff: Tariff { tokenizer, estimate, ..options.tariff },
         max_output: most,
         default_output: model.default_output_tokens.unwrap_or(options.default_output_tokens),
         fallback,
         fallback_rules: model.fallback_rules.clone(),
         asks_usage: !model.keeps_quiet,
+        max_usage,
+        shown_name: hidden.and_then(|_| serde_json::to_string(&model.name).ok()),
     })
 }
 

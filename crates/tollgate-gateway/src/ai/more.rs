@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use http::HeaderMap;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
-use tollgate_tower::{Asked, Bill, Decide, Ruling, Unsent, in_background};
+use tollgate_tower::{Asked, Bill, Decide, Ruling, in_background};
 
 use crate::gateway::Gateway;
 
@@ -55,8 +55,8 @@ pub(crate) fn asker<D: Decide>(gateway: &Arc<Gateway<D>>, asked: &Asked) -> AskM
         let asking = async move {
             let more = outcome(gateway.decide.decide(&asked, &HeaderMap::new()).await);
             // Nobody wants it any more: it is given back.
-            if let Err(More::Granted(bill)) = sender.send(more) {
-                drop(Unsent::new(bill));
+            if let Err(More::Granted(Some(bill))) = sender.send(more) {
+                bill.release();
             }
         };
         if in_background(asking) {
@@ -69,7 +69,7 @@ pub(crate) fn asker<D: Decide>(gateway: &Arc<Gateway<D>>, asked: &Asked) -> AskM
 
 fn outcome(ruling: Ruling) -> More {
     let refusal = match ruling {
-        Ruling::Pass(pass) => return More::Granted(pass.bill),
+        Ruling::Pass(pass) => return More::Granted(pass.charge.sent().take_bill()),
         Ruling::Refuse(refusal) => refusal,
         Ruling::Queue(postponed) => postponed.refusal,
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate_tower::Identity;
 
 use super::models::Models;
-use super::text::{Tariff, Tokenizer};
+use super::text::{EstimateMode, Tariff, Tokenizer};
 
 /// The most models that can be listed.
 pub const MAX_MODELS: usize = 1_000;
@@ -19,6 +19,7 @@ pub const MAX_BODY_BYTES: usize = 256 << 20;
 
 /// How routes of kind `openai` are served.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is one choice of the configuration")]
 pub struct AiOptions {
     /// The largest body of a request.
     pub max_body_bytes: usize,
@@ -48,6 +49,12 @@ pub struct AiOptions {
     pub weights: Weights,
     /// The most requests that wait for slots of one rule.
     pub max_waiting: usize,
+    /// The most tokens that a request can use, times its answers. What an upstream states beyond that is not believed.
+    pub max_usage_tokens: u64,
+    /// For how long a response that is made in the background can be asked for here, and keeps its reservation.
+    pub background_ttl: Duration,
+    /// Whether answers name a model as clients do, and not by its [`ModelOptions::upstream_name`].
+    pub hides_upstream_names: bool,
 }
 
 impl Default for AiOptions {
@@ -67,6 +74,9 @@ impl Default for AiOptions {
             anonymous: Anonymous::default(),
             weights: Weights::default(),
             max_waiting: 1_000,
+            max_usage_tokens: 10_000_000,
+            background_ttl: Duration::from_secs(3_600),
+            hides_upstream_names: true,
         }
     }
 }
@@ -179,11 +189,16 @@ pub struct ModelOptions {
     pub upstream_name: Option<String>,
     /// What counts its tokens.
     pub tokenizer: Option<Tokenizer>,
+    /// How its prompts are estimated.
+    pub estimate: Option<EstimateMode>,
     /// The most tokens that an answer can have: nobody is charged more in advance, whatever it asks for.
     pub max_output_tokens: Option<u64>,
     /// See [`AiOptions::default_output_tokens`].
     pub default_output_tokens: Option<u64>,
-    /// The model that is served in its place when its pool is full, or a rule of [`Self::fallback_rules`] refuses.
+    /// See [`AiOptions::max_usage_tokens`].
+    pub max_usage_tokens: Option<u64>,
+    /// The model that is served in its place when its pool is full or cannot be reached, or a rule of
+    /// [`Self::fallback_rules`] refuses.
     pub fallback: Option<String>,
     /// The rules whose refusals lead to [`Self::fallback`].
     pub fallback_rules: Vec<String>,

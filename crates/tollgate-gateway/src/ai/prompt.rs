@@ -1,29 +1,64 @@
 //! What a model will read, as far as it is counted.
+//!
+//! Everything in a body counts, unless it is known to be an option: servers differ in what they read, and a field that
+//! nobody counts is a way past the limit. What is known by name is counted by its shape, the rest as text.
 
-use super::ask::{Ask, Call};
+use super::ask::{Ask, Call, Wrong, wrong};
+use super::fields::OPTIONS;
 use super::json::Value;
-use super::text::TextSink;
+use super::text::{Tariff, TextSink};
+
+/// A string in an option is free up to this; a longer one is a text.
+const MAX_OPTION_BYTES: usize = 64;
+
+/// Fields that are not known are taken for options while they are together not longer than this, unless an upper bound
+/// is asked for.
+const MAX_FREE_BYTES: usize = 256;
+
+/// Characters of a prompt that comes as numbers (base64 of a tensor) which are at most one token: no model that is served
+/// has less than 384 values of two bytes for each.
+const EMBED_CHARACTERS_PER_TOKEN: usize = 1_024;
+
+/// Values that lie deeper are counted as the text they are, so that no value is read many times.
+const MAX_WALK: u32 = 8;
 
 impl Ask<'_> {
     /// Gives everything that the model will read to `sink`.
     pub(crate) fn prompt(&self, sink: &mut TextSink) {
+        let mut unknown = Vec::new();
         for member in self.whole.members() {
-            match (self.call, member.name.as_ref()) {
-                (Call::Chat, "messages") | (Call::Responses, "input") => {
-                    messages(member.value, sink);
+            let value = member.value;
+            match member.name.as_ref() {
+                _ if value.is_null() => {}
+                "messages" => messages(value, sink),
+                "input" if self.call == Call::Responses => messages(value, sink),
+                "prompt" if self.call == Call::Responses => {
+                    sink.history();
+                    walk(value, sink);
                 }
-                (Call::Completions, "prompt") | (Call::Embeddings, "input") => {
-                    plain(member.value, sink);
-                }
-                (Call::Completions, "suffix") | (Call::Responses, "instructions") => {
-                    sink.text(member.value);
-                }
-                // What describes tools and the shape of an answer is read by the model as text.
-                (
-                    Call::Chat | Call::Responses,
-                    "tools" | "functions" | "response_format" | "text",
-                ) if !member.value.is_null() => sink.source(member.value.text),
-                _ => {}
+                "prompt" | "input" | "content" | "suffix" | "instructions" => plain(value, sink, 0),
+                "prompt_embeds" => embeds(value, sink),
+                "multimodal_data" => media(value, sink),
+                // Texts that the model reads: what describes tools and answers, documents, templates.
+                "tools"
+                | "functions"
+                | "response_format"
+                | "text"
+                | "documents"
+                | "chat_template"
+                | "chat_template_kwargs" => walk(value, sink),
+                name if OPTIONS.contains(&name) => option(value, sink, 0),
+                _ => unknown.push(member),
+            }
+        }
+        if self.history().is_some() {
+            sink.history();
+        }
+        let length: usize = unknown.iter().map(|it| it.name.len() + it.value.text.len()).sum();
+        if sink.is_upper_bound() || length > MAX_FREE_BYTES {
+            for member in unknown {
+                sink.source(&member.name);
+                walk(member.value, sink);
             }
         }
         if self.call == Call::Chat {
@@ -31,88 +66,227 @@ impl Ask<'_> {
             sink.message();
         }
     }
+
+    /// The field by which this continues a conversation that the upstream keeps, if it does.
+    fn history(&self) -> Option<&'static str> {
+        let names = ["previous_response_id", "conversation"];
+        names.into_iter().find(|name| self.whole.get(name).is_some_and(|it| !it.is_null()))
+    }
+
+    /// Refuses a conversation that the upstream keeps, where nothing is said of how long it may be.
+    pub(crate) fn check_history(&self, tariff: &Tariff) -> Result<(), Wrong> {
+        if tariff.history_tokens > 0 {
+            return Ok(());
+        }
+        let stored = || self.whole.get("prompt").filter(|it| !it.is_null()).map(|_| "prompt");
+        let stored = || if self.call == Call::Responses { stored() } else { None };
+        match self.history().or_else(stored) {
+            None => Ok(()),
+            Some(name) => Err(wrong(
+                name,
+                format!(
+                    "{name:?} is not accepted: the length of what it refers to is not known here"
+                ),
+            )),
+        }
+    }
 }
 
-/// How many prompts a completion is asked for: an array of texts, or of arrays of tokens, is that many.
+/// How many prompts a body has, each of which is answered: texts, arrays of tokens and objects in an array, and prompts
+/// that come as numbers.
 pub(super) fn prompts(whole: Value<'_>) -> u64 {
-    let Some(prompt) = whole.get("prompt").filter(|prompt| prompt.is_array()) else { return 1 };
-    let many = prompt.elements().filter(|one| one.is_string() || one.is_array()).count();
-    (many as u64).max(1)
+    let many = |name: &str, is_prompt: fn(&Value<'_>) -> bool| {
+        let found = whole.get(name).filter(|value| value.is_array());
+        found.map_or(0, |value| value.elements().filter(is_prompt).count() as u64)
+    };
+    let prompts = many("prompt", |it| it.is_string() || it.is_array() || it.is_object());
+    let embeds = match whole.get("prompt_embeds") {
+        Some(value) if value.is_string() => 1,
+        _ => many("prompt_embeds", |it| it.is_string()),
+    };
+    prompts.saturating_add(embeds).max(1)
 }
 
-/// Texts, or tokens that are numbers already.
-fn plain(value: Value<'_>, sink: &mut TextSink) {
+/// Texts, tokens that are numbers already, and objects of llama.cpp with a text and what belongs to it.
+fn plain(value: Value<'_>, sink: &mut TextSink, depth: u32) {
     if value.is_string() {
         sink.text(value);
+    } else if depth >= MAX_WALK {
+        sink.source(value.text);
+    } else if value.is_array() {
+        for element in value.elements() {
+            plain(element, sink, depth + 1);
+        }
+    } else if value.is_object() {
+        for member in value.members() {
+            match member.name.as_ref() {
+                name if is_media(name) => media(member.value, sink),
+                "messages" => messages(member.value, sink),
+                _ => plain(member.value, sink, depth + 1),
+            }
+        }
+    } else {
+        sink.tokens(1);
+    }
+}
+
+/// A prompt as a tensor, or several.
+fn embeds(value: Value<'_>, sink: &mut TextSink) {
+    let each = |value: Value<'_>| (value.text.len() / EMBED_CHARACTERS_PER_TOKEN + 1) as u64;
+    if value.is_array() {
+        value.elements().for_each(|it| sink.tokens(each(it)));
+    } else {
+        sink.tokens(each(value));
+    }
+}
+
+/// A value whose names and texts the model reads, in whatever form.
+fn walk(value: Value<'_>, sink: &mut TextSink) {
+    if value.is_string() {
+        sink.text(value);
+    } else if value.text.contains('\\') {
+        unescaped(value, sink, 0);
+    } else {
+        sink.source(value.text);
+    }
+}
+
+/// A value with escapes: a text may be shorter than it is written, or longer, so each is read.
+fn unescaped(value: Value<'_>, sink: &mut TextSink, depth: u32) {
+    if value.is_string() {
+        sink.text(value);
+    } else if depth >= MAX_WALK || !(value.is_object() || value.is_array()) {
+        sink.source(value.text);
+    } else {
+        for element in value.elements() {
+            sink.tokens(1);
+            unescaped(element, sink, depth + 1);
+        }
+        for member in value.members() {
+            sink.tokens(2);
+            sink.source(&member.name);
+            unescaped(member.value, sink, depth + 1);
+        }
+    }
+}
+
+/// An option: only long strings in it count.
+fn option(value: Value<'_>, sink: &mut TextSink, depth: u32) {
+    if value.text.len() <= MAX_OPTION_BYTES {
         return;
     }
-    for element in value.elements() {
-        if element.is_string() {
-            sink.text(element);
-        } else if element.is_array() {
-            sink.tokens(element.elements().count() as u64);
-        } else {
-            sink.tokens(1);
+    if value.is_string() {
+        sink.text(value);
+    } else if depth >= MAX_WALK {
+        sink.source(value.text);
+    } else {
+        value.elements().for_each(|it| option(it, sink, depth + 1));
+        for member in value.members() {
+            if member.name.len() > MAX_OPTION_BYTES {
+                sink.source(&member.name);
+            }
+            option(member.value, sink, depth + 1);
         }
     }
 }
 
 /// A conversation.
 fn messages(value: Value<'_>, sink: &mut TextSink) {
-    if value.is_string() {
+    if !value.is_array() {
         sink.message();
-        sink.text(value);
-        return;
+        return content(value, sink);
     }
     for message in value.elements() {
         sink.message();
+        if !message.is_object() {
+            // A batch of conversations, or a text in place of a message.
+            if message.is_array() {
+                messages(message, sink);
+            } else {
+                content(message, sink);
+            }
+            continue;
+        }
         for member in message.members() {
             match member.name.as_ref() {
                 "content" | "output" => content(member.value, sink),
-                "role" | "type" | "id" | "status" => {}
-                _ if member.value.is_string() => sink.text(member.value),
-                _ if member.value.is_object() || member.value.is_array() => {
-                    sink.source(member.value.text);
-                }
-                _ => {}
+                "type" if member.value.text == r#""item_reference""# => sink.image(),
+                "role" | "type" | "id" | "status" => option(member.value, sink, 0),
+                name if is_media(name) => media(member.value, sink),
+                _ if member.value.is_null() => {}
+                _ => walk(member.value, sink),
             }
         }
     }
 }
 
 /// Kinds of parts that are nothing but text.
-const TEXTS: [&str; 6] =
-    ["text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text"];
+const TEXTS: [&str; 8] = [
+    "text",
+    "input_text",
+    "output_text",
+    "refusal",
+    "summary_text",
+    "reasoning_text",
+    "thinking",
+    "document",
+];
 
 /// Members of a part that bring something to look at or to listen to, whatever kind it says it is.
-const MEDIA: [&str; 4] = ["image", "audio", "video", "file"];
+const MEDIA: [&str; 5] = ["image", "audio", "video", "file", "multimodal"];
+
+fn is_media(name: &str) -> bool {
+    MEDIA.iter().any(|media| name.contains(media))
+}
+
+/// Images, recordings and files: one, or several in an array.
+fn media(value: Value<'_>, sink: &mut TextSink) {
+    if value.is_array() {
+        value.elements().for_each(|it| sink.media(it.text.len() as u64));
+    } else if !value.is_null() {
+        sink.media(value.text.len() as u64);
+    }
+}
 
 /// A text, or parts of which each is a text or something to look at or listen to.
 fn content(value: Value<'_>, sink: &mut TextSink) {
-    if value.is_string() {
+    if value.is_object() {
+        part(value, sink);
+    } else if value.is_array() {
+        for element in value.elements() {
+            if element.is_object() { part(element, sink) } else { plain(element, sink, 0) }
+        }
+    } else if value.is_string() {
         sink.text(value);
-        return;
     }
-    for part in value.elements() {
-        if part.is_string() {
-            sink.text(part);
-            continue;
-        }
-        let (mut is_text, mut has_text, mut has_media) = (None, false, false);
-        for member in part.members() {
-            match member.name.as_ref() {
-                "type" => is_text = member.value.string().map(|kind| TEXTS.contains(&&*kind)),
-                "text" | "refusal" => {
-                    has_text = true;
-                    sink.text(member.value);
-                }
-                name => has_media |= MEDIA.iter().any(|media| name.contains(media)),
+}
+
+fn part(part: Value<'_>, sink: &mut TextSink) {
+    let (mut is_text, mut has_text, mut has_media) = (None, false, false);
+    for member in part.members() {
+        match member.name.as_ref() {
+            "type" => {
+                is_text = member.value.string().map(|kind| TEXTS.contains(&&*kind));
+                option(member.value, sink, 0);
             }
+            "text" | "refusal" | "thinking" | "document" => {
+                has_text = true;
+                walk(member.value, sink);
+            }
+            "image" | "image_url" => {
+                has_media = true;
+                sink.image();
+            }
+            name if is_media(name) => {
+                has_media = true;
+                media(member.value, sink);
+            }
+            _ => option(member.value, sink, 0),
         }
-        // A picture does not become free by a word beside it.
-        if has_media || !is_text.unwrap_or(has_text) {
-            sink.image();
-        }
+    }
+    // A part of another kind brings something, even where no member looks like it.
+    if !has_media && !is_text.unwrap_or(has_text) {
+        sink.image();
     }
 }
 
@@ -125,7 +299,7 @@ mod tests {
 
     fn estimate(call: Call, body: &Json) -> u64 {
         let text = body.to_string();
-        let ask = Ask::read(call, text.as_bytes()).unwrap();
+        let ask = Ask::read(call, text.as_bytes(), None).unwrap();
         let mut sink = TextSink::new(Tariff::default());
         ask.prompt(&mut sink);
         sink.total()
@@ -139,10 +313,13 @@ mod tests {
                 {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAAAAAAAAAAAAAA"}}]},
             {"role": "assistant", "content": null, "tool_calls": [{"id": "c"}]},
         ]});
-        // Three messages and the answer's beginning, an image, 12 characters and 12 of a call.
-        assert_eq!(estimate(Call::Chat, &chat), 4 * 4 + 1_000 + (12_u64 + 12).div_ceil(4));
+        // Three messages and the answer's beginning, an image, 12 letters, and a call: 3 letters and 9 marks.
+        assert_eq!(
+            estimate(Call::Chat, &chat),
+            4 * 4 + 1_000 + (15 * 250_u64 + 9 * 550).div_ceil(1_000)
+        );
         let tools = json!({"model": "m", "messages": [], "tools": [{"a": 1}]});
-        assert_eq!(estimate(Call::Chat, &tools), 4 + 9_u64.div_ceil(4));
+        assert_eq!(estimate(Call::Chat, &tools), 4 + (250_u64 + 7 * 550 + 400).div_ceil(1_000));
         let tokens = json!({"model": "m", "prompt": [[1, 2, 3], [4]], "suffix": "abcd"});
         assert_eq!(estimate(Call::Completions, &tokens), 4 + 1);
         assert_eq!(estimate(Call::Embeddings, &json!({"model": "m", "input": [5, 6, 7]})), 3);

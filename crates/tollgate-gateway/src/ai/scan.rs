@@ -2,8 +2,9 @@
 //!
 //! The answer is not kept: a few bits say where in it one is. Only the `usage` of the outermost object is, which is small.
 
+use super::background::{MAX_ID_BYTES, Progress};
 use super::json;
-use super::usage::Usage;
+use super::usage::{Doubt, Plausible, Usage};
 
 /// The longest name that is looked at, and the largest `usage`.
 const MAX_NAME: usize = 32;
@@ -28,6 +29,9 @@ pub(crate) struct Scan {
     written: u64,
     usage: Option<Vec<u8>>,
     is_usage_whole: bool,
+    /// The outermost object's `id` and `status`, as they stand.
+    id: Vec<u8>,
+    status: Vec<u8>,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +40,8 @@ enum Text {
     Outside,
     Name,
     Words,
+    Id,
+    Status,
     Other,
 }
 
@@ -58,6 +64,12 @@ impl Scan {
                 self.text = if self.wants_name {
                     self.name.clear();
                     Text::Name
+                } else if self.depth == 1 && self.name == b"id" {
+                    self.id.clear();
+                    Text::Id
+                } else if self.depth == 1 && self.name == b"status" {
+                    self.status.clear();
+                    Text::Status
                 } else if WORDS.contains(&self.name.as_slice()) {
                     Text::Words
                 } else {
@@ -103,6 +115,10 @@ impl Scan {
             b'"' if !was_escaped => self.text = Text::Outside,
             b'\\' if !was_escaped => self.is_escaped = true,
             _ if self.text == Text::Name && self.name.len() < MAX_NAME => self.name.push(byte),
+            _ if self.text == Text::Id && self.id.len() <= MAX_ID_BYTES => self.id.push(byte),
+            _ if self.text == Text::Status && self.status.len() < MAX_NAME => {
+                self.status.push(byte);
+            }
             // An escape of four digits counts as five; that is rare in what models write.
             _ if self.text == Text::Words && byte & 0xc0 != 0x80 => self.written += 1,
             _ => {}
@@ -114,11 +130,22 @@ impl Scan {
         self.written
     }
 
+    /// The answer's id, if it has one that is short enough.
+    pub(crate) fn id(&self) -> Option<&str> {
+        let id = std::str::from_utf8(&self.id).ok()?;
+        (1..=MAX_ID_BYTES).contains(&id.len()).then_some(id)
+    }
+
+    /// How far a response is.
+    pub(crate) fn progress(&self) -> Progress {
+        Progress::of(&self.status)
+    }
+
     /// What the answer said that it used.
-    pub(crate) fn usage(&self) -> Option<Usage> {
+    pub(crate) fn usage(&self, plausible: Plausible) -> Option<Result<Usage, Doubt>> {
         let usage = self.usage.as_ref().filter(|_| self.is_usage_whole)?;
         let text = std::str::from_utf8(usage).ok()?;
-        Usage::read(json::parse(text).ok()?)
+        Usage::read(json::parse(text).ok()?, plausible)
     }
 }
 
@@ -138,6 +165,8 @@ mod tests {
         scan
     }
 
+    const ANY: Plausible = Plausible { least: 0, most: u64::MAX };
+
     const CHAT: &str = r#"{"id":"c","choices":[{"index":0,"message":{"role":"assistant",
         "content":"h\"i, usage: {","tool_calls":[{"function":{"name":"f","arguments":"{\"usage\":1}"}}]},
         "usage":{"total_tokens":99}}],
@@ -150,15 +179,16 @@ mod tests {
         fn usage_is_found_wherever_it_is_cut(mut cuts in prop::collection::vec(0_usize..500, 0..10)) {
             cuts.sort_unstable();
             let scan = scan(CHAT, &cuts);
-            prop_assert_eq!(scan.usage(), Some(Usage { total: 7, output: 4 }));
+            prop_assert_eq!(scan.usage(ANY), Some(Ok(Usage { total: 7, output: 4 })));
             prop_assert_eq!(scan.written(), 13 + 11);
+            prop_assert_eq!(scan.id(), Some("c"));
         }
 
         #[test]
         fn nothing_is_too_odd_to_be_looked_at(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let mut scan = Scan::default();
             scan.take(&bytes);
-            let _ = scan.usage();
+            let _ = scan.usage(ANY);
         }
     }
 
@@ -167,11 +197,11 @@ mod tests {
         for text in
             ["", "{}", "[]", r#"{"usage":null}"#, r#"{"usage":{"total_tokens":1}"#, "<html>"]
         {
-            let expected = text.ends_with("1}").then_some(Usage { total: 1, output: 0 });
-            assert_eq!(scan(text, &[]).usage(), expected, "{text}");
+            let expected = text.ends_with("1}").then_some(Ok(Usage { total: 1, output: 0 }));
+            assert_eq!(scan(text, &[]).usage(ANY), expected, "{text}");
         }
         let long = format!(r#"{{"usage":{{"a":"{}","total_tokens":1}}}}"#, "x".repeat(MAX_USAGE));
-        assert_eq!(scan(&long, &[]).usage(), None, "bounded");
-        assert!(scan(&"[".repeat(1_000), &[]).usage().is_none());
+        assert_eq!(scan(&long, &[]).usage(ANY), None, "bounded");
+        assert!(scan(&"[".repeat(1_000), &[]).usage(ANY).is_none());
     }
 }

@@ -4,25 +4,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::CONTENT_ENCODING;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tollgate_tower::openai::{error, kind_of, reshape};
 use tollgate_tower::{
-    Asked, Decide, Dialect, HeaderLines, Held, Identity, Line, Pass, Refused, Ruling, Unsent,
+    Asked, Decide, Dialect, HeaderLines, Held, Identity, Line, Pass, Refused, Ruling,
 };
 
+use super::access::{drop_model_headers, keep_own_key};
 use super::answer::metered;
 use super::ask::{Ask, Call, Wrong};
-use super::door::keep_own_key;
-use super::intake;
+use super::background::Source;
+use super::intake::{self, Taken};
 use super::is_verified;
 use super::lanes::RECHECK;
-use super::meter::{Estimate, Meter};
+use super::list::unknown_model;
+use super::meter::{Ending, Estimate, Meter, Metering};
 use super::models::Model;
 use super::more::{self, AskMore};
 use super::options::Overrun;
+use super::outgoing::ModelRequest;
+use super::paths::CallPath;
 use super::text::TextSink;
 use super::turn;
 use crate::body::{GatewayBody, RequestBody};
@@ -56,44 +60,21 @@ struct Admitted<'m> {
     name: String,
     pass: Pass,
     /// Gives the charge back where the request is never sent.
-    charge: Unsent,
     estimate: Estimate,
 }
 
 /// The call of the API that a request is, if it is one that is known.
-pub(crate) fn call_of(parts: &Parts, asked: &Asked) -> Option<Call> {
+pub(crate) fn call_of(parts: &Parts, asked: &Asked, route: &Route) -> Option<CallPath> {
     let path = asked.endpoint.as_deref().unwrap_or("/");
-    Call::of_path(path).filter(|_| parts.method == Method::POST)
+    let is_post = parts.method == Method::POST;
+    CallPath::read(path, route.bases(path)).filter(|_| is_post)
 }
 
 impl<D: Decide> Worker<D> {
-    /// The models that are listed, where that is asked for and answered here.
-    pub(crate) fn ai_list(&self, parts: &Parts, asked: &Asked) -> Option<Response<GatewayBody>> {
-        let path = asked.endpoint.as_deref()?.trim_end_matches('/');
-        let ai = &self.gateway.ai;
-        if !ai.options.lists_models || parts.method != Method::GET {
-            return None;
-        }
-        let describe = |name: &str| serde_json::json!({"id": name, "object": "model", "created": 0, "owned_by": "tollgate"});
-        let body = if path.ends_with("/models") {
-            let data: Vec<_> = ai.models.names().map(describe).collect();
-            serde_json::json!({"object": "list", "data": data})
-        } else {
-            let (_, name) = path.rsplit_once("/models/")?;
-            match ai.models.names().find(|known| *known == name) {
-                Some(name) => describe(name),
-                None => return Some(own(unknown_model(name))),
-            }
-        };
-        let mut response = Response::new(Bytes::from(body.to_string()));
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        Some(own(response))
-    }
-
     /// Answers a request for a model.
     pub(crate) async fn answer_ai(
         &self,
-        call: Call,
+        call: CallPath,
         (parts, body): (Parts, Incoming),
         asked: Asked,
         route: &Route,
@@ -107,7 +88,7 @@ impl<D: Decide> Worker<D> {
 
     async fn serve_ai(
         &self,
-        call: Call,
+        call: CallPath,
         (mut parts, body): (Parts, Incoming),
         mut asked: Asked,
         route: &Route,
@@ -125,38 +106,71 @@ impl<D: Decide> Worker<D> {
             ));
         }
         let (most, timeout) = (ai.options.max_body_bytes, ai.options.body_timeout);
-        let body = RequestBody::from_client(body, route.timeouts.request_idle);
+        let body = RequestBody::from_client(body, &route.timeouts);
         // Until the answer begins, the body is here.
         let mut taken = ai.room.enter(ai.options.weights.of(&asked.identity).0);
         let body = intake::read(body, most, timeout, &mut taken).await;
         let body = body.map_err(|fault| unread(fault, most))?;
-        let ask = Ask::read(call, &body).map_err(|wrong| bad_request(&wrong))?;
-        let model =
-            ai.models.find(&ask.model).ok_or_else(|| Box::new(unknown_model(&ask.model)))?;
         asked.dialect = Dialect::OpenAi;
-        if let Some(user) = &ask.user
-            && is_verified(&asked.identity)
-        {
-            asked.identity.extra.push((END_USER.to_owned(), user.clone().into_owned()));
-        }
-        let admitted = self.admit(&ask, model, &mut asked, &parts.headers, route).await?;
-        let rewritten = ask.rewritten(admitted.model.sent_as(), admitted.model.asks_usage);
-        let tops_up = ai.options.overrun == Overrun::TopUp && ask.is_stream;
-        let more = tops_up.then(|| more::asker(&self.gateway, &asked));
-        // One of the two is enough.
-        let body = rewritten.map_or(body, Bytes::from);
         self.clean(&mut parts, connection);
-        prepare(&mut parts.headers, body.len());
+        drop_model_headers(&mut parts.headers);
         keep_own_key(&mut parts.headers, &asked);
-        let request = Box::new(Request::from_parts(parts, RequestBody::from(body)));
-        let path = asked.endpoint.as_deref().unwrap_or("/");
-        let is_other = !std::ptr::eq(admitted.model, model);
-        let name = admitted.name.clone();
-        let mut response = Box::pin(self.forward_ai(admitted, request, more, route, path)).await?;
-        if is_other && let Ok(name) = HeaderValue::try_from(name) {
-            response.headers_mut().insert(SERVED_MODEL, name);
+        let path = asked.endpoint.clone().unwrap_or_default();
+        let request = ModelRequest { call, path, parts, body };
+        Box::pin(self.serve_model(request, taken, asked, route)).await
+    }
+
+    /// Has a request answered by its model, or by those that may be served in its place.
+    async fn serve_model(
+        &self,
+        request: ModelRequest,
+        mut taken: Taken,
+        mut asked: Asked,
+        route: &Route,
+    ) -> Result<Response<GatewayBody>, Refusal> {
+        let ai = &self.gateway.ai;
+        let (mut first, mut left) = (None, Some(request));
+        while let Some(request) = left.take() {
+            let ask = Ask::read(request.call.call, &request.body, request.path_model());
+            let ask = ask.map_err(|wrong| bad_request(&wrong))?;
+            let model = ai.models.find(&ask.model);
+            let model = model.ok_or_else(|| Box::new(unknown_model(&ask.model)))?;
+            if first.is_none() {
+                add_end_user(&mut asked.identity, &ask);
+            }
+            let first_tried = first.unwrap_or(model);
+            ask.check_history(&first_tried.tariff).map_err(|wrong| bad_request(&wrong))?;
+            let headers = &request.parts.headers;
+            let admitted = self.admit(&ask, first_tried, &mut asked, headers, route).await?;
+            let (served, name) = (admitted.model, admitted.name.clone());
+            // Kept for the next model, where there is room for two bodies.
+            let next = ai.models.fallback(served).filter(|_| taken.grow(2 * request.body.len()));
+            left = next.map(|_| request.again());
+            let tops_up = ai.options.overrun == Overrun::TopUp && ask.is_stream;
+            let more = tops_up.then(|| more::asker(&self.gateway, &asked));
+            let rewritten = ask.rewritten(served.sent_as(), served.asks_usage);
+            let is_other = !std::ptr::eq(served, model);
+            let source = Source {
+                pool: admitted.pool,
+                prompt: admitted.estimate.prompt,
+                max_usage: served.max_usage,
+                shown_name: served.shown_name.clone(),
+            };
+            let ending = self.ending(&ask, &asked, source)?;
+            let outgoing = Box::new(request.outgoing(served.sent_as(), rewritten));
+            match Box::pin(self.forward_ai(admitted, outgoing, (more, ending), route)).await {
+                Ok(mut response) => {
+                    if is_other && let Ok(name) = HeaderValue::try_from(name) {
+                        response.headers_mut().insert(SERVED_MODEL, name);
+                    }
+                    return Ok(response);
+                }
+                // Nothing was sent, and everything was refunded.
+                Err((Fault::NoUpstream, _)) if left.is_some() => first = next,
+                Err((_, refusal)) => return Err(refusal),
+            }
         }
-        Ok(response)
+        Err(Box::new(reshape(Fault::NoUpstream.problem())))
     }
 
     /// Decides about a model, and about those that may be served in its place.
@@ -171,29 +185,27 @@ impl<D: Decide> Worker<D> {
         let ai = &self.gateway.ai;
         let mut model = first;
         loop {
+            let pool = model.pool.unwrap_or(route.pool);
+            if let Some(next) = ai.models.fallback(model)
+                && self.is_down(pool)
+            {
+                model = next;
+                continue;
+            }
             let estimate = self.estimate(ask, model, &asked.identity);
             let name = estimate.model.clone();
             asked.model_id = Some(name.clone());
             asked.tokens = Some(estimate.total().min(MAX_ESTIMATE));
             let (refusal, leads_on) = match self.decide_in_line(asked, headers).await {
-                Ok((pass, charge)) => {
+                Ok(pass) => {
                     // Nobody has a place while it waits for something else.
                     if !pass.wait.is_zero() {
-                        let waited = Box::pin(self.wait(pass.wait, None)).await;
+                        let waited = Box::pin(self.wait(pass.wait, &asked.identity)).await;
                         waited.map_err(|fault| shaped(fault, &pass.headers))?;
                     }
-                    let pool = model.pool.unwrap_or(route.pool);
                     match self.place(pool, model, &name, &asked.identity).await {
                         Ok(place) => {
-                            return Ok(Admitted {
-                                model,
-                                pool,
-                                place,
-                                name,
-                                pass,
-                                charge,
-                                estimate,
-                            });
+                            return Ok(Admitted { model, pool, place, name, pass, estimate });
                         }
                         Err(refusal) => (refusal, true),
                     }
@@ -207,21 +219,20 @@ impl<D: Decide> Worker<D> {
         }
     }
 
-    async fn decide_ai(
-        &self,
-        asked: &Asked,
-        headers: &HeaderMap,
-    ) -> Result<(Pass, Unsent), Response<Bytes>> {
+    /// Whether no target of a pool takes requests: all are unhealthy, or failed a moment ago.
+    fn is_down(&self, pool: usize) -> bool {
+        let targets = self.gateway.pools.get(pool).map(|pool| &pool.targets);
+        targets.is_none_or(|targets| targets.iter().all(|target| !target.is_available()))
+    }
+
+    async fn decide_ai(&self, asked: &Asked, headers: &HeaderMap) -> Result<Pass, Response<Bytes>> {
         let decide = &self.gateway.decide;
         let ruling = match decide.decide_now(asked, headers) {
             Some(ruling) => ruling,
             None => Box::pin(decide.decide(asked, headers)).await,
         };
         match ruling {
-            Ruling::Pass(mut pass) => {
-                let charge = Unsent::new(pass.bill.take());
-                Ok((pass, charge))
-            }
+            Ruling::Pass(pass) => Ok(pass),
             Ruling::Refuse(refusal) => Err(reshape(refusal)),
             // Whoever asks a model waits for the answer: it is not sent later.
             Ruling::Queue(postponed) => Err(reshape(postponed.refusal)),
@@ -233,12 +244,12 @@ impl<D: Decide> Worker<D> {
         &self,
         asked: &Asked,
         headers: &HeaderMap,
-    ) -> Result<(Pass, Unsent), Response<Bytes>> {
+    ) -> Result<Pass, Response<Bytes>> {
         let ai = &self.gateway.ai;
         let decided = self.decide_ai(asked, headers).await;
         let line = match &decided {
             // Others wait for what this one got: it is given back, and waits behind them.
-            Ok((pass, _)) => ai.lanes.crowded(&pass.lines).cloned(),
+            Ok(pass) => ai.lanes.crowded(&pass.lines).cloned(),
             Err(refusal) => waits_for(refusal),
         };
         let Some(line) = line else { return decided };
@@ -253,7 +264,7 @@ impl<D: Decide> Worker<D> {
         headers: &HeaderMap,
         line: &Line,
         gave_back: bool,
-    ) -> Result<(Pass, Unsent), Response<Bytes>> {
+    ) -> Result<Pass, Response<Bytes>> {
         let ai = &self.gateway.ai;
         let name = asked.model_id.as_deref().unwrap_or_default();
         let deadline = tokio::time::Instant::now() + line.max_wait;
@@ -309,6 +320,8 @@ impl<D: Decide> Worker<D> {
         let lesson = format!("{name} {}", ai.options.weights.of(identity).0);
         let mut prompt = TextSink::new(model.tariff);
         ask.prompt(&mut prompt);
+        let correction =
+            if ai.options.learns { ai.expectations.correction(&lesson) } else { 1_000 };
         let each = if ask.call == Call::Embeddings {
             0
         } else {
@@ -317,16 +330,16 @@ impl<D: Decide> Worker<D> {
             let least = model.default_output / LEAST_LEARNED;
             let learned = || learned().map(|learned| learned.max(least));
             let each = ask.max_output.or_else(learned).unwrap_or(model.default_output);
-            each.min(model.max_output)
+            each.max(ask.min_output).min(model.max_output)
         };
         Estimate {
             call: ask.call,
             model: name.to_owned(),
             lesson,
-            prompt: prompt.total(),
+            prompt: prompt.corrected(correction),
             output: each.saturating_mul(ask.answers),
             answers: ask.answers,
-            sink: TextSink::new(model.tariff),
+            sink: prompt.for_answer(),
             hides_usage: model.asks_usage
                 && ask.is_stream
                 && ask.call.has_stream_options()
@@ -350,21 +363,29 @@ impl<D: Decide> Worker<D> {
         &self,
         admitted: Admitted<'_>,
         request: Box<Request<RequestBody>>,
-        more: Option<AskMore>,
+        (more, ending): (Option<AskMore>, Ending),
         route: &Route,
-        path: &str,
-    ) -> Result<Response<GatewayBody>, Refusal> {
-        let Admitted { pool: at, place, pass, charge, estimate, .. } = admitted;
-        let Pass { headers, held, lines, .. } = pass;
+    ) -> Result<Response<GatewayBody>, (Fault, Refusal)> {
+        let Admitted { model, pool: at, place, pass, estimate, .. } = admitted;
+        let Pass { headers, held, lines, charge, .. } = pass;
         let held = self.held(held, place, lines);
-        let outgoing = self.outgoing_to(route, at, path, request, None);
-        let (pool, outgoing) = outgoing.map_err(|fault| shaped(fault, &headers))?;
+        let outgoing = self.outgoing_to(route, at, request, None);
+        let (pool, outgoing) = outgoing.map_err(|fault| (fault, shaped(fault, &headers)))?;
         let ai = &self.gateway.ai;
         let expectations = ai.options.learns.then(|| Arc::clone(&ai.expectations));
-        // From here on the upstream may do something for it: what it did is paid, also if the client leaves.
-        let overrun = ai.options.overrun;
-        let mut meter = Box::new(Meter::new(charge.sent(), estimate, expectations, overrun, more));
-        let answered = match self.forward_to(route, at, pool, outgoing).await {
+        // As soon as it is sent the upstream may work on it, and that is paid, also if the client leaves.
+        let how = Metering {
+            expectations,
+            overrun: ai.options.overrun,
+            more,
+            sent: outgoing.sent.clone(),
+            max_usage: model.max_usage,
+            shown_name: model.shown_name.clone(),
+            ending,
+        };
+        let mut sent = charge.sent();
+        let mut meter = Box::new(Meter::new(sent.take_bill(), estimate, how));
+        let answered = match self.forward_to(route, at, pool, outgoing, &sent).await {
             Ok(answered) => answered,
             Err(fault) => {
                 match fault {
@@ -373,13 +394,23 @@ impl<D: Decide> Worker<D> {
                     Fault::UpstreamTimeout => drop(meter),
                     _ => meter.not_served(),
                 }
-                return Err(shaped(fault, &headers));
+                return Err((fault, shaped(fault, &headers)));
             }
         };
-        let mut response = metered(answered, meter, route);
+        let response = metered(answered, meter, route);
+        let mut response = response.map_err(|fault| (fault, shaped(fault, &headers)))?;
         response.body_mut().hold(held);
         headers.put_into(response.headers_mut());
         Ok(response)
+    }
+}
+
+/// Adds the user that a verified client acts for.
+fn add_end_user(identity: &mut Identity, ask: &Ask<'_>) {
+    if let Some(user) = &ask.user
+        && is_verified(identity)
+    {
+        identity.extra.push((END_USER.to_owned(), user.clone().into_owned()));
     }
 }
 
@@ -394,13 +425,6 @@ fn leads_on(model: &Model, refusal: Response<Bytes>) -> (Response<Bytes>, bool) 
     let is_listed = |rule: &str| model.fallback_rules.iter().any(|listed| listed == rule);
     let leads_on = rule.is_some_and(is_listed);
     (refusal, leads_on)
-}
-
-/// What a request's headers must say of a body that we have read, and of answers that we want to read.
-fn prepare(headers: &mut HeaderMap, length: usize) {
-    headers.remove(ACCEPT_ENCODING);
-    headers.remove(CONTENT_ENCODING);
-    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
 }
 
 fn refuse(status: StatusCode, code: &str, message: &str, param: Option<&str>) -> Refusal {
@@ -419,15 +443,8 @@ fn unread(fault: Fault, most: usize) -> Refusal {
     Box::new(reshape(fault.problem()))
 }
 
-fn unknown_model(name: &str) -> Response<Bytes> {
-    let shown: String = name.chars().take(100).collect();
-    let message = format!("The model `{shown}` does not exist or you do not have access to it.");
-    let (status, kind) = (StatusCode::NOT_FOUND, "invalid_request_error");
-    error(status, kind, Some("model_not_found"), &message, Some("model"))
-}
-
 /// A fault with what the decision said.
-fn shaped(fault: Fault, headers: &HeaderLines) -> Refusal {
+pub(super) fn shaped(fault: Fault, headers: &HeaderLines) -> Refusal {
     let mut response = reshape(fault.problem());
     for (name, value) in headers.iter() {
         if !response.headers().contains_key(name) {

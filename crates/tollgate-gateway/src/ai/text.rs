@@ -1,18 +1,24 @@
 //! How many tokens a text is, and how many a request may come to.
 
+use super::bound::{self, upper_bound};
+use super::classes::Classes;
 use super::json::Value;
 
 /// How texts become numbers of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tariff {
-    /// Characters that make a token, where there is no tokenizer.
+    /// ASCII letters that make a token, where there is no tokenizer.
     pub characters_per_token: u64,
     /// What a message costs beside its text.
     pub tokens_per_message: u64,
     /// What an image, a recording or a file counts for.
     pub tokens_per_image: u64,
+    /// What a conversation counts for that the upstream keeps. Where it is 0, such requests are refused.
+    pub history_tokens: u64,
     /// The tokenizer.
     pub tokenizer: Tokenizer,
+    /// How texts are estimated where there is no tokenizer.
+    pub estimate: EstimateMode,
 }
 
 impl Default for Tariff {
@@ -21,9 +27,39 @@ impl Default for Tariff {
             characters_per_token: 4,
             tokens_per_message: 4,
             tokens_per_image: 1_000,
+            history_tokens: 8_000,
             tokenizer: Tokenizer::Characters,
+            estimate: EstimateMode::Default,
         }
     }
+}
+
+/// How texts are estimated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum EstimateMode {
+    /// Near what they are likely to have, and corrected by what they had.
+    #[default]
+    Default,
+    /// Never below what `cl100k_base` or `o200k_base` make of them.
+    UpperBound,
+}
+
+impl EstimateMode {
+    /// Makes it ready, which takes a moment the first time.
+    pub(crate) fn warm(self) {
+        if self == Self::UpperBound {
+            bound::warm();
+        }
+    }
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, mode)| *mode == self).map_or("", |(name, _)| name)
+    }
+
+    /// Every choice with its name in the configuration.
+    pub const ALL: &'static [(&'static str, Self)] =
+        &[("default", Self::Default), ("upper_bound", Self::UpperBound)];
 }
 
 /// What counts a model's tokens.
@@ -62,16 +98,29 @@ impl Tokenizer {
     ];
 }
 
+/// Characters of media inside of a request that count for a token on top of [`Tariff::tokens_per_image`].
+const MEDIA_CHARACTERS_PER_TOKEN: u64 = 128;
+
+/// Texts of one request beyond this are bounded by their bytes alone: a bound takes longer than reading a text does.
+const MAX_BOUNDED_BYTES: usize = 4 << 20;
+
 /// Counts what a model reads or writes.
 #[derive(Debug)]
 pub(crate) struct TextSink {
     tariff: Tariff,
-    characters: u64,
+    /// Bytes of texts that were bounded so far.
+    bounded: usize,
+    /// Texts as they are estimated by default.
+    classes: Classes,
     tokens: u64,
+    /// Texts, and nothing whose cost depends on more than its text.
+    is_text: bool,
+    /// What the prompt was estimated at by its classes, where this counts its answer.
+    prompt: Option<u64>,
 }
 
 impl TextSink {
-    /// How many times what it tells may be wrong: characters only tell tokens roughly.
+    /// How many times what it counts may be wrong: characters only tell tokens roughly.
     pub(crate) const fn slack(&self) -> u64 {
         match self.tariff.tokenizer {
             Tokenizer::Characters => 2,
@@ -80,37 +129,78 @@ impl TextSink {
     }
 
     pub(crate) const fn new(tariff: Tariff) -> Self {
-        Self { tariff, characters: 0, tokens: 0 }
+        let classes = Classes::new(tariff.characters_per_token);
+        Self { tariff, bounded: 0, classes, tokens: 0, is_text: true, prompt: None }
     }
 
-    /// A text that stands in JSON; anything else is none.
+    /// Counts the answer to what this one counted.
+    pub(crate) fn for_answer(&self) -> Self {
+        let is_learned = self.is_estimated() && self.is_text;
+        let prompt = is_learned.then(|| self.total()).filter(|prompt| *prompt > 0);
+        Self { prompt, ..Self::new(self.tariff) }
+    }
+
+    /// What the prompt was estimated at, where its true length says something about texts.
+    pub(crate) const fn prompt(&self) -> Option<u64> {
+        self.prompt
+    }
+
+    /// Whether texts are estimated by their classes.
+    fn is_estimated(&self) -> bool {
+        self.tariff.tokenizer == Tokenizer::Characters
+            && self.tariff.estimate == EstimateMode::Default
+    }
+
+    /// Whether nothing may be left out.
+    pub(crate) fn is_upper_bound(&self) -> bool {
+        self.tariff.estimate == EstimateMode::UpperBound
+    }
+
+    /// A string of JSON; anything else is none.
     pub(crate) fn text(&mut self, value: Value<'_>) {
-        match self.tariff.tokenizer {
-            Tokenizer::Characters => self.characters += value.characters(),
-            tokenizer => {
-                if let Some(text) = value.string() {
-                    self.tokens += count(tokenizer, &text);
-                }
-            }
+        if self.is_estimated() {
+            self.classes.value(value);
+        } else if let Some(text) = value.string() {
+            self.source(&text);
         }
     }
 
     /// A text as it is.
     pub(crate) fn source(&mut self, text: &str) {
-        match self.tariff.tokenizer {
-            Tokenizer::Characters => self.characters += text.chars().count() as u64,
-            tokenizer => self.tokens += count(tokenizer, text),
-        }
+        let tokens = match (self.tariff.tokenizer, self.tariff.estimate) {
+            (Tokenizer::Characters, EstimateMode::Default) => return self.classes.text(text),
+            (Tokenizer::Characters, EstimateMode::UpperBound) => self.bound(text),
+            (tokenizer, _) => count(tokenizer, text),
+        };
+        self.tokens(tokens);
+    }
+
+    fn bound(&mut self, text: &str) -> u64 {
+        self.bounded = self.bounded.saturating_add(text.len());
+        if self.bounded > MAX_BOUNDED_BYTES { text.len() as u64 } else { upper_bound(text) }
     }
 
     /// A message begins.
     pub(crate) const fn message(&mut self) {
-        self.tokens = self.tokens.saturating_add(self.tariff.tokens_per_message);
+        self.tokens(self.tariff.tokens_per_message);
     }
 
     /// Something that is no text.
     pub(crate) const fn image(&mut self) {
-        self.tokens = self.tokens.saturating_add(self.tariff.tokens_per_image);
+        self.is_text = false;
+        self.tokens(self.tariff.tokens_per_image);
+    }
+
+    /// A recording or a file, with so many characters of it in the request itself.
+    pub(crate) const fn media(&mut self, characters: u64) {
+        self.image();
+        self.tokens(characters / MEDIA_CHARACTERS_PER_TOKEN);
+    }
+
+    /// A conversation that the upstream keeps.
+    pub(crate) const fn history(&mut self) {
+        self.is_text = false;
+        self.tokens(self.tariff.history_tokens);
     }
 
     /// Tokens that are counted already.
@@ -118,16 +208,20 @@ impl TextSink {
         self.tokens = self.tokens.saturating_add(count);
     }
 
-    /// Characters of a text that was not kept. They are counted as such, whatever the tokenizer.
+    /// Characters of a text that was not kept. They are counted as ASCII letters, whatever the tokenizer.
     pub(crate) const fn characters(&mut self, count: u64) {
-        self.characters = self.characters.saturating_add(count);
+        self.classes.letters(count);
     }
 
     /// All of it. A part of a token is one.
-    pub(crate) fn total(&self) -> u64 {
-        let each = self.tariff.characters_per_token.max(1);
-        let of_text = self.characters.div_ceil(each);
-        self.tokens.saturating_add(of_text)
+    pub(crate) const fn total(&self) -> u64 {
+        self.tokens.saturating_add(self.classes.total().div_ceil(1_000))
+    }
+
+    /// All of it, with texts corrected by what earlier ones had: so many thousandths of their estimate.
+    pub(crate) const fn corrected(&self, thousandths: u64) -> u64 {
+        let texts = self.classes.total().saturating_mul(thousandths).div_ceil(1_000_000);
+        self.tokens.saturating_add(texts)
     }
 }
 
@@ -163,10 +257,26 @@ mod tests {
         sink.message();
         sink.image();
         sink.tokens(7);
-        sink.source("{}");
+        sink.source("ab");
         assert_eq!(sink.total(), 3 + 4 + 1_000 + 7);
         sink.text(parse("12345").unwrap());
         assert_eq!(sink.total(), 3 + 4 + 1_000 + 7, "a number is no text");
+    }
+
+    #[test]
+    fn corrections_apply_to_texts_alone() {
+        let mut sink = TextSink::new(Tariff::default());
+        sink.source(&"abc ".repeat(100));
+        sink.tokens(10);
+        assert_eq!((sink.total(), sink.corrected(500), sink.corrected(2_000)), (110, 60, 210));
+        assert_eq!(sink.for_answer().prompt(), Some(110));
+        sink.image();
+        assert_eq!(sink.for_answer().prompt(), None, "an image says nothing about texts");
+        let tariff = Tariff { estimate: EstimateMode::UpperBound, ..Tariff::default() };
+        let mut bound = TextSink::new(tariff);
+        bound.source("Hello, world!");
+        assert_eq!((bound.total(), bound.corrected(500)), (4, 4));
+        assert_eq!(bound.for_answer().prompt(), None, "a bound is not corrected");
     }
 
     #[cfg(feature = "tokenizers")]

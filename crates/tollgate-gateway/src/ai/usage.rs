@@ -1,7 +1,11 @@
 //! What an answer used: as its upstream says, or counted.
 
+use std::borrow::Cow;
+use std::ops::Range;
+
 use super::ask::Call;
-use super::json::{self, Value};
+use super::background::MAX_ID_BYTES;
+use super::json::{self, Member, Value};
 use super::sse::Verdict;
 use super::text::TextSink;
 
@@ -13,9 +17,41 @@ pub(crate) struct Usage {
     pub(crate) output: u64,
 }
 
+/// Why what an upstream states as its usage is not believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doubt {
+    /// A count is negative, has a fraction, or is no number.
+    NoCount,
+    /// The total is less than its parts.
+    BelowParts,
+    /// More than any request of this model can use.
+    TooMuch,
+    /// Nothing, for a prompt that is not empty.
+    Nothing,
+}
+
+impl Doubt {
+    /// For the log.
+    pub(crate) const fn reason(self) -> &'static str {
+        match self {
+            Self::NoCount => "a count is not a whole number from 0 on",
+            Self::BelowParts => "the total is less than the sum of its parts",
+            Self::TooMuch => "it is more than max_usage_tokens",
+            Self::Nothing => "it is 0 for a prompt that is not empty",
+        }
+    }
+}
+
+/// What usage can be: an upstream that states something else is not believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Plausible {
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+}
+
 impl Usage {
-    /// Out of a `usage` object, in either of its two spellings.
-    pub(crate) fn read(value: Value<'_>) -> Option<Self> {
+    /// Out of a `usage` object, in either of its two spellings. None where it states nothing.
+    pub(crate) fn read(value: Value<'_>, plausible: Plausible) -> Option<Result<Self, Doubt>> {
         if !value.is_object() {
             return None;
         }
@@ -27,20 +63,33 @@ impl Usage {
                 "total_tokens" => &mut total,
                 _ => continue,
             };
-            *place = member.value.whole().or(*place);
+            match member.value.whole() {
+                Some(count) => *place = Some(count),
+                None if member.value.is_null() => {}
+                None => return Some(Err(Doubt::NoCount)),
+            }
         }
         let sum = match (input, output) {
             (None, None) => None,
             (input, output) => Some(input.unwrap_or(0).saturating_add(output.unwrap_or(0))),
         };
-        let total = total.or(sum)?;
-        let output = output.unwrap_or_else(|| total.saturating_sub(input.unwrap_or(total)));
-        Some(Self { total, output })
+        let stated = total.or(sum)?;
+        if stated < sum.unwrap_or(0) {
+            return Some(Err(Doubt::BelowParts));
+        }
+        if stated > plausible.most {
+            return Some(Err(Doubt::TooMuch));
+        }
+        if stated < plausible.least {
+            return Some(Err(Doubt::Nothing));
+        }
+        let output = output.unwrap_or_else(|| stated.saturating_sub(input.unwrap_or(stated)));
+        Some(Ok(Self { total: stated, output }))
     }
 }
 
 /// What the events of a stream say.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Told {
     /// What was used, once it has been said.
     pub(crate) usage: Option<Usage>,
@@ -48,30 +97,55 @@ pub(crate) struct Told {
     pub(crate) is_final: bool,
     /// Whether the stream has come to its proper end.
     pub(crate) is_done: bool,
+    /// Why what was stated last is not believed.
+    pub(crate) doubt: Option<Doubt>,
+    /// The id of a response.
+    pub(crate) id: Option<String>,
+    /// Whether a response failed.
+    pub(crate) has_failed: bool,
 }
 
-/// Looks at one event of a stream: what it says was used, what it brings, and whether the client is to see it.
-/// `hides` where the client did not ask to be told what was used, and we did.
-pub(crate) fn event(
-    call: Call,
-    data: &str,
-    hides: bool,
-    told: &mut Told,
-    sink: &mut TextSink,
-) -> Verdict {
+impl Told {
+    /// Takes what was stated, where something was. True then.
+    pub(crate) fn take(&mut self, stated: Option<Result<Usage, Doubt>>) -> bool {
+        match stated {
+            None => return false,
+            Some(Ok(usage)) => (self.usage, self.doubt) = (Some(usage), None),
+            // What was stated before it is no better: this was to replace it.
+            Some(Err(doubt)) => (self.usage, self.doubt) = (None, Some(doubt)),
+        }
+        true
+    }
+}
+
+/// How events are read, and what of them the client sees.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'v> {
+    pub(crate) call: Call,
+    /// Whether usage is stated because we asked for it, and the client did not.
+    pub(crate) hides_usage: bool,
+    /// The name that clients know the model by, as JSON, where the upstream's own is hidden.
+    pub(crate) model: Option<&'v str>,
+    pub(crate) plausible: Plausible,
+}
+
+/// Looks at one event of a stream: what it says was used, what it brings, and what of it the client is to see.
+pub(crate) fn event(view: &View<'_>, data: &str, told: &mut Told, sink: &mut TextSink) -> Verdict {
     if data == "[DONE]" {
         told.is_done = true;
         return Verdict::Pass;
     }
     let Ok(whole) = json::parse(data) else { return Verdict::Pass };
-    if call == Call::Responses {
-        response_event(whole, told, sink);
-        return Verdict::Pass;
+    let mut edits = Edits::default();
+    if view.call == Call::Responses {
+        response_event(view, whole, told, sink, &mut edits);
+        return edits.verdict(data);
     }
     let (mut usage, mut has_choices) = (None, false);
     for member in whole.members() {
         match member.name.as_ref() {
             "usage" => usage = Some(member),
+            "model" => edits.rename(&member, view.model),
             "choices" => {
                 for choice in member.value.elements() {
                     has_choices = true;
@@ -81,32 +155,100 @@ pub(crate) fn event(
             _ => {}
         }
     }
-    let Some(usage) = usage else { return Verdict::Pass };
-    if let Some(said) = Usage::read(usage.value) {
-        told.usage = Some(said);
+    let Some(usage) = usage else { return edits.verdict(data) };
+    let is_stated = told.take(Usage::read(usage.value, view.plausible));
+    if is_stated {
         told.is_final = !has_choices;
-        return if hides && !has_choices { Verdict::Hide } else { Verdict::Pass };
     }
-    if !hides || !usage.value.is_null() {
-        return Verdict::Pass;
+    if view.hides_usage {
+        if is_stated && !has_choices {
+            return Verdict::Hide;
+        }
+        edits.remove(data, &usage);
     }
-    without(data, usage.at, usage.end()).map_or(Verdict::Pass, Verdict::Replace)
+    edits.verdict(data)
 }
 
 /// An event of the responses API.
-fn response_event(whole: Value<'_>, told: &mut Told, sink: &mut TextSink) {
+fn response_event(
+    view: &View<'_>,
+    whole: Value<'_>,
+    told: &mut Told,
+    sink: &mut TextSink,
+    edits: &mut Edits,
+) {
     let Some(kind) = whole.get("type").and_then(Value::string) else { return };
     if kind.ends_with(".delta") {
         if let Some(delta) = whole.get("delta") {
             sink.text(delta);
         }
-    } else if matches!(
-        kind.as_ref(),
-        "response.completed" | "response.incomplete" | "response.failed"
-    ) {
-        told.is_done = true;
-        let said = whole.get("response").and_then(|response| response.get("usage"));
-        told.usage = said.and_then(Usage::read).or(told.usage);
+        return;
+    }
+    let is_end =
+        matches!(kind.as_ref(), "response.completed" | "response.incomplete" | "response.failed");
+    told.is_done |= is_end;
+    told.has_failed |= kind == "response.failed";
+    let Some(response) = whole.get("response") else { return };
+    for member in response.members() {
+        match member.name.as_ref() {
+            "model" => edits.rename(&member, view.model),
+            "id" if told.id.is_none() => {
+                let id = member.value.string().filter(|id| id.len() <= MAX_ID_BYTES);
+                told.id = id.map(Cow::into_owned);
+            }
+            "usage" if is_end => {
+                told.take(Usage::read(member.value, view.plausible));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What is changed in an event, from its beginning to its end.
+#[derive(Debug, Default)]
+struct Edits(Vec<(Range<usize>, String)>);
+
+impl Edits {
+    /// Puts the name that clients know in the place of a model's.
+    fn rename(&mut self, member: &Member<'_>, name: Option<&str>) {
+        if let Some(name) =
+            name.filter(|name| member.value.is_string() && member.value.text != *name)
+        {
+            self.0.push((member.value.span(), name.to_owned()));
+        }
+    }
+
+    /// Takes a member out, and the comma that separated it from another.
+    fn remove(&mut self, text: &str, member: &Member<'_>) {
+        let (start, end) = (member.at, member.end());
+        let (before, after) = (text.get(..start).unwrap_or(""), text.get(end..).unwrap_or(""));
+        let rest = after.trim_start();
+        let span = if let Some(rest) = rest.strip_prefix(',') {
+            start..text.len() - rest.trim_start().len()
+        } else {
+            let before = before.trim_end();
+            let before = before.strip_suffix(',').unwrap_or(before);
+            before.len()..text.len() - rest.len()
+        };
+        self.0.push((span, String::new()));
+    }
+
+    fn verdict(mut self, data: &str) -> Verdict {
+        if self.0.is_empty() {
+            return Verdict::Pass;
+        }
+        self.0.sort_by_key(|(span, _)| span.start);
+        let mut out = String::with_capacity(data.len());
+        let mut from = 0;
+        for (span, text) in self.0 {
+            // An edit inside of another is part of it.
+            let Some(kept) = data.get(from..span.start) else { continue };
+            out.push_str(kept);
+            out.push_str(&text);
+            from = span.end;
+        }
+        out.push_str(data.get(from..).unwrap_or(""));
+        Verdict::Replace(out)
     }
 }
 
@@ -142,17 +284,6 @@ fn called(value: Value<'_>, sink: &mut TextSink) {
     }
 }
 
-/// An object's text without one of its members, and without the comma that parted it from another.
-fn without(text: &str, start: usize, end: usize) -> Option<String> {
-    let (before, after) = (text.get(..start)?, text.get(end..)?);
-    let rest = after.trim_start();
-    if let Some(rest) = rest.strip_prefix(',') {
-        return Some(format!("{before}{}", rest.trim_start()));
-    }
-    let before = before.trim_end();
-    Some(format!("{}{rest}", before.strip_suffix(',').unwrap_or(before)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::text::Tariff;
@@ -161,22 +292,43 @@ mod tests {
     fn look(call: Call, data: &str) -> (Verdict, Told, u64) {
         let tariff = Tariff { characters_per_token: 1, ..Tariff::default() };
         let (mut told, mut sink) = (Told::default(), TextSink::new(tariff));
-        let verdict = event(call, data, true, &mut told, &mut sink);
+        let view = View { call, hides_usage: true, model: None, plausible: ANY };
+        let verdict = event(&view, data, &mut told, &mut sink);
         (verdict, told, sink.total())
     }
 
+    const ANY: Plausible = Plausible { least: 1, most: 1_000 };
+
     #[test]
     fn usage_in_either_spelling() {
-        let read = |text: &str| Usage::read(json::parse(text).unwrap());
-        let usage = Some(Usage { total: 7, output: 4 });
+        let read = |text: &str| Usage::read(json::parse(text).unwrap(), ANY);
+        let usage = Some(Ok(Usage { total: 7, output: 4 }));
         assert_eq!(read(r#"{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}"#), usage);
         assert_eq!(read(r#"{"input_tokens":3,"output_tokens":4}"#), usage);
         assert_eq!(read(r#"{"prompt_tokens":3,"total_tokens":7,"x":{}}"#), usage);
-        let embedding = Some(Usage { total: 8, output: 0 });
+        let embedding = Some(Ok(Usage { total: 8, output: 0 }));
         assert_eq!(read(r#"{"prompt_tokens":8,"total_tokens":8}"#), embedding);
-        for none in ["{}", "null", "[]", r#"{"prompt_tokens":"x"}"#] {
+        for none in ["{}", "null", "[]", r#"{"prompt_tokens":null}"#] {
             assert_eq!(read(none), None, "{none}");
         }
+        for (text, doubt) in [
+            (r#"{"prompt_tokens":"x"}"#, Doubt::NoCount),
+            (r#"{"prompt_tokens":-5,"completion_tokens":4}"#, Doubt::NoCount),
+            (r#"{"prompt_tokens":1.5,"total_tokens":4}"#, Doubt::NoCount),
+            (r#"{"total_tokens":99999999999999999999999}"#, Doubt::NoCount),
+            (r#"{"prompt_tokens":3,"completion_tokens":4,"total_tokens":6}"#, Doubt::BelowParts),
+            (r#"{"prompt_tokens":3,"total_tokens":2}"#, Doubt::BelowParts),
+            (r#"{"prompt_tokens":1001}"#, Doubt::TooMuch),
+            (r#"{"total_tokens":1001}"#, Doubt::TooMuch),
+            (r#"{"prompt_tokens":0,"completion_tokens":0,"total_tokens":0}"#, Doubt::Nothing),
+        ] {
+            assert_eq!(read(text), Some(Err(doubt)), "{text}");
+        }
+        assert!(
+            read(r#"{"prompt_tokens":3,"completion_tokens":4,"total_tokens":9}"#)
+                .is_some_and(|read| read.is_ok()),
+            "some report their thinking in the total alone"
+        );
     }
 
     #[test]
@@ -201,17 +353,39 @@ mod tests {
     }
 
     #[test]
-    fn what_the_upstream_says_unasked_stays() {
-        // With the last words, as some servers do whether asked or not.
+    fn usage_that_nobody_asked_for_is_taken_out_of_the_last_words() {
+        // Some servers state it with the last words.
         let text =
             r#"{"choices":[{"text":"ab"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
         let (verdict, told, count) = look(Call::Completions, text);
-        assert_eq!((verdict, count), (Verdict::Pass, 2));
-        assert_eq!(told.usage.map(|usage| usage.total), Some(3));
+        assert_eq!(verdict, Verdict::Replace(r#"{"choices":[{"text":"ab"}]}"#.to_owned()));
+        assert_eq!((told.usage.map(|usage| usage.total), count), (Some(3), 2));
+        let doubtful =
+            r#"{"usage":{"prompt_tokens":9,"total_tokens":2},"choices":[{"text":"ab"}]}"#;
+        let (verdict, told, _) = look(Call::Completions, doubtful);
+        assert_eq!(verdict, Verdict::Replace(r#"{"choices":[{"text":"ab"}]}"#.to_owned()));
+        assert_eq!((told.usage, told.doubt), (None, Some(Doubt::BelowParts)));
         for text in ["[DONE]", "no JSON", "[]", r#"{"error":{"message":"x"}}"#] {
             assert_eq!(look(Call::Chat, text).0, Verdict::Pass, "{text}");
         }
         assert!(look(Call::Chat, "[DONE]").1.is_done);
+    }
+
+    #[test]
+    fn the_upstreams_name_is_replaced_where_a_model_is_named() {
+        let see = |call: Call, data: &str| {
+            let view = View { call, hides_usage: true, model: Some(r#""m""#), plausible: ANY };
+            event(&view, data, &mut Told::default(), &mut TextSink::new(Tariff::default()))
+        };
+        let text = r#"{"model" : "org/\"x","choices":[{"delta":{"content":"\"model\":\"org/x\"","model":"org/x"}}],"usage":null}"#;
+        let seen = r#"{"model" : "m","choices":[{"delta":{"content":"\"model\":\"org/x\"","model":"org/x"}}]}"#;
+        assert_eq!(see(Call::Chat, text), Verdict::Replace(seen.to_owned()));
+        let text = r#"{"type":"response.created","model":"x","response":{"id":"r","model":"org/x","usage":null}}"#;
+        let seen = text.replace(r#""org/x""#, r#""m""#);
+        assert_eq!(see(Call::Responses, text), Verdict::Replace(seen));
+        for same in [r#"{"model":"m"}"#, r#"{"model":null}"#, r#"{"model":["a"]}"#] {
+            assert_eq!(see(Call::Chat, same), Verdict::Pass, "{same}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode, header};
 use tokio::time::{MissedTickBehavior, interval_at, sleep};
-use tollgate_tower::{Decide, Pass, Ruling};
+use tollgate_tower::{Decide, Pass, Ruling, Sent};
 
 use super::line::Queue;
 use super::request::{StoredRequest, StoredResponse};
@@ -48,11 +48,12 @@ pub struct ForwardError {
 /// Sends queued requests to their upstreams.
 pub trait Forward: Send + Sync + 'static {
     /// Sends one, and waits for the whole answer. The ticket goes with it as its idempotency key: the same
-    /// request may be sent more than once.
+    /// request may be sent more than once. `sent` shows that its charge is kept.
     fn forward(
         &self,
         request: &StoredRequest,
         ticket: &str,
+        sent: &Sent,
     ) -> impl Future<Output = Result<StoredResponse, ForwardError>> + Send;
 }
 
@@ -110,15 +111,19 @@ async fn send(
     request: &StoredRequest,
     pass: Pass,
 ) -> Ending {
-    let sent = async {
-        if !pass.wait.is_zero() {
-            sleep(pass.wait).await;
+    let Pass { wait, held, charge, .. } = pass;
+    let forwarded = async {
+        if !wait.is_zero() {
+            sleep(wait).await;
         }
-        forward.forward(request, &claim.id).await
+        // From here on the upstream may serve it: the charge is kept, whatever becomes of it. A claim
+        // that is lost while the request waits drops the charge, which refunds it.
+        let sent = charge.sent();
+        forward.forward(request, &claim.id, &sent).await
     };
-    let Some(sent) = while_held(queue, claim, sent).await else { return Ending::Lost };
+    let Some(forwarded) = while_held(queue, claim, forwarded).await else { return Ending::Lost };
     let options = queue.store().options();
-    let ended = match sent {
+    let ended = match forwarded {
         Ok(response) => {
             let response = response.bounded(options.max_response_bytes);
             note(claim, || queue.store().complete(claim, &response)).await
@@ -129,7 +134,7 @@ async fn send(
             note(claim, || queue.store().fail(claim, &error.message, pause)).await
         }
     };
-    drop(pass.held);
+    drop(held);
     ended
 }
 

@@ -20,6 +20,7 @@ mod redis;
 mod request;
 mod sqlite;
 mod store;
+mod supervised;
 mod view;
 mod worker;
 
@@ -34,5 +35,6 @@ pub use store::{
     Accepted, Change, Claim, Claimed, Clock, Counts, MAX_ERROR_BYTES, MAX_LANE_BYTES, MAX_PAGE,
     Page, QueueError, QueueStore, Shelf, Swept, Ticket, TicketState,
 };
+pub use supervised::{Opening, ProblemObserver, SupervisedQueue};
 pub use view::{EntryView, ResponseView, TICKET_HEADER, TICKETS_PATH, TicketView, accepted, told};
 pub use worker::{Worker, WorkerOptions};

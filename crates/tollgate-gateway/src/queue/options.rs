@@ -12,6 +12,13 @@ pub struct QueueOptions {
     pub max_depth: u64,
     /// The most of one lane.
     pub max_lane_depth: u64,
+    /// The most bytes of all requests that are kept, dead letters included. Answers have as much again; the oldest
+    /// of them go.
+    pub max_bytes: u64,
+    /// The most of one tenant's requests, and of those without a tenant.
+    pub max_tenant_bytes: u64,
+    /// The most of one lane.
+    pub max_lane_bytes: u64,
     /// The longest request, headers included.
     pub max_request_bytes: usize,
     /// How much of an answer's body is kept.
@@ -44,6 +51,9 @@ impl Default for QueueOptions {
         Self {
             max_depth: 10_000,
             max_lane_depth: 1_000,
+            max_bytes: 256 << 20,
+            max_tenant_bytes: 64 << 20,
+            max_lane_bytes: 16 << 20,
             max_request_bytes: 1 << 20,
             max_response_bytes: 1 << 20,
             max_age: Duration::from_secs(60 * 60),
@@ -66,6 +76,9 @@ impl QueueOptions {
         let numbers = [
             ("max_depth", self.max_depth),
             ("max_lane_depth", self.max_lane_depth),
+            ("max_bytes", self.max_bytes),
+            ("max_tenant_bytes", self.max_tenant_bytes),
+            ("max_lane_bytes", self.max_lane_bytes),
             ("max_request_bytes", self.max_request_bytes as u64),
             ("max_attempts", u64::from(self.max_attempts)),
             ("max_age", millis(self.max_age)),

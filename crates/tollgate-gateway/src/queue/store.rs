@@ -35,6 +35,14 @@ pub enum QueueError {
     /// There is no room in the lane.
     #[error("the queue is full for this caller: {0} of its requests wait")]
     LaneFull(u64),
+    /// There is no room for the bytes of the request.
+    #[error("the queue is full: requests of {of} take {bytes} bytes")]
+    FullOfBytes {
+        /// Of whom: this key, this tenant, or all callers.
+        of: &'static str,
+        /// How many they take.
+        bytes: u64,
+    },
     /// The request is too long to be kept.
     #[error("a queued request may have {most} bytes, and this one has {bytes}")]
     TooLarge {
@@ -202,6 +210,10 @@ pub trait QueueStore: Send + Sync + 'static {
     /// How often a worker looks for what other processes pushed.
     fn poll_interval(&self) -> Duration;
 
+    /// Whether there is room for one more request of so many bytes: checked before its body is read, and again when
+    /// it is pushed.
+    async fn room(&self, lane: &str, tenant: &str, bytes: usize) -> Result<(), QueueError>;
+
     /// Takes an entry in. If it is the only one of its lane, it is due after `due_in`. The same id twice
     /// is one entry, so that a call whose answer was lost can be made again.
     async fn push(
@@ -262,6 +274,22 @@ pub trait QueueStore: Send + Sync + 'static {
 pub(super) fn bounded_error(why: &str) -> &str {
     let end = (0..=MAX_ERROR_BYTES.min(why.len())).rev().find(|&end| why.is_char_boundary(end));
     why.get(..end.unwrap_or_default()).unwrap_or_default()
+}
+
+/// What an entry takes in a store besides its request: keys, indexes, and places in lanes.
+const ENTRY_OVERHEAD_BYTES: usize = 512;
+
+/// Bounds of bytes: whose they are, as stores name them, and in errors.
+pub(super) const BYTE_BOUNDS: [&str; 3] = ["this key", "this tenant", "all callers"];
+
+/// How many bytes a request is counted as.
+pub(super) fn counted_bytes(request: usize) -> u64 {
+    request.saturating_add(ENTRY_OVERHEAD_BYTES) as u64
+}
+
+/// Whose share a request is counted in.
+pub(super) fn tenant_of(request: &StoredRequest) -> &str {
+    request.asked.identity.tenant_id.as_deref().unwrap_or_default()
 }
 
 /// Encodes a request that is to be pushed, within the bounds.

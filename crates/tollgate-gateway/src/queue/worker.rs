@@ -93,7 +93,8 @@ impl<D: Decide, F: Forward> Worker<D, F> {
             let claimed = match self.queue.store().claim(room).await {
                 Ok(claimed) => claimed,
                 Err(error) => {
-                    tracing::warn!(%error, "the queue cannot be read");
+                    // A supervised queue reports it once; this is repeated every second.
+                    tracing::debug!(%error, "the queue cannot be read");
                     return Instant::now() + AWAY_PAUSE;
                 }
             };
@@ -124,7 +125,7 @@ impl<D: Decide, F: Forward> Worker<D, F> {
                 swept.is_partial
             }
             Err(error) => {
-                tracing::warn!(%error, "the queue cannot be swept");
+                tracing::debug!(%error, "the queue cannot be swept");
                 false
             }
         }

@@ -193,10 +193,10 @@ pub(crate) fn options(urls: &[&str]) -> GatewayOptions {
 }
 
 /// A gateway that listens.
-pub(crate) struct Front {
+pub(crate) struct Front<D: Decide = Decider> {
     pub(crate) address: SocketAddr,
-    pub(crate) gateway: Arc<Gateway<Decider>>,
-    pub(crate) worker: Arc<Worker<Decider>>,
+    pub(crate) gateway: Arc<Gateway<D>>,
+    pub(crate) worker: Arc<Worker<D>>,
 }
 
 impl Front {
@@ -207,8 +207,10 @@ impl Front {
     pub(crate) async fn with(options: GatewayOptions, decider: Decider) -> Self {
         Self::of(Gateway::new(options, decider, Arc::new(Identifier::default())).unwrap()).await
     }
+}
 
-    pub(crate) async fn of(gateway: Gateway<Decider>) -> Self {
+impl<D: Decide> Front<D> {
+    pub(crate) async fn of(gateway: Gateway<D>) -> Self {
         let gateway = Arc::new(gateway);
         let worker = gateway.worker();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,8 +1,12 @@
 //! What goes on and what does not.
 
-use http::{Request, Response};
+use std::sync::Arc;
 
-use crate::ground::{Front, Upstream, options, text};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use parking_lot::Mutex;
+use tollgate_tower::{Asked, Pass, Ruling};
+
+use crate::ground::{Decider, Front, Upstream, options, text};
 
 #[tokio::test]
 async fn upstreams_see_clean_headers_and_where_a_request_came_from() {
@@ -31,6 +35,55 @@ async fn upstreams_see_clean_headers_and_where_a_request_came_from() {
     }
     for gone in ["x-hop", "keep-alive", "proxy-", "x-tollgate", "1.2.3.4", "upgrade", "http2-"] {
         assert!(!answer.contains(gone), "{gone:?} in {answer}");
+    }
+}
+
+/// Servers read both in their own ways: rules see the plain path, the upstream gets what was sent.
+#[tokio::test]
+async fn path_parameters_and_encoded_slashes_are_forwarded_but_not_matched() {
+    let upstream = Upstream::echo().await;
+    let decider = Decider::new(|asked| {
+        let endpoint = asked.endpoint.clone().unwrap_or_default();
+        let headers = HeaderMap::from_iter([(
+            HeaderName::from_static("x-endpoint"),
+            HeaderValue::try_from(endpoint).unwrap(),
+        )]);
+        Ruling::Pass(Pass { headers: headers.into(), ..Pass::default() })
+    });
+    let front = Front::with(options(&[&upstream.url()]), decider).await;
+    for (path, endpoint) in [
+        ("/login;x=1", "/login"),
+        ("/a/..;y/login;x=1?q=1", "/login"),
+        ("/api%2Flogin", "/api/login"),
+        ("/%2Flogin", "/login"),
+    ] {
+        let answer = front.get(path).await;
+        assert_eq!(answer.headers["x-endpoint"], endpoint, "{path}");
+        assert!(answer.body.starts_with(&format!("GET {path} ")), "{}", answer.body);
+    }
+}
+
+/// The decision needs the path as the upstream gets it, where that can be read in two ways.
+#[tokio::test]
+async fn a_path_with_an_encoded_slash_is_asked_about_in_both_readings() {
+    let upstream = Upstream::echo().await;
+    let seen: Arc<Mutex<Vec<Asked>>> = Arc::default();
+    let seen_there = Arc::clone(&seen);
+    let decider = Decider::new(move |asked| {
+        seen_there.lock().push(asked.clone());
+        Ruling::Pass(Pass::default())
+    });
+    let front = Front::with(options(&[&upstream.url()]), decider).await;
+    for (path, endpoint, sent) in [
+        ("/files/a", "/files/a", None),
+        ("/files/a%2fb;x?q=%2F", "/files/a/b", Some("/files/a%2Fb;x")),
+        ("/x/../a%2F..%2Flogin", "/login", Some("/a%2F..%2Flogin")),
+        ("/files/a%5Cb", "/files/a%5Cb", None),
+    ] {
+        front.get(path).await;
+        let asked = seen.lock().remove(0);
+        let found = (asked.endpoint.as_deref(), asked.sent_path.as_deref());
+        assert_eq!(found, (Some(endpoint), sent), "{path}");
     }
 }
 

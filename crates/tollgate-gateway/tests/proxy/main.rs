@@ -16,5 +16,6 @@ mod ground;
 mod headers;
 mod http2;
 mod queue;
+mod queued_charges;
 mod streaming;
 mod upgrades;

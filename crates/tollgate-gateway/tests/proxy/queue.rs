@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tollgate_gateway::queue::{Forward as _, StoredRequest};
 use tollgate_gateway::{Gateway, Postpone, PostponeError};
 use tollgate_tower::refusal::problem;
-use tollgate_tower::{Identifier, Postponed, Ruling};
+use tollgate_tower::{Identifier, Postponed, Ruling, Unsent};
 
 use crate::ground::{Decider, Front, Upstream, dead_url, options, text};
 
@@ -18,8 +18,21 @@ use crate::ground::{Decider, Front, Upstream, dead_url, options, text};
 #[derive(Default)]
 struct Shelf(Mutex<Vec<StoredRequest>>);
 
+/// The longest body that the shelf has room for.
+const SHELF_BYTES: usize = 1_000;
+
 #[async_trait]
 impl Postpone for Shelf {
+    async fn has_room(
+        &self,
+        _postponed: &Postponed,
+        _tenant: &str,
+        bytes: usize,
+    ) -> Result<(), PostponeError> {
+        let full = || PostponeError::Full("it is too long".to_owned());
+        (bytes <= SHELF_BYTES).then_some(()).ok_or_else(full)
+    }
+
     async fn postpone(
         &self,
         postponed: &Postponed,
@@ -80,10 +93,29 @@ async fn a_request_is_kept_whole_and_sent_later() {
 
     let stored = shelf.0.lock().remove(0);
     assert_eq!(stored.host, "api.example.com");
-    let response = front.worker.forward(&stored, "0123").await.unwrap();
+    let response = front.worker.forward(&stored, "0123", &Unsent::default().sent()).await.unwrap();
     let body = String::from_utf8(response.body).unwrap();
     // As much as is kept of an answer.
     assert_eq!((response.status, response.is_truncated, body.as_str()), (200, true, "POST /a/b?"));
+}
+
+/// Where there is no room, nobody waits for the body.
+#[tokio::test]
+async fn a_body_that_does_not_fit_is_not_read() {
+    let upstream = Upstream::echo().await;
+    let shelf = Arc::new(Shelf::default());
+    let gateway =
+        Gateway::new(options(&[&upstream.url()]), queueing(), Arc::new(Identifier::default()));
+    let front =
+        Front::of(gateway.unwrap().with_queue(Arc::clone(&shelf) as Arc<dyn Postpone>)).await;
+    // The rest of the body never comes.
+    let head = format!(
+        "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\nx",
+        SHELF_BYTES + 1
+    );
+    let answer = front.raw(&head).await;
+    assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+    assert!(shelf.0.lock().is_empty());
 }
 
 #[tokio::test]
@@ -96,7 +128,7 @@ async fn what_is_sent_later_carries_its_ticket() {
         Front::of(gateway.unwrap().with_queue(Arc::clone(&shelf) as Arc<dyn Postpone>)).await;
     assert_eq!(front.get("/x").await.status, 202);
     let stored = shelf.0.lock().remove(0);
-    let response = front.worker.forward(&stored, "0123").await.unwrap();
+    let response = front.worker.forward(&stored, "0123", &Unsent::default().sent()).await.unwrap();
     let body = String::from_utf8(response.body).unwrap();
     for line in ["idempotency-key: 0123", "x-tollgate-ticket: 0123", "x-forwarded-for: 127.0.0.1"] {
         assert!(body.contains(line), "{line} in {body}");
@@ -120,7 +152,8 @@ async fn failures_say_whether_another_time_may_be_better() {
         assert_eq!(front.get("/x").await.status, 202);
         let mut stored = shelf.0.lock().remove(0);
         route.clone_into(&mut stored.route);
-        let error = front.worker.forward(&stored, "0123").await.unwrap_err();
+        let error =
+            front.worker.forward(&stored, "0123", &Unsent::default().sent()).await.unwrap_err();
         assert_eq!(error.retryable, retryable, "{error:?}");
         assert!(!error.message.contains("127.0.0.1"), "{error:?}");
     }

@@ -211,6 +211,32 @@ async fn trailers_pass_in_both_directions() {
     assert_eq!(trailers["x-back"], "1");
 }
 
+/// What a header must not say, a trailer must not say either.
+#[tokio::test]
+async fn request_trailers_are_filtered_as_headers_are() {
+    let upstream = Upstream::start(|request| async move {
+        let trailers = request.into_body().collect().await.unwrap().trailers().cloned();
+        let mut names: Vec<String> =
+            trailers.unwrap_or_default().keys().map(|name| name.as_str().to_owned()).collect();
+        names.sort_unstable();
+        Response::new(text(names.join(" ")))
+    })
+    .await;
+    let front = Front::start(options(&[&upstream.url()])).await;
+    let forged = ["x-kept", "x-forwarded-for", "x-tollgate-user-id", "authorization", "host"];
+    let there: HeaderMap =
+        forged.iter().map(|name| (name.parse().unwrap(), "6.6.6.6".parse().unwrap())).collect();
+    let body = once("y").with_trailers(async move { Some(Ok(there)) }).boxed_unsync();
+    let request = Request::post(front.url("/"))
+        .header("te", "trailers")
+        .header("trailer", forged.join(", "))
+        .body(body)
+        .unwrap();
+    let response = client().request(request).await.unwrap();
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body, "x-kept");
+}
+
 #[tokio::test]
 async fn a_body_that_breaks_off_breaks_off_for_the_client_too() {
     for head in
@@ -261,6 +287,29 @@ async fn a_client_that_stops_in_the_middle_is_told_so() {
     assert!(answer.contains("REQUEST_TIMEOUT") && answer.contains("x-ratelimit-limit"), "{answer}");
     until("the end", || front.targets()[0].active == 0).await;
     assert_eq!(front.targets()[0].failures, 0);
+}
+
+/// Each byte comes in time; the body never gets on.
+#[tokio::test]
+async fn a_body_that_drips_is_cut() {
+    let upstream = Upstream::echo().await;
+    let mut options = options(&[&upstream.url()]);
+    options.timeouts.request_idle = Duration::from_millis(500);
+    options.timeouts.min_request_rate = 10_000;
+    let front = Front::start(options).await;
+    let stream = front.connect().await;
+    let (mut reader, mut writer) = stream.into_split();
+    let drip = tokio::spawn(async move {
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n";
+        writer.write_all(head.as_bytes()).await.unwrap();
+        while writer.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let mut answer = [0; 13];
+    tokio::time::timeout(PATIENCE, reader.read_exact(&mut answer)).await.unwrap().unwrap();
+    drip.abort();
+    assert_eq!(&answer, b"HTTP/1.1 408 ");
 }
 
 #[tokio::test]

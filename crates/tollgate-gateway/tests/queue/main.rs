@@ -13,4 +13,5 @@ mod redis;
 mod sqlite;
 mod storm;
 mod suite;
+mod supervised;
 mod worker;

@@ -33,10 +33,44 @@ async fn a_newer_file_is_left_alone() {
     open(&path).await.unwrap().close().await;
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);
     let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
-    sqlx::query("PRAGMA user_version = 2").execute(&pool).await.unwrap();
+    sqlx::query("PRAGMA user_version = 3").execute(&pool).await.unwrap();
     pool.close().await;
     let refused = open(&path).await.err();
-    assert_eq!(refused, Some(QueueError::NewerSchema { have: 2, known: 1 }));
+    assert_eq!(refused, Some(QueueError::NewerSchema { have: 3, known: 2 }));
+}
+
+/// What the first version kept is counted from then on, and can still be sent.
+#[tokio::test]
+async fn a_file_of_the_first_version_is_brought_up_to_date() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("queue.db");
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path).create_if_missing(true);
+    let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
+    let schema = include_str!("../../src/queue/sqlite/schema.sql");
+    sqlx::raw_sql(schema).execute(&pool).await.unwrap();
+    sqlx::raw_sql("PRAGMA user_version = 1").execute(&pool).await.unwrap();
+    let insert = "INSERT INTO entries (id, lane, shelf, since, enqueued_at, attempts, label, request) \
+                  VALUES ($1, 'lane', 0, $2, $2, 0, 'POST /', $3)";
+    let mut large = request("x");
+    large.body = vec![b'x'; 900_000];
+    sqlx::query(insert)
+        .bind(id(1))
+        .bind(i64::try_from(crate::ground::START).unwrap())
+        .bind(large.encode().unwrap())
+        .execute(&pool)
+        .await
+        .unwrap();
+    let lane = "INSERT INTO lanes (lane, due_at) VALUES ('lane', 0)";
+    sqlx::raw_sql(lane).execute(&pool).await.unwrap();
+    pool.close().await;
+    let options = QueueOptions { max_lane_bytes: 1_000_000, ..QueueOptions::default() };
+    let clock: tollgate_gateway::queue::Clock = Arc::new(|| crate::ground::START + 1);
+    let queue = SqliteQueue::open(&path, options, clock).await.unwrap();
+    let room = queue.room("lane", "", 500_000).await;
+    assert!(matches!(room, Err(QueueError::FullOfBytes { .. })), "{room:?}");
+    let claim = queue.claim(1).await.unwrap().claims.remove(0);
+    queue.complete(&claim, &crate::ground::response(b"")).await.unwrap();
+    assert_eq!(queue.room("lane", "", 500_000).await, Ok(()));
 }
 
 #[tokio::test]

@@ -49,6 +49,7 @@ impl Forward for Unreliable {
         &self,
         request: &StoredRequest,
         _: &str,
+        _: &tollgate_tower::Sent,
     ) -> Result<StoredResponse, ForwardError> {
         let fate = self.dice.roll(100);
         if fate < 2 {

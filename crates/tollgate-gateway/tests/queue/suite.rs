@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate_gateway::queue::{
-    Change, Claim, Counts, QueueError, QueueOptions, QueueStore, Shelf, TicketState,
+    Change, Claim, Counts, QueueError, QueueOptions, QueueStore, Shelf, StoredRequest, TicketState,
 };
 
 use crate::ground::{Ground, START, id, name_of, request, response};
@@ -31,6 +31,9 @@ suite!(
     a_failure_is_tried_again_before_the_next_of_its_lane,
     workers_that_die_too_often_make_a_dead_letter,
     there_is_no_room_beyond_the_bounds,
+    bytes_are_bounded_by_lane_by_tenant_and_in_all,
+    bytes_are_counted_until_the_request_goes,
+    the_oldest_answers_go_when_they_take_too_much,
     the_same_push_twice_is_one_entry,
     what_is_too_old_is_not_sent,
     what_is_under_way_does_not_expire,
@@ -237,6 +240,96 @@ async fn there_is_no_room_beyond_the_bounds(ground: &Ground) {
     assert!(matches!(pushed, Err(QueueError::TooLarge { .. })), "{pushed:?}");
     assert_eq!(store.ticket(&id(11)).await.unwrap(), None);
     assert_eq!(store.counts().await.unwrap().waiting, 5);
+}
+
+/// A request of a tenant with a body of so many bytes.
+fn sized(tenant: &str, bytes: usize) -> StoredRequest {
+    let mut request = request("x");
+    request.asked.identity.tenant_id = Some(tenant.to_owned()).filter(|it| !it.is_empty());
+    request.body = vec![b'x'; bytes];
+    request
+}
+
+const KIB: usize = 1 << 10;
+
+fn byte_bounds() -> QueueOptions {
+    QueueOptions {
+        max_lane_bytes: 50 << 10,
+        max_tenant_bytes: 100 << 10,
+        max_bytes: 200 << 10,
+        ..QueueOptions::default()
+    }
+}
+
+async fn bytes_are_bounded_by_lane_by_tenant_and_in_all(ground: &Ground) {
+    let store = ground.open(byte_bounds()).await;
+    let mut number = 0;
+    let mut push = async |lane: &str, tenant: &str| {
+        number += 1;
+        let room = store.room(lane, tenant, 20 * KIB).await;
+        let request = sized(tenant, 20 * KIB);
+        let pushed = store.push(&id(number), lane, &request, Duration::ZERO).await;
+        assert_eq!(room.is_ok(), pushed.is_ok(), "{room:?} {pushed:?}");
+        match pushed {
+            Ok(_) => "",
+            Err(QueueError::FullOfBytes { of, .. }) => of,
+            Err(other) => panic!("{other}"),
+        }
+    };
+    assert_eq!([push("a1", "a").await, push("a1", "a").await], ["", ""]);
+    assert_eq!(push("a1", "a").await, "this key");
+    assert_eq!([push("a2", "a").await, push("a2", "a").await], ["", ""]);
+    assert_eq!(push("a3", "a").await, "this tenant");
+    // Others have their shares, also those without a tenant.
+    assert_eq!([push("b1", "b").await, push("b1", "b").await], ["", ""]);
+    assert_eq!([push("none", "").await, push("none", "").await], ["", ""]);
+    assert_eq!(push("c1", "c").await, "");
+    assert_eq!(push("c1", "c").await, "all callers");
+}
+
+async fn bytes_are_counted_until_the_request_goes(ground: &Ground) {
+    let options = QueueOptions { max_lane_bytes: 30 << 10, ..byte_bounds() };
+    let store = ground.open(options).await;
+    let fits = async || store.room("lane", "a", 20 * KIB).await.is_ok();
+    let push = async |number: usize| {
+        store.push(&id(number), "lane", &sized("a", 20 * KIB), Duration::ZERO).await.unwrap();
+    };
+    push(1).await;
+    assert!(!fits().await);
+    let claim = claim_one(&*store).await;
+    assert!(!fits().await, "it is under way");
+    store.complete(&claim, &response(b"done")).await.unwrap();
+    assert!(fits().await, "it is done");
+    push(2).await;
+    let claim = claim_one(&*store).await;
+    store.fail(&claim, "no", None).await.unwrap();
+    assert!(!fits().await, "a dead letter is kept");
+    assert_eq!(store.drop_entry(&id(2)).await.unwrap(), Change::Made);
+    assert!(fits().await, "it was dropped");
+    push(3).await;
+    let claim = claim_one(&*store).await;
+    store.fail(&claim, "no", None).await.unwrap();
+    assert_eq!(store.retry(&id(3)).await.unwrap(), Change::Made);
+    assert!(!fits().await, "it is tried again, and counted once");
+    let claim = claim_one(&*store).await;
+    store.fail(&claim, "no", None).await.unwrap();
+    ground.pass(QueueOptions::default().keep_dead + SECOND);
+    store.sweep().await.unwrap();
+    assert!(fits().await, "it was kept long enough");
+}
+
+async fn the_oldest_answers_go_when_they_take_too_much(ground: &Ground) {
+    let store = ground.open(byte_bounds()).await;
+    for number in 0..6 {
+        push(&*store, number, "lane").await;
+        let claim = claim_one(&*store).await;
+        store.complete(&claim, &response(&vec![b'y'; 60 * KIB])).await.unwrap();
+        ground.pass(SECOND);
+    }
+    for number in 0..6 {
+        let is_kept = store.ticket(&id(number)).await.unwrap().is_some();
+        assert_eq!(is_kept, number >= 3, "{number}");
+    }
 }
 
 async fn the_same_push_twice_is_one_entry(ground: &Ground) {

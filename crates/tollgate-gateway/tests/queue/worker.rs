@@ -16,7 +16,7 @@ use tollgate_gateway::queue::{
     Worker, WorkerOptions,
 };
 use tollgate_tower::refusal::problem;
-use tollgate_tower::{Asked, Decide, Held, Pass, Postponed, Ruling};
+use tollgate_tower::{Asked, Decide, Held, Pass, Postponed, Ruling, Sent};
 
 use crate::ground::{Ground, request, response};
 
@@ -83,6 +83,7 @@ impl Forward for Upstream {
         &self,
         request: &StoredRequest,
         ticket: &str,
+        _: &Sent,
     ) -> Result<StoredResponse, ForwardError> {
         let name = String::from_utf8(request.body.clone()).unwrap();
         self.seen.lock().push((name, ticket.to_owned()));

@@ -94,10 +94,16 @@ impl Channel {
             .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .enable_push(false);
-        let (sender, connection) = builder.handshake(stream).await.map_err(|_| Fault::Connect)?;
+        let failure = self.endpoint.failure().clone();
+        let (sender, connection) = builder.handshake(stream).await.map_err(|error| {
+            failure.note(&error);
+            Fault::Connect
+        })?;
         let driver = spawn_local(async move {
-            // How it ends is seen by the calls that were on it.
-            let _ = connection.await;
+            // That it ends is seen by the calls that were on it.
+            if let Err(error) = connection.await {
+                failure.note(&error);
+            }
         });
         *self.sender.borrow_mut() = Some(sender);
         *self.driver.borrow_mut() = Some(driver);

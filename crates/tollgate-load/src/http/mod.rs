@@ -73,12 +73,17 @@ impl Lane for HttpLane {
 
     async fn exchange(&mut self, request: &[u8]) -> Result<Answer, Fault> {
         let stream = self.stream.as_mut().ok_or(Fault::Connect)?;
-        stream.write_all(request).await.map_err(|_| Fault::Closed)?;
-        stream.flush().await.map_err(|_| Fault::Closed)?;
+        // A server that asks for a client certificate refuses after the handshake.
+        let broken = |error: std::io::Error| {
+            self.endpoint.failure().note(&error);
+            Fault::Closed
+        };
+        stream.write_all(request).await.map_err(broken)?;
+        stream.flush().await.map_err(broken)?;
         self.response.clear();
         loop {
             let room = self.response.room()?;
-            let count = stream.read(room).await.map_err(|_| Fault::Closed)?;
+            let count = stream.read(room).await.map_err(broken)?;
             if self.response.advance(count)? {
                 break;
             }

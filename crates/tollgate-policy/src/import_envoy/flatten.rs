@@ -58,7 +58,7 @@ impl Slot<'_> {
 
     fn overlaps(&self, other: &Self, depth: usize) -> bool {
         let pairs = wanted(&self.path, depth).zip(wanted(&other.path, depth));
-        pairs.into_iter().all(|(one, other)| one.overlaps(other))
+        pairs.into_iter().all(|(one, other)| one.may_overlap(other))
     }
 }
 
@@ -70,7 +70,7 @@ pub(super) fn flatten<'a>(domain: &'a Domain, made: &mut Vec<Made<'a>>, report: 
         let name = descriptor_name(keys.iter().copied());
         if name.len() > MAX_VALUE_BYTES {
             let message = format!("the keys down to here are longer than {MAX_VALUE_BYTES} bytes");
-            report.add(first.at, None, message);
+            report.add_in(&first.source, first.at, message);
             continue;
         }
         let mut slots = Vec::new();
@@ -80,8 +80,8 @@ pub(super) fn flatten<'a>(domain: &'a Domain, made: &mut Vec<Made<'a>>, report: 
             add(domain, &slots, (&name, keys.len()), is_log_only, made);
         }
         if made.len() > MAX_RULES {
-            let message = format!("it takes more than {MAX_RULES} rules to tell this file");
-            report.add(domain.name.at, None, message);
+            let message = format!("this domain takes more than {MAX_RULES} rules");
+            report.add_in(&first.source, domain.name.at, message);
             return;
         }
     }
@@ -135,7 +135,7 @@ fn check_keys(slots: &[Slot<'_>], report: &mut Report) {
                 "has more than {MAX_KEY_PARTS} entries without a fixed value down to here, too many \
                  to name a counter by"
             );
-            report.add(node.at, None, message);
+            report.add_in(&node.source, node.at, message);
         }
     }
 }

@@ -3,16 +3,19 @@
 use std::fmt::Write as _;
 
 use hashbrown::{HashMap, HashSet};
+use serde_json::Value;
 
-use super::file::{Domain, Limit, SCOPE_PREFIX, Wanted};
+use super::ImportOptions;
+use super::file::{Descriptor, Domain, Limit, MONTH_SECONDS, SCOPE_PREFIX, Wanted};
 use super::flatten::{Made, MadeKind, names_counter};
 use crate::MAX_RULE_ID_BYTES;
 
-/// Room at the end of an id for a number that tells it from others.
+/// Room at the end of an id for a number that makes it unique.
 const ID_NUMBER_BYTES: usize = 12;
 
-pub(super) fn print(domains: &[Domain], rules: &[Made<'_>]) -> String {
-    let sources: Vec<&str> = domains.iter().map(|domain| domain.source.as_str()).collect();
+pub(super) fn print(domains: &[Domain], rules: &[Made<'_>], options: ImportOptions) -> String {
+    let sources: Vec<&str> =
+        domains.iter().flat_map(|domain| &domain.sources).map(|source| &**source).collect();
     let mut text = String::from("# Imported from envoyproxy/ratelimit: ");
     text.push_str(&on_one_line(&sources.join(", ")));
     text.push('\n');
@@ -30,7 +33,8 @@ pub(super) fn print(domains: &[Domain], rules: &[Made<'_>]) -> String {
     let ids = ids(rules);
     let named = named(rules, &ids);
     for (rule, id) in rules.iter().zip(&ids) {
-        print_rule(&mut text, rule, id, &named);
+        print_rule(&mut text, rule, id, &named, options);
+        print_envoy(&mut text, rule, options);
     }
     text
 }
@@ -52,7 +56,13 @@ fn named<'a>(rules: &'a [Made<'_>], ids: &'a [String]) -> Named<'a> {
     named
 }
 
-fn print_rule(text: &mut String, rule: &Made<'_>, id: &str, named: &Named<'_>) {
+fn print_rule(
+    text: &mut String,
+    rule: &Made<'_>,
+    id: &str,
+    named: &Named<'_>,
+    options: ImportOptions,
+) {
     let domain = rule.domain;
     let _ = writeln!(text, "  - rule_id: {}", quoted(id));
     let _ = writeln!(text, "    scope: {}", quoted(&format!("{SCOPE_PREFIX}{domain}")));
@@ -61,8 +71,7 @@ fn print_rule(text: &mut String, rule: &Made<'_>, id: &str, named: &Named<'_>) {
     let _ = writeln!(text, "      attributes:\n        descriptor: {}", quoted(&rule.keys));
     for (place, wanted) in (1..).zip(rule.wanted()) {
         let value = match wanted {
-            Wanted::Exact(value) => quoted(value),
-            Wanted::Prefix(prefix) => quoted(&format!("{prefix}*")),
+            Wanted::Exact(value) | Wanted::Pattern(value) => quoted(value),
             Wanted::Any => quoted("*"),
         };
         let _ = writeln!(text, "        entry.{place}: {value}");
@@ -78,11 +87,19 @@ fn print_rule(text: &mut String, rule: &Made<'_>, id: &str, named: &Named<'_>) {
         }
         None => text.push_str("    limit: unlimited\n"),
     }
-    let window_seconds = limit.map_or(1, |limit| limit.window_seconds);
-    let _ = writeln!(text, "    window_seconds: {window_seconds}\n    algorithm: fixed_window");
+    match limit.map_or(1, |limit| limit.window_seconds) {
+        MONTH_SECONDS if options.calendar_months => {
+            text.push_str("    calendar: month\n    timezone: UTC\n");
+        }
+        window_seconds => {
+            let _ = writeln!(text, "    window_seconds: {window_seconds}");
+        }
+    }
+    text.push_str("    algorithm: fixed_window\n");
     if rule.is_log_only {
         text.push_str("    action: log_only\n");
-    } else if limit.is_some() && rule.path.last().is_some_and(|node| node.is_quota) {
+    }
+    if limit.is_some() && rule.path.last().is_some_and(|node| node.is_quota) {
         text.push_str("    quota_mode: true\n");
     }
     let replaces = match rule.kind {
@@ -99,7 +116,37 @@ fn print_rule(text: &mut String, rule: &Made<'_>, id: &str, named: &Named<'_>) {
     }
 }
 
-/// The entries that tell counters apart: those whose value is not fixed.
+/// How the rule answers Envoy, where it limits.
+fn print_envoy(text: &mut String, rule: &Made<'_>, options: ImportOptions) {
+    let MadeKind::Limit(Limit { quota: Some(_), name, .. }) = rule.kind else { return };
+    let Some(node) = rule.path.last() else { return };
+    text.push_str("    envoy:\n");
+    if let Some(name) = name {
+        let _ = writeln!(text, "      name: {}", quoted(name));
+    }
+    if !options.all_or_nothing {
+        text.push_str("      charge_above_limit: true\n");
+    }
+    if !options.refuse_check_at_limit {
+        text.push_str("      allow_check_at_limit: true\n");
+    }
+    let parts: Vec<String> = rule.path.iter().map(|node| quoted(&node.composite_key())).collect();
+    let _ = writeln!(text, "      stats_key: [{}]", parts.join(", "));
+    let has_value = |one: &Descriptor| {
+        names_counter(one) && (node.has_detailed_metric || one.has_value_in_metric)
+    };
+    let places = (1..).zip(&rule.path).filter(|(_, one)| has_value(one));
+    let places: Vec<String> = places.map(|(place, _)| place.to_string()).collect();
+    if !places.is_empty() {
+        let _ = writeln!(text, "      stats_values: [{}]", places.join(", "));
+    }
+    if !node.metadata.is_empty() {
+        let metadata = Value::Object(node.metadata.clone());
+        let _ = writeln!(text, "      metadata: {metadata}");
+    }
+}
+
+/// The entries that name the counter: those whose value is not fixed.
 fn print_key(text: &mut String, rule: &Made<'_>) {
     let places = (1..).zip(&rule.path).filter(|(_, node)| names_counter(node));
     let places: Vec<String> = places.map(|(place, _)| format!("entry.{place}")).collect();
@@ -112,7 +159,7 @@ fn print_key(text: &mut String, rule: &Made<'_>) {
 
 /// Text in quotes, which YAML takes as JSON writes it.
 fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    Value::from(text).to_string()
 }
 
 /// An id for each rule that says where it comes from, and that no other has.
@@ -147,11 +194,8 @@ fn describe(rule: &Made<'_>) -> String {
     for node in &rule.path {
         let _ = write!(text, "/{}", on_one_line(&node.key));
         match &node.value {
-            Wanted::Exact(value) => {
+            Wanted::Exact(value) | Wanted::Pattern(value) => {
                 let _ = write!(text, "={value}");
-            }
-            Wanted::Prefix(prefix) => {
-                let _ = write!(text, "={prefix}*");
             }
             Wanted::Any => {}
         }

@@ -202,7 +202,9 @@ impl Admin {
         }
         let is_full = found.len() >= page.limit as usize;
         let next = found.last().filter(|_| is_full).map(|last| last.version.to_string());
-        Ok(Answer::ok(view::page(&items, next.as_deref())))
+        let removed = self.control.repository().rule_checkpoint(asked.id()).await?;
+        let removed = removed.as_ref().map(view::checkpoint).into();
+        Ok(Answer::ok(view::bounded_page(&items, next.as_deref(), &removed)))
     }
 
     pub(super) async fn version(&self, asked: &Asked) -> Result<Answer, AdminError> {
@@ -213,8 +215,7 @@ impl Admin {
         let found = found
             .filter(|entry| asked.tenant().is_none_or(|own| entry.tenant.as_deref() == Some(own)));
         let Some(entry) = found else {
-            let what = format!("{}/{number}", asked.id());
-            return Err(ControlError::NotFound("rule version", what).into());
+            return Err(self.control.no_version(asked.id(), number, asked.tenant()).await?.into());
         };
         Ok(Answer::ok(view::version(&entry)).tagged(entry.version))
     }

@@ -11,6 +11,7 @@
 //! | `records.rs` | the audit log |
 //! | `clients.rs` | what a client has used; which rules a request meets |
 //! | `tokens.rs` | tokens |
+//! | `tenant_changes.rs` | how often a tenant's admins change anything |
 //! | `events.rs` | changes, as they happen |
 //! | `session.rs` | signing in from a browser |
 //! | `playground.rs` | requests made up to see what happens |
@@ -35,6 +36,7 @@ mod schemas_seen;
 mod seen;
 mod session;
 mod slots;
+mod tenant_changes;
 mod tokens;
 mod view;
 
@@ -42,7 +44,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -62,6 +64,7 @@ pub(crate) use respond::ProblemBody;
 use respond::{AdminError, Answer};
 use routes::{Call, Found, Route};
 pub(crate) use seen::Seen;
+use tenant_changes::TenantChanges;
 
 /// Admin calls under way at the same time.
 const MOST_CALLS: usize = 128;
@@ -82,7 +85,8 @@ pub(crate) struct Admin {
     config: Arc<Config>,
     /// Where calls run.
     runtime: tokio::runtime::Handle,
-    damping: Damping,
+    damping: Arc<Damping>,
+    tenant_changes: TenantChanges,
     calls: Arc<Semaphore>,
     listeners: Arc<events::Listeners>,
     ending: watch::Sender<bool>,
@@ -138,13 +142,14 @@ impl Admin {
         runtime: tokio::runtime::Handle,
         roll: Arc<Roll>,
     ) -> Self {
-        let damping = Damping::new(config.control.wrong_tokens);
+        let damping = Arc::new(Damping::new(config.control.wrong_tokens));
         Self {
             control,
             engine,
             config,
             runtime,
             damping,
+            tenant_changes: TenantChanges::default(),
             calls: Arc::new(Semaphore::new(MOST_CALLS)),
             listeners: Arc::default(),
             ending: watch::Sender::new(false),
@@ -204,6 +209,12 @@ impl Admin {
             let message = format!("a token of the role {role} may not do this");
             return Err(AdminError::Forbidden(message));
         }
+        let is_change = head.method != http::Method::GET && head.method != http::Method::HEAD;
+        if let Some(tenant) = identity.tenant.as_deref().filter(|_| is_change) {
+            let admitted = self.tenant_changes.admit(tenant, instant());
+            let wait = |wait: Duration| wait.as_secs() + 1;
+            admitted.map_err(|left| AdminError::TooManyChanges { seconds: wait(left) })?;
+        }
         let patience = self.config.limits.body_timeout;
         let max_body = match identity.role {
             Role::TenantAdmin => route.max_body.min(TENANT_BODY),
@@ -215,6 +226,7 @@ impl Admin {
             token_id: identity.token_id.clone(),
             request_id: request_id(&head.headers),
             address: peer.map(|peer| peer.to_string()),
+            tenant: identity.tenant.clone(),
         };
         let asked = Asked {
             route,
@@ -275,23 +287,36 @@ impl Admin {
         is_kept: bool,
     ) -> Result<Identity, AdminError> {
         let caller = peer.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let wait = self.damping.wait(caller, instant());
-        let damped = wait.map(|wait| AdminError::Damped { seconds: wait.as_secs() + 1 });
-        if damped.is_some() && !self.damping.is_looked_at(instant()) {
-            return Err(damped.unwrap_or(AdminError::Busy));
+        let damped = |wait: Duration| AdminError::Damped { seconds: wait.as_secs() + 1 };
+        let Some(token) = token else {
+            let wait = self.damping.wait(caller, instant());
+            return Err(wait.map_or(AdminError::Unauthorized, damped));
+        };
+        let attempt = self.damping.begin(caller, instant());
+        let refusal = attempt.wait.map_or(AdminError::Unauthorized, damped);
+        let admin = Arc::clone(self);
+        // The attempt ends with the check, not with the connection: closing it early does not make an attempt uncounted.
+        let found = self.elsewhere(async move {
+            let found = admin.look_up(&token, attempt.is_known_for_mistakes).await?;
+            if found.is_none() && !(is_kept && admin.damping.is_kept_forgiven(instant())) {
+                attempt.fail(instant());
+            }
+            Ok(found)
+        });
+        found.await?.ok_or(refusal)
+    }
+
+    /// Whose token this is. A caller that sends wrong tokens must not keep the correct ones of its neighbours out, nor the
+    /// database busy.
+    async fn look_up(
+        &self,
+        token: &str,
+        is_known_for_mistakes: bool,
+    ) -> Result<Option<Identity>, AdminError> {
+        if is_known_for_mistakes && !self.control.may_be_token(token, now()).await? {
+            return Ok(None);
         }
-        let Some(token) = token else { return Err(AdminError::Unauthorized) };
-        let control = Arc::clone(&self.control);
-        let found =
-            self.elsewhere(async move { Ok(control.authenticate(&token, now()).await?) }).await?;
-        if let Some(identity) = found {
-            self.damping.success(caller);
-            return Ok(identity);
-        }
-        if !(is_kept && self.damping.is_looked_at(instant())) {
-            self.damping.mistake(caller, instant());
-        }
-        Err(damped.unwrap_or(AdminError::Unauthorized))
+        Ok(self.control.authenticate(token, now()).await?)
     }
 
     /// Records that a client's counters are about to be made as new, from elsewhere than here.

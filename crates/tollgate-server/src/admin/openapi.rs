@@ -153,13 +153,16 @@ fn times() -> [(&'static str, Value); 2] {
 }
 
 fn pages(name: &str) -> Value {
-    json!({
-        "type": "object", "required": ["items", "next_cursor"],
-        "properties": {
-            "items": { "type": "array", "items": reference(name) },
-            "next_cursor": { "type": ["string", "null"] }
-        }
-    })
+    pages_with(name, [])
+}
+
+/// A page with further fields.
+fn pages_with<const N: usize>(name: &str, fields: [(&str, Value); N]) -> Value {
+    let mut properties = Map::new();
+    properties.insert("items".to_owned(), json!({ "type": "array", "items": reference(name) }));
+    properties.insert("next_cursor".to_owned(), json!({ "type": ["string", "null"] }));
+    properties.extend(fields.map(|(name, schema)| (name.to_owned(), schema)));
+    json!({ "type": "object", "required": ["items", "next_cursor"], "properties": properties })
 }
 
 const fn schema_of(kind: Kind) -> &'static str {
@@ -218,7 +221,16 @@ impl Described {
             Call::RotateToken => Self::plain("Give a token a new secret", reference("AdminSecret")),
             Call::Versions => Self {
                 query: page(),
-                ..Self::plain("Every version of a rule, the newest first", pages("AdminVersion"))
+                ..Self::plain(
+                    "Versions of a rule, the newest first",
+                    pages_with(
+                        "AdminVersion",
+                        [(
+                            "removed",
+                            json!({ "anyOf": [reference("AdminCheckpoint"), { "type": "null" }] }),
+                        )],
+                    ),
+                )
             },
             Call::Version => Self::plain("One version of a rule", reference("AdminVersion")),
             Call::RollBack => Self {
@@ -286,7 +298,13 @@ impl Described {
                     query.push((name, text()));
                 }
                 query.extend(times());
-                let answer = pages("AdminRecord");
+                let removed = json!({ "type": "array", "items": reference("AdminCheckpoint") });
+                let kept = json!({ "type": "integer",
+                    "description": "Of decisions: how many of this page are kept in full" });
+                let of = json!({ "type": "integer",
+                    "description": "Of decisions: how many the records of this page stand for" });
+                let fields = [("removed", removed), ("kept", kept), ("of", of)];
+                let answer = pages_with("AdminRecord", fields);
                 Self { query, ..Self::plain("What was changed, or decided", answer) }
             }
             Call::Usage | Call::ResetUsage => {

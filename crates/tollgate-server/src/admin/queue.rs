@@ -84,7 +84,7 @@ fn told(asked: &Asked, changed: Change, state: &str, not_now: &str) -> Result<An
             tracing::info!(by = %asked.actor.name, ticket, state, "a queued request was changed");
             Ok(Answer::ok(json!({ "ticket": asked.id(), "state": state })))
         }
-        Change::NotThere => Err(AdminError::NotFound),
+        Change::NotThere => Err(AdminError::NoTicket),
         Change::NotNow => Err(AdminError::Elsewhere(not_now.to_owned())),
     }
 }
@@ -92,6 +92,6 @@ fn told(asked: &Asked, changed: Change, state: &str, not_now: &str) -> Result<An
 fn done<T>(result: Result<Result<T, QueueError>, tokio::task::JoinError>) -> Result<T, AdminError> {
     match result {
         Ok(Ok(done)) => Ok(done),
-        _ => Err(AdminError::Busy),
+        _ => Err(AdminError::QueueUnavailable),
     }
 }

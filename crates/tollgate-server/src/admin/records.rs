@@ -45,10 +45,10 @@ impl Admin {
         let found = self.control.repository().changes(&filter, &page).await?;
         let is_full = found.len() >= page.limit as usize;
         let next = found.last().filter(|_| is_full).map(|last| last.id.to_string());
-        Ok(Answer::ok(view::page(
-            &found.iter().map(view::change).collect::<Vec<_>>(),
-            next.as_deref(),
-        )))
+        let removed = self.control.repository().change_checkpoints(asked.tenant()).await?;
+        let items: Vec<_> = found.iter().map(view::change).collect();
+        let removed = removed.iter().map(view::checkpoint).collect();
+        Ok(Answer::ok(view::bounded_page(&items, next.as_deref(), &removed)))
     }
 
     async fn decisions(&self, asked: &Asked, mut query: Query<'_>) -> Result<Answer, AdminError> {
@@ -76,10 +76,7 @@ impl Admin {
         let found = self.control.repository().decisions(&filter, &page).await?;
         let is_full = found.len() >= page.limit as usize;
         let next = found.last().filter(|_| is_full).map(|last| last.id.to_string());
-        Ok(Answer::ok(view::page(
-            &found.iter().map(view::decision).collect::<Vec<_>>(),
-            next.as_deref(),
-        )))
+        Ok(Answer::ok(view::decisions(&found, next.as_deref())))
     }
 }
 

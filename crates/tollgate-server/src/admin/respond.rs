@@ -11,6 +11,7 @@ use tollgate_control::{ControlError, FieldProblem, RepositoryError};
 use tollgate_engine::EngineError;
 use utoipa::ToSchema;
 
+use super::tenant_changes::MAX_TENANT_CHANGES;
 use crate::http::respond::{ApiError, json};
 
 /// How long to wait for a database that is away.
@@ -63,7 +64,15 @@ pub(crate) enum AdminError {
     Damped {
         seconds: u64,
     },
+    /// Too many changes of a tenant's admins.
+    TooManyChanges {
+        seconds: u64,
+    },
     NotFound,
+    /// The queue has no such request.
+    NoTicket,
+    /// The queue cannot be read or written.
+    QueueUnavailable,
     MethodNotAllowed(String),
     /// This node has no control plane, or its rules come from a file.
     Elsewhere(String),
@@ -113,6 +122,9 @@ impl AdminError {
             Self::Control(error @ ControlError::NotFound(..)) => {
                 (StatusCode::NOT_FOUND, "NOT_FOUND", one(error.to_string()))
             }
+            Self::Control(error @ ControlError::Removed(_)) => {
+                (StatusCode::GONE, "VERSION_REMOVED", one(error.to_string()))
+            }
             Self::Control(error @ ControlError::Conflict(_)) => {
                 (StatusCode::CONFLICT, "CONFLICT", one(error.to_string()))
             }
@@ -126,6 +138,15 @@ impl AdminError {
                 tracing::warn!(%error, "an admin call failed");
                 let message = "the database is not available; decisions go on".to_owned();
                 (StatusCode::SERVICE_UNAVAILABLE, "DATABASE_UNAVAILABLE", one(message))
+            }
+            Self::Control(ControlError::Repository(
+                error @ (RepositoryError::Corrupt(_) | RepositoryError::NewerSchema { .. }),
+            )) => {
+                tracing::error!(%error, "an admin call failed: the database cannot be used");
+                let message = "the database cannot be used; decisions go on, and the log of this \
+                               node has the cause";
+                let code = "DATABASE_UNAVAILABLE";
+                (StatusCode::SERVICE_UNAVAILABLE, code, one(message.to_owned()))
             }
             Self::Control(error) => {
                 tracing::error!(%error, "an admin call failed");
@@ -141,9 +162,23 @@ impl AdminError {
                 let message = format!("too many wrong tokens: wait {seconds} s");
                 (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_ATTEMPTS", one(message))
             }
+            Self::TooManyChanges { seconds } => {
+                let message = format!(
+                    "a tenant makes {MAX_TENANT_CHANGES} changes a minute: wait {seconds} s"
+                );
+                (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_CHANGES", one(message))
+            }
             Self::NotFound => {
                 let message = "there is no such admin call; GET /openapi.json lists them";
                 (StatusCode::NOT_FOUND, "NOT_FOUND", one(message.to_owned()))
+            }
+            Self::NoTicket => {
+                let message = "the queue has no request with this ticket";
+                (StatusCode::NOT_FOUND, "NOT_FOUND", one(message.to_owned()))
+            }
+            Self::QueueUnavailable => {
+                let message = "the queue is not available; GET node and the log have the cause";
+                (StatusCode::SERVICE_UNAVAILABLE, "QUEUE_UNAVAILABLE", one(message.to_owned()))
             }
             Self::MethodNotAllowed(allowed) => {
                 let message = format!("this path takes {allowed}");
@@ -169,11 +204,17 @@ impl AdminError {
             Self::Unauthorized => {
                 Some((WWW_AUTHENTICATE, Some(HeaderValue::from_static("Bearer"))))
             }
-            Self::Damped { seconds } => Some((RETRY_AFTER, text(seconds.to_string()))),
+            Self::Damped { seconds } | Self::TooManyChanges { seconds } => {
+                Some((RETRY_AFTER, text(seconds.to_string())))
+            }
             Self::MethodNotAllowed(allowed) => Some((ALLOW, text(allowed.clone()))),
             Self::Control(ControlError::Repository(
-                RepositoryError::Unavailable(_) | RepositoryError::Stale,
+                RepositoryError::Unavailable(_)
+                | RepositoryError::Stale
+                | RepositoryError::Corrupt(_)
+                | RepositoryError::NewerSchema { .. },
             ))
+            | Self::QueueUnavailable
             | Self::Busy => {
                 Some((RETRY_AFTER, Some(HeaderValue::from_static(DATABASE_RETRY_SECONDS))))
             }

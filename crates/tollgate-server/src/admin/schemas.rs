@@ -106,6 +106,7 @@ fn stamped(required: &[&str], properties: Value) -> Value {
 pub(super) fn schemas() -> Map<String, Value> {
     let mut schemas = rule_schemas();
     schemas.extend(super::schemas_seen::schemas());
+    schemas.extend(record_schemas());
     let mut add = |name: &str, schema: Value| schemas.insert(name.to_owned(), schema);
     add(
         "AdminRule",
@@ -178,13 +179,6 @@ pub(super) fn schemas() -> Map<String, Value> {
                     "tenant_id": maybe(), "expires_at": maybe() } }),
     );
     add(
-        "AdminRecord",
-        json!({ "type": "object", "required": ["id", "timestamp", "action"],
-                "properties": { "id": { "type": "integer" },
-                    "timestamp": { "type": "string", "format": "date-time" },
-                    "action": text() }, "additionalProperties": true }),
-    );
-    add(
         "AdminDryRun",
         json!({ "type": "object", "required": ["dry_run", "action"],
                 "properties": { "dry_run": { "const": true }, "action": text(),
@@ -192,6 +186,29 @@ pub(super) fn schemas() -> Map<String, Value> {
                         "additionalProperties": { "type": "array", "items": text() } } } }),
     );
     schemas
+}
+
+/// What the logs of changes and decisions answer.
+fn record_schemas() -> [(String, Value); 2] {
+    let record = json!({ "type": "object", "required": ["id", "timestamp", "action"],
+                "properties": { "id": { "type": "integer" },
+                    "timestamp": { "type": "string", "format": "date-time" },
+                    "action": text(),
+                    "count": { "type": "integer", "description": "How many decisions it stands for" },
+                    "kept": { "type": ["integer", "null"],
+                        "description": "How many of those are also kept in full" },
+                    "first_at": { "type": ["string", "null"], "format": "date-time",
+                        "description": "When the first of those was made" } },
+                "additionalProperties": true });
+    let checkpoint = json!({ "type": "object",
+                "required": ["tenant_id", "count", "first", "last", "from", "until", "digest"],
+                "properties": { "tenant_id": { "type": ["string", "null"] },
+                    "count": { "type": "integer" }, "first": { "type": "integer" },
+                    "last": { "type": "integer" },
+                    "from": { "type": "string", "format": "date-time" },
+                    "until": { "type": "string", "format": "date-time" },
+                    "digest": text() } });
+    [("AdminRecord".to_owned(), record), ("AdminCheckpoint".to_owned(), checkpoint)]
 }
 
 /// The schemas of rule files, under names that cannot meet others.

@@ -108,7 +108,7 @@ fn seen(schemas: &mut Map<String, Value>) {
             "node": text(), "version": text(), "role": text(),
             "uptime_seconds": { "type": "integer" }, "enforcement": text(),
             "rules": object(&json!({ "count": number(), "source": text(),
-                "revision": { "type": "integer" } })),
+                "revision": { "type": "integer" }, "owner": or_null("string") })),
             "stores": list(&object(&json!({ "name": text(), "is_lost": { "type": "boolean" } }))),
         }))) })),
     );
@@ -122,6 +122,7 @@ fn seen(schemas: &mut Map<String, Value>) {
             "memory": object(&json!({ "counters": number(), "bytes": number(), "evicted": number() })),
             "stores": list(&object(&json!({ "name": text(), "is_lost": { "type": "boolean" },
                 "open_breakers": number(), "nodes": number(), "waiting_reports": number() }))),
-            "decisions": by_result() })),
+            "decisions": by_result(),
+            "incidents": list(&object(&json!({ "kind": text(), "message": text() }))) })),
     );
 }

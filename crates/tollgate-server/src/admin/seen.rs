@@ -223,8 +223,15 @@ impl Admin {
             },
             "stores": shared,
             "decisions": decisions(seen),
+            "incidents": incidents(figures),
         }))
     }
+}
+
+/// States that an operator must see, with what to do about them.
+fn incidents(figures: &ControlFigures) -> Vec<Value> {
+    let view = |(kind, text)| json!({ "kind": kind, "message": text });
+    figures.incidents().into_iter().map(view).collect()
 }
 
 /// Decisions since the start, by result.

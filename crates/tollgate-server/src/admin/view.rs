@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use tollgate_control::draft::{instant, rfc3339};
-use tollgate_control::{ChangeRecord, Entry, Identity, Kind, Millis, StoredDecision};
+use tollgate_control::{ChangeRecord, Checkpoint, Entry, Identity, Kind, Millis, StoredDecision};
 
 /// An entry.
 pub(crate) fn entry(entry: &Entry, now: Millis) -> Value {
@@ -112,7 +112,7 @@ pub(crate) fn change(record: &ChangeRecord) -> Value {
 }
 
 /// A decision in the audit log.
-pub(crate) fn decision(stored: &StoredDecision) -> Value {
+fn decision(stored: &StoredDecision) -> Value {
     let record = &stored.record;
     json!({
         "id": stored.id,
@@ -136,10 +136,43 @@ pub(crate) fn decision(stored: &StoredDecision) -> Value {
         "cost": record.cost,
         "node": record.node,
         "revision": record.revision,
+        "count": record.repeat_count.unwrap_or(1),
+        "kept": record.kept_count,
+        "first_at": record.first_at.map(rfc3339),
+    })
+}
+
+/// A page of decisions: how many are there in full, and how many there were.
+pub(crate) fn decisions(found: &[StoredDecision], next_cursor: Option<&str>) -> Value {
+    let items: Vec<Value> = found.iter().map(decision).collect();
+    let in_full = found.iter().filter(|one| one.record.repeat_count.is_none()).count();
+    let stands_for = |one: &StoredDecision| match one.record.repeat_count {
+        None => 1,
+        Some(count) => count.saturating_sub(one.record.kept_count.unwrap_or(0)),
+    };
+    let of: i64 = found.iter().map(stands_for).sum();
+    json!({ "items": items, "next_cursor": next_cursor, "kept": in_full, "of": of })
+}
+
+/// What is known of records that were removed to keep a bound.
+pub(crate) fn checkpoint(checkpoint: &Checkpoint) -> Value {
+    json!({
+        "tenant_id": checkpoint.tenant,
+        "count": checkpoint.removed,
+        "first": checkpoint.first,
+        "last": checkpoint.last,
+        "from": rfc3339(checkpoint.from),
+        "until": rfc3339(checkpoint.until),
+        "digest": checkpoint.digest,
     })
 }
 
 /// A page of a list.
 pub(crate) fn page(items: &[Value], next_cursor: Option<&str>) -> Value {
     json!({ "items": items, "next_cursor": next_cursor })
+}
+
+/// A page of a list that is bounded, with what was removed of it.
+pub(crate) fn bounded_page(items: &[Value], next_cursor: Option<&str>, removed: &Value) -> Value {
+    json!({ "items": items, "next_cursor": next_cursor, "removed": removed })
 }

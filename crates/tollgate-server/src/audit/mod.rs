@@ -4,8 +4,10 @@
 //! |---|---|
 //! | `mod.rs` | which decisions are noted, and how they are told |
 //! | `note.rs` | one decision, as it is noted and as it is told |
+//! | `aggregate.rs` | repeated decisions as one record |
 //! | `pool.rs` | where notes wait: in chunks, of which there are so many and no more |
 
+pub(crate) mod aggregate;
 mod note;
 mod pool;
 #[cfg(test)]

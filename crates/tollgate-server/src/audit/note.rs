@@ -195,6 +195,7 @@ impl Teller {
             cost: signed(head.cost),
             node: String::new(),
             revision: signed(head.rules_version),
+            ..DecisionRecord::default()
         }
     }
 }

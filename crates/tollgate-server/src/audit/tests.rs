@@ -21,7 +21,9 @@ rules:
 "#;
     let set = RuleSet::from_yaml(text, "t").unwrap();
     let engine = Engine::new(MemoryStore::new(1_000), Arc::new(ManualClock::new(NOW)), set);
-    engine.with_observer(Arc::clone(trail) as Arc<dyn Observer>)
+    engine
+        .with_missing_key(tollgate_engine::MissingKey::Allow)
+        .with_observer(Arc::clone(trail) as Arc<dyn Observer>)
 }
 
 fn request<'a>(pairs: &[(Known, &'a str)]) -> Request<'a> {
@@ -85,6 +87,7 @@ fn a_refusal_is_told_with_all_that_is_known_of_it() {
         cost: 1,
         node: String::new(),
         revision: 1,
+        ..DecisionRecord::default()
     };
     assert_eq!(record, expected);
     assert_eq!((told.len(), trail.drain(10)), (0, Vec::new()));

@@ -14,6 +14,9 @@ use super::{
 /// The most origins that are compared with a request's.
 const MAX_ORIGINS: usize = 1_000;
 
+/// The most names in `allowed_hosts`.
+const MAX_HOSTS: usize = 1_000;
+
 /// The longest wait that can be configured.
 pub(super) const MAX_TIMEOUT_MS: u64 = 3_600_000;
 
@@ -47,11 +50,15 @@ named!(LogLevel {
 });
 named!(LogFormat { Auto => "auto", Text => "text", Json => "json" });
 
+/// Where HTTP is served.
+pub(super) fn http_address(reader: &mut Reader) -> Option<Said<SocketAddr>> {
+    let wanted = "an address and a port such as 127.0.0.1:8080";
+    reader.parsed("http", wanted, |text| parse_address(text).ok())
+}
+
 /// Checks every setting.
 pub(super) fn check(mut reader: Reader, stores: &[String]) -> Result<Config, ConfigProblems> {
-    let http = reader.parsed("http", "an address and a port such as 127.0.0.1:8080", |text| {
-        parse_address(text).ok()
-    });
+    let http = http_address(&mut reader);
     let grpc = edge::optional_address(&mut reader, "grpc");
     let tls = edge::tls(&mut reader);
     let data_auth = auth::check(&mut reader, &[http.as_ref(), grpc.as_ref()], &tls);
@@ -75,6 +82,7 @@ pub(super) fn check(mut reader: Reader, stores: &[String]) -> Result<Config, Con
         journal_interval: millis(&mut reader, "journal_interval_ms", 10, 60_000),
         data_auth,
         cors_origins: origins(&mut reader),
+        allowed_hosts: hosts(&mut reader),
         headers: HeaderFamilies {
             x_ratelimit: reader.boolean("headers.x_ratelimit"),
             ratelimit: reader.boolean("headers.ratelimit"),
@@ -98,6 +106,12 @@ fn limits(reader: &mut Reader) -> Limits {
         // Hyper's buffer is never smaller than 8 KiB.
         max_header_bytes: size(reader, "limits.max_header_bytes", 8_192, 1 << 20),
         max_connections: size(reader, "limits.max_connections", 1, 1_000_000),
+        max_connections_per_address: size(
+            reader,
+            "limits.max_connections_per_address",
+            1,
+            1_000_000,
+        ),
         header_timeout: millis(reader, "limits.header_timeout_ms", 1, MAX_TIMEOUT_MS),
         body_timeout: millis(reader, "limits.body_timeout_ms", 1, MAX_TIMEOUT_MS),
         idle_timeout: millis(reader, "limits.idle_timeout_ms", 1, MAX_TIMEOUT_MS),
@@ -138,6 +152,22 @@ fn origins(reader: &mut Reader) -> Vec<String> {
         }
     }
     origins
+}
+
+fn hosts(reader: &mut Reader) -> Vec<String> {
+    let key = "allowed_hosts";
+    let mut hosts = Vec::new();
+    for Said { value, origin } in reader.texts(key, MAX_HOSTS) {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+        if !value.is_empty() && value.bytes().all(is_plain) {
+            hosts.push(value.to_ascii_lowercase());
+        } else {
+            let message =
+                format!("must be a name such as shop.example.com, without a port, not {value:?}");
+            reader.wrong(&origin, key, message);
+        }
+    }
+    hosts
 }
 
 /// Scheme, host and port as browsers send them: lower case and nothing after the port.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::check::parse_address;
 use super::read::{Reader, Said};
 use super::{Config, Secret};
+use tollgate_control::HistoryBounds;
 
 /// What this node does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,6 +62,10 @@ pub struct AuditConfig {
     pub retention: Duration,
     /// What may wait to be written.
     pub max_buffered_bytes: usize,
+    /// What the log may take; none: by the free disk.
+    pub max_bytes: Option<u64>,
+    /// Repeated decisions within this time are one record.
+    pub aggregate: Duration,
 }
 
 /// The settings of the control plane.
@@ -76,6 +81,8 @@ pub struct ControlConfig {
     pub wrong_tokens: u32,
     /// Publish to a Redis that holds the rule set of another database.
     pub take_over: bool,
+    /// How much of the history of changes is kept.
+    pub history: HistoryBounds,
     /// What is kept of decisions.
     pub audit: AuditConfig,
 }
@@ -106,6 +113,7 @@ pub(super) fn check(reader: &mut Reader) -> ControlConfig {
         wrong_tokens: u32::try_from(reader.number("admin.wrong_tokens", 1..=1_000_000))
             .unwrap_or(u32::MAX),
         take_over: reader.boolean("admin.take_over"),
+        history: history(reader),
         audit: AuditConfig {
             is_on: reader.boolean("audit.decisions"),
             sample_allowed: reader.number("audit.sample_allowed", 0..=1_000_000_000),
@@ -114,7 +122,23 @@ pub(super) fn check(reader: &mut Reader) -> ControlConfig {
                 reader.number("audit.max_buffered_bytes", 65_536..=1 << 30),
             )
             .unwrap_or(usize::MAX),
+            max_bytes: Some(reader.number("audit.max_bytes", 0..=1 << 40)).filter(|it| *it > 0),
+            aggregate: Duration::from_secs(reader.number("audit.aggregate_seconds", 1..=3_600)),
         },
+    }
+}
+
+fn history(reader: &mut Reader) -> HistoryBounds {
+    let mut bound = |key: &str| {
+        u32::try_from(reader.number(&format!("history.{key}"), 1..=1_000_000_000))
+            .unwrap_or(u32::MAX)
+    };
+    HistoryBounds {
+        versions_per_rule: bound("max_versions_per_rule"),
+        versions_per_tenant: bound("max_versions_per_tenant"),
+        versions: bound("max_versions"),
+        changes_per_tenant: bound("max_changes_per_tenant"),
+        changes: bound("max_changes"),
     }
 }
 

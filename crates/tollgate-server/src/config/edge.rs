@@ -152,6 +152,8 @@ pub struct GatewayConfig {
     pub response_timeout: Duration,
     /// For the next part of a body.
     pub body_idle_timeout: Duration,
+    /// The least rate at which clients send bodies.
+    pub min_body_bytes_per_second: u64,
     /// How long an upgraded connection may be silent.
     pub upgrade_idle_timeout: Duration,
     /// How long a connection to a service is kept that nobody uses.
@@ -319,6 +321,12 @@ pub struct QueueConfig {
     pub max_depth: u64,
     /// For one key.
     pub max_depth_per_key: u64,
+    /// How many bytes of requests are kept in all, and of answers again as many.
+    pub max_bytes: u64,
+    /// Of one tenant's requests.
+    pub max_bytes_per_tenant: u64,
+    /// Of the requests of one key.
+    pub max_bytes_per_key: u64,
     /// For how long.
     pub max_age: Duration,
     /// The largest body.
@@ -449,6 +457,8 @@ pub(super) fn gateway(reader: &mut Reader) -> GatewayConfig {
         connect_timeout: wait(reader, "gateway.connect_timeout_ms"),
         response_timeout: wait(reader, "gateway.response_timeout_ms"),
         body_idle_timeout: wait(reader, "gateway.body_idle_timeout_ms"),
+        min_body_bytes_per_second: reader
+            .number("gateway.min_body_bytes_per_second", 0..=1_000_000_000),
         upgrade_idle_timeout: wait(reader, "gateway.upgrade_idle_timeout_ms"),
         pool_idle_timeout: wait(reader, "gateway.pool_idle_timeout_ms"),
         attempts: u32::try_from(reader.number("gateway.attempts", 1..=10)).unwrap_or(1),
@@ -460,6 +470,9 @@ pub(super) fn queue(reader: &mut Reader) -> QueueConfig {
     QueueConfig {
         max_depth: reader.number("queue.max_depth", 0..=10_000_000),
         max_depth_per_key: reader.number("queue.max_depth_per_key", 1..=1_000_000),
+        max_bytes: reader.number("queue.max_bytes", 1_024..=1 << 40),
+        max_bytes_per_tenant: reader.number("queue.max_bytes_per_tenant", 1_024..=1 << 40),
+        max_bytes_per_key: reader.number("queue.max_bytes_per_key", 1_024..=1 << 40),
         max_age: seconds(reader, "queue.max_age_seconds", 1, 2_592_000),
         max_body_bytes: size(reader, "queue.max_body_bytes", 0, 64 << 20),
         max_attempts: u32::try_from(reader.number("queue.max_attempts", 1..=100)).unwrap_or(1),

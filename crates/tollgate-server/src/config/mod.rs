@@ -9,6 +9,7 @@ mod auth;
 mod check;
 mod control;
 mod edge;
+mod listener;
 mod openai;
 mod problem;
 mod raw;
@@ -32,6 +33,7 @@ pub use edge::{
     AddressHeader, ClientCertificates, GatewayConfig, HealthConfig, IdentityConfig, JwtConfig,
     PoolConfig, QueueConfig, RouteConfig, RouteKind, ShareConfig, TargetConfig, TlsConfig,
 };
+pub use listener::HttpListener;
 pub use openai::{ModelConfig, OpenAiConfig, UnknownModels};
 pub use problem::{ConfigProblem, ConfigProblems, Origin};
 pub use stores::{DEFAULT_STORE, RedisKind, Secret, StoreConfig, without_password};
@@ -86,6 +88,8 @@ pub struct Config {
     pub data_auth: DataAuth,
     /// The origins whose pages may call the server; `*` is every one.
     pub cors_origins: Vec<String>,
+    /// The names under which proxies call from loopback, besides local ones.
+    pub allowed_hosts: Vec<String>,
     /// Which families of headers a decision carries.
     pub headers: HeaderFamilies,
     /// Bounds of what a client can take up.
@@ -128,6 +132,8 @@ pub struct Limits {
     pub max_header_bytes: usize,
     /// Connections at the same time.
     pub max_connections: usize,
+    /// Connections of one address at the same time.
+    pub max_connections_per_address: usize,
     /// How long a client may take to send its headers.
     pub header_timeout: Duration,
     /// How long a client may take to send its body.
@@ -234,11 +240,23 @@ impl Config {
         overrides: &Overrides,
     ) -> Result<Self, ConfigProblems> {
         let mut problems = ConfigProblems::default();
-        let mut raw = raw::Raw::defaults(&mut problems);
+        let mut raw = Self::layers(file, env, &mut problems);
+        overrides.lay(&mut raw);
+        let stores = stores::expand(&mut raw, &mut problems);
+        check::check(read::Reader::new(raw, problems), &stores)
+    }
+
+    /// The settings of the defaults, a file and the environment, each laid over the one before.
+    fn layers(
+        file: Option<&Path>,
+        env: impl Iterator<Item = (String, String)>,
+        problems: &mut ConfigProblems,
+    ) -> raw::Raw {
+        let mut raw = raw::Raw::defaults(problems);
         if let Some(path) = file {
             let name = path.display().to_string();
             match read_file(path) {
-                Ok(text) => raw.lay_file(&text, &name, &mut problems),
+                Ok(text) => raw.lay_file(&text, &name, problems),
                 Err(error) => {
                     let origin = Origin::File { name, line: 0, column: 0 };
                     problems.add(&origin, None, format!("cannot be read: {error}"));
@@ -246,9 +264,7 @@ impl Config {
             }
         }
         raw.lay_variables(env);
-        overrides.lay(&mut raw);
-        let stores = stores::expand(&mut raw, &mut problems);
-        check::check(read::Reader::new(raw, problems), &stores)
+        raw
     }
 }
 

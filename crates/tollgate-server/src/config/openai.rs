@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tollgate_gateway::ai::options::{AiOptions, Anonymous, ModelOptions, Others, Overrun, Weights};
-use tollgate_gateway::ai::{Tariff, Tokenizer};
+use tollgate_gateway::ai::{EstimateMode, Tariff, Tokenizer};
 
 use super::check::{millis, size};
 use super::read::Reader;
@@ -40,6 +40,12 @@ pub struct OpenAiConfig {
     pub list_models: bool,
     /// What becomes of models that are not listed.
     pub unknown_models: UnknownModels,
+    /// The most that a request is believed to have used, times its answers.
+    pub max_usage_tokens: u64,
+    /// For how long a response that is made in the background keeps its reservation.
+    pub background_ttl: Duration,
+    /// Whether answers name models as clients do.
+    pub hide_upstream_names: bool,
     /// Who gets how much of what is scarce.
     pub weights: Weights,
     /// The models.
@@ -87,16 +93,22 @@ pub struct ModelConfig {
     /// What counts its tokens.
     #[serde(default)]
     pub tokenizer: Option<String>,
+    /// How its prompts are estimated.
+    #[serde(default)]
+    pub estimate: Option<String>,
     /// The most that an answer can have.
     #[serde(default)]
     pub max_output_tokens: Option<u64>,
     /// What an answer is thought to have.
     #[serde(default)]
     pub default_output_tokens: Option<u64>,
+    /// The most that a request is believed to have used, times its answers.
+    #[serde(default)]
+    pub max_usage_tokens: Option<u64>,
     /// What is served in its place.
     #[serde(default)]
     pub fallback: Option<String>,
-    /// When, beside when its pool is full.
+    /// When, besides when its pool is full or cannot be reached.
     #[serde(default)]
     pub fallback_rules: Vec<String>,
     /// Whether its upstream is asked what a stream used.
@@ -126,6 +138,9 @@ impl OpenAiConfig {
             others: self.other_calls,
             anonymous: self.anonymous,
             weights: self.weights.clone(),
+            max_usage_tokens: self.max_usage_tokens,
+            background_ttl: self.background_ttl,
+            hides_upstream_names: self.hide_upstream_names,
             ..AiOptions::default()
         })
     }
@@ -133,25 +148,35 @@ impl OpenAiConfig {
 
 impl ModelConfig {
     fn options(&self) -> Result<ModelOptions, String> {
-        let tokenizer = |name: &String| {
-            let found = Tokenizer::ALL.iter().find(|(known, _)| known == name);
-            found.map(|(_, tokenizer)| *tokenizer).ok_or_else(|| {
-                let known: Vec<&str> = Tokenizer::ALL.iter().map(|(known, _)| *known).collect();
-                let (model, known) = (&self.name, known.join(", "));
-                format!("model {model:?}: there is no tokenizer {name:?}; there are {known}")
-            })
-        };
         Ok(ModelOptions {
             name: self.name.clone(),
             aliases: self.aliases.clone(),
             pool: self.pool.clone(),
             upstream_name: self.upstream_name.clone(),
-            tokenizer: self.tokenizer.as_ref().map(tokenizer).transpose()?,
+            tokenizer: self.choice("tokenizer", self.tokenizer.as_ref(), Tokenizer::ALL)?,
+            estimate: self.choice("estimate", self.estimate.as_ref(), EstimateMode::ALL)?,
             max_output_tokens: self.max_output_tokens,
             default_output_tokens: self.default_output_tokens,
+            max_usage_tokens: self.max_usage_tokens,
             fallback: self.fallback.clone(),
             fallback_rules: self.fallback_rules.clone(),
             keeps_quiet: !self.ask_usage,
+        })
+    }
+
+    /// One of several values, by its name.
+    fn choice<T: Copy>(
+        &self,
+        field: &str,
+        name: Option<&String>,
+        all: &[(&str, T)],
+    ) -> Result<Option<T>, String> {
+        let Some(name) = name else { return Ok(None) };
+        let found = all.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| Some(*value)).ok_or_else(|| {
+            let known: Vec<&str> = all.iter().map(|(known, _)| *known).collect();
+            let (model, known) = (&self.name, known.join(", "));
+            format!("model {model:?}: there is no {field} {name:?}; there are {known}")
         })
     }
 }
@@ -173,7 +198,9 @@ pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> Open
             characters_per_token: reader.number("gateway.openai.characters_per_token", 1..=100),
             tokens_per_message: reader.number("gateway.openai.tokens_per_message", 0..=1_000),
             tokens_per_image: reader.number("gateway.openai.tokens_per_image", 0..=1_000_000),
+            history_tokens: reader.number("gateway.openai.history_tokens", 0..=MAX_TOKENS),
             tokenizer: reader.choice("gateway.openai.tokenizer", Tokenizer::ALL),
+            estimate: reader.choice("gateway.openai.estimate", EstimateMode::ALL),
         },
         default_output_tokens: reader
             .number("gateway.openai.default_output_tokens", 1..=MAX_TOKENS),
@@ -184,6 +211,9 @@ pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> Open
         anonymous: reader.choice("gateway.openai.anonymous", Anonymous::ALL),
         list_models: reader.boolean("gateway.openai.list_models"),
         unknown_models: reader.choice("gateway.openai.unknown_models", UnknownModels::ALL),
+        max_usage_tokens: reader.number("gateway.openai.max_usage_tokens", 1..=MAX_TOKENS),
+        background_ttl: millis(reader, "gateway.openai.background_ttl_ms", 1, 86_400_000),
+        hide_upstream_names: reader.boolean("gateway.openai.hide_upstream_names"),
         weights: Weights {
             tenants: weights(reader, "gateway.openai.tenant_weights"),
             tiers: weights(reader, "gateway.openai.tier_weights"),
@@ -206,7 +236,9 @@ pub(super) struct ShownOpenAi {
     characters_per_token: u64,
     tokens_per_message: u64,
     tokens_per_image: u64,
+    history_tokens: u64,
     tokenizer: &'static str,
+    estimate: &'static str,
     default_output_tokens: u64,
     learn_output_tokens: bool,
     stream_overrun: &'static str,
@@ -215,6 +247,9 @@ pub(super) struct ShownOpenAi {
     anonymous: &'static str,
     list_models: bool,
     unknown_models: &'static str,
+    max_usage_tokens: u64,
+    background_ttl_ms: u64,
+    hide_upstream_names: bool,
     tenant_weights: Option<BTreeMap<String, u32>>,
     tier_weights: Option<BTreeMap<String, u32>>,
     models: Option<Vec<ModelConfig>>,
@@ -229,7 +264,9 @@ impl From<&OpenAiConfig> for ShownOpenAi {
             characters_per_token: config.tariff.characters_per_token,
             tokens_per_message: config.tariff.tokens_per_message,
             tokens_per_image: config.tariff.tokens_per_image,
+            history_tokens: config.tariff.history_tokens,
             tokenizer: config.tariff.tokenizer.name(),
+            estimate: config.tariff.estimate.name(),
             default_output_tokens: config.default_output_tokens,
             learn_output_tokens: config.learn_output_tokens,
             stream_overrun: config.stream_overrun.name(),
@@ -238,6 +275,9 @@ impl From<&OpenAiConfig> for ShownOpenAi {
             anonymous: config.anonymous.name(),
             list_models: config.list_models,
             unknown_models: config.unknown_models.name(),
+            max_usage_tokens: config.max_usage_tokens,
+            background_ttl_ms: millis_of(config.background_ttl),
+            hide_upstream_names: config.hide_upstream_names,
             tenant_weights: shown(&config.weights.tenants),
             tier_weights: shown(&config.weights.tiers),
             models: (!config.models.is_empty()).then(|| config.models.clone()),

@@ -10,8 +10,15 @@ use super::{DEFAULT_FILE, DEFAULT_FILE_NAME};
 pub(super) const VARIABLE_PREFIX: &str = "TOLLGATE_";
 
 /// Variables that are no setting.
-const OTHER_VARIABLES: [&str; 4] =
-    ["TOLLGATE_CONFIG", "TOLLGATE_ADMIN_TOKEN", "TOLLGATE_URL", "TOLLGATE_TOKEN"];
+const OTHER_VARIABLES: [&str; 7] = [
+    "TOLLGATE_CONFIG",
+    "TOLLGATE_ADMIN_TOKEN",
+    "TOLLGATE_URL",
+    "TOLLGATE_TOKEN",
+    "TOLLGATE_CA",
+    "TOLLGATE_CERT",
+    "TOLLGATE_KEY",
+];
 
 /// What platforms that provide a Redis call the variable with its URL.
 const REDIS_URL: &str = "REDIS_URL";

@@ -1,6 +1,7 @@
 //! The configuration in force, for people and machines; secrets are not shown.
 
 use serde::Serialize;
+use tollgate_control::HistoryBounds;
 
 use super::{Config, DataAuth, StoreConfig, without_password};
 
@@ -22,6 +23,7 @@ struct Shown<'c> {
     postgres: Option<String>,
     postgres_password_file: Option<String>,
     admin: Admin,
+    history: History,
     audit: Audit,
     redis: Store,
     stores: Option<std::collections::BTreeMap<String, Store>>,
@@ -32,6 +34,7 @@ struct Shown<'c> {
     data_auth: &'static str,
     data_tokens: Vec<&'static str>,
     cors_origins: &'c [String],
+    allowed_hosts: &'c [String],
     headers: Headers,
     limits: Limits,
     threads: usize,
@@ -89,6 +92,7 @@ struct Gateway {
     connect_timeout_ms: u64,
     response_timeout_ms: u64,
     body_idle_timeout_ms: u64,
+    min_body_bytes_per_second: u64,
     upgrade_idle_timeout_ms: u64,
     pool_idle_timeout_ms: u64,
     attempts: u32,
@@ -100,6 +104,9 @@ struct Gateway {
 struct Queue {
     max_depth: u64,
     max_depth_per_key: u64,
+    max_bytes: u64,
+    max_bytes_per_tenant: u64,
+    max_bytes_per_key: u64,
     max_age_seconds: u64,
     max_body_bytes: usize,
     max_attempts: u32,
@@ -115,10 +122,34 @@ struct Admin {
 }
 
 #[derive(Serialize)]
+#[allow(clippy::struct_field_names, reason = "they are the names of configuration keys")]
+struct History {
+    max_versions_per_rule: u32,
+    max_versions_per_tenant: u32,
+    max_versions: u32,
+    max_changes_per_tenant: u32,
+    max_changes: u32,
+}
+
+impl History {
+    const fn of(bounds: &HistoryBounds) -> Self {
+        Self {
+            max_versions_per_rule: bounds.versions_per_rule,
+            max_versions_per_tenant: bounds.versions_per_tenant,
+            max_versions: bounds.versions,
+            max_changes_per_tenant: bounds.changes_per_tenant,
+            max_changes: bounds.changes,
+        }
+    }
+}
+
+#[derive(Serialize)]
 struct Audit {
     decisions: bool,
     sample_allowed: u64,
     retention_days: u64,
+    max_bytes: u64,
+    aggregate_seconds: u64,
     max_buffered_bytes: usize,
 }
 
@@ -172,6 +203,7 @@ struct Limits {
     max_body_bytes: usize,
     max_header_bytes: usize,
     max_connections: usize,
+    max_connections_per_address: usize,
     header_timeout_ms: u64,
     body_timeout_ms: u64,
     idle_timeout_ms: u64,
@@ -221,6 +253,9 @@ impl Config {
             queue: Queue {
                 max_depth: self.queue.max_depth,
                 max_depth_per_key: self.queue.max_depth_per_key,
+                max_bytes: self.queue.max_bytes,
+                max_bytes_per_tenant: self.queue.max_bytes_per_tenant,
+                max_bytes_per_key: self.queue.max_bytes_per_key,
                 max_age_seconds: self.queue.max_age.as_secs(),
                 max_body_bytes: self.queue.max_body_bytes,
                 max_attempts: self.queue.max_attempts,
@@ -238,10 +273,13 @@ impl Config {
                 wrong_tokens: self.control.wrong_tokens,
                 take_over: self.control.take_over,
             },
+            history: History::of(&self.control.history),
             audit: Audit {
                 decisions: self.control.audit.is_on,
                 sample_allowed: self.control.audit.sample_allowed,
                 retention_days: self.control.audit.retention.as_secs() / 86_400,
+                max_bytes: self.control.audit.max_bytes.unwrap_or(0),
+                aggregate_seconds: self.control.audit.aggregate.as_secs(),
                 max_buffered_bytes: self.control.audit.max_buffered_bytes,
             },
             redis: Store::of(&self.redis),
@@ -253,6 +291,7 @@ impl Config {
             data_auth,
             data_tokens: vec![HIDDEN; tokens],
             cors_origins: &self.cors_origins,
+            allowed_hosts: &self.allowed_hosts,
             headers: Headers {
                 x_ratelimit: self.headers.x_ratelimit,
                 ratelimit: self.headers.ratelimit,
@@ -262,6 +301,7 @@ impl Config {
                 max_body_bytes: self.limits.max_body_bytes,
                 max_header_bytes: self.limits.max_header_bytes,
                 max_connections: self.limits.max_connections,
+                max_connections_per_address: self.limits.max_connections_per_address,
                 header_timeout_ms: millis(self.limits.header_timeout),
                 body_timeout_ms: millis(self.limits.body_timeout),
                 idle_timeout_ms: millis(self.limits.idle_timeout),
@@ -328,6 +368,7 @@ impl Config {
             connect_timeout_ms: millis(gateway.connect_timeout),
             response_timeout_ms: millis(gateway.response_timeout),
             body_idle_timeout_ms: millis(gateway.body_idle_timeout),
+            min_body_bytes_per_second: gateway.min_body_bytes_per_second,
             upgrade_idle_timeout_ms: millis(gateway.upgrade_idle_timeout),
             pool_idle_timeout_ms: millis(gateway.pool_idle_timeout),
             attempts: gateway.attempts,

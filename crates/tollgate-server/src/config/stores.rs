@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollgate_store::redis::{self, RedisOptions, RedisStore};
+use tollgate_store::redis::{self, Password, RedisOptions, RedisStore};
 
 use super::problem::ConfigProblems;
 use super::raw::Raw;
@@ -101,6 +101,8 @@ pub struct StoreConfig {
     pub master_name: String,
     /// The password, where the URLs have none.
     pub password: Secret,
+    /// The same as it is now: the file is read again while the process runs.
+    pub current_password: Password,
     /// How long one attempt at a call may take.
     pub timeout: Duration,
     /// What our keys begin with.
@@ -129,6 +131,15 @@ impl std::fmt::Debug for StoreConfig {
 }
 
 impl StoreConfig {
+    /// Reads the file of the password again. True if it holds another one, which connections that are
+    /// made from now on use. An empty file is being written, and changes nothing.
+    pub fn read_password_again(&self) -> std::io::Result<bool> {
+        let Some(file) = &self.password.file else { return Ok(false) };
+        let text = super::read_file(file)?;
+        let text = text.trim_end_matches(['\n', '\r']);
+        Ok(!text.is_empty() && self.current_password.set(Some(text.to_owned())))
+    }
+
     /// How the store is reached; `secret` keys the hash that API keys are known by there.
     pub fn options(&self, secret: &[u8]) -> RedisOptions {
         let kind = match self.kind {
@@ -141,7 +152,7 @@ impl StoreConfig {
         RedisOptions {
             urls: self.urls.clone(),
             kind,
-            password: self.password.text.clone(),
+            password: self.current_password.clone(),
             tls_ca_file: self.ca_file.clone(),
             tls_client: self.cert_file.clone().zip(self.key_file.clone()),
             timeout: self.timeout,
@@ -243,11 +254,13 @@ fn store(reader: &mut Reader, path: &str, name: &str) -> StoreConfig {
         let message = format!("{} needs the addresses of its servers: urls", kind.name());
         reader.wrong(&said.origin, &key("kind"), message);
     }
+    let password = Secret::read(reader, &key("password_file"), 1);
     let config = StoreConfig {
         name: name.to_owned(),
         kind,
         master_name: text(reader, &key("master_name")),
-        password: Secret::read(reader, &key("password_file"), 1),
+        current_password: Password::new(password.text.clone()),
+        password,
         timeout: super::check::millis(reader, &key("timeout_ms"), 1, 10_000),
         prefix: text(reader, &key("prefix")),
         ca_file: file(reader, &key("ca_file")),

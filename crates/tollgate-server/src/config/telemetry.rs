@@ -33,6 +33,8 @@ pub struct StatsdConfig {
     pub prefix: String,
     /// How often it is sent to.
     pub interval: Duration,
+    /// Whether figures of imported limits have the names of envoyproxy/ratelimit.
+    pub envoy_names: bool,
 }
 
 /// Where traces are sent, and which.
@@ -101,6 +103,7 @@ fn statsd(reader: &mut Reader) -> StatsdConfig {
         address,
         prefix: text(reader, "metrics.statsd.prefix"),
         interval: millis(reader, "metrics.statsd.interval_ms", 100, 3_600_000),
+        envoy_names: reader.boolean("metrics.statsd.envoy_names"),
     }
 }
 
@@ -153,6 +156,7 @@ struct ShownStatsd {
     address: Option<String>,
     prefix: String,
     interval_ms: u64,
+    envoy_names: bool,
 }
 
 #[derive(Serialize)]
@@ -189,6 +193,7 @@ impl Config {
                 address: statsd.address.map(|address| address.to_string()),
                 prefix: statsd.prefix.clone(),
                 interval_ms: u64::try_from(statsd.interval.as_millis()).unwrap_or(u64::MAX),
+                envoy_names: statsd.envoy_names,
             },
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate_control::{Control, ControlError, Current, RepositoryError, Waker};
 
-use super::{ControlStartError, First, Keeper, Word};
+use super::{ControlStartError, Keeper, Progress, StartProgress};
 
 /// How often the database is asked for its revision, also where it sends word: words get lost.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -14,7 +14,7 @@ const REST: Duration = Duration::from_millis(500);
 
 impl Keeper {
     /// Serves the admin API: makes the schema, the first token, and puts every change in force.
-    pub(super) async fn lead(self: &Arc<Self>, control: &Arc<Control>, first: First) {
+    pub(super) async fn lead(self: &Arc<Self>, control: &Arc<Control>, first: StartProgress) {
         self.open(control, &first).await;
         let publishing = Arc::clone(self);
         let sets = control.watch();
@@ -24,21 +24,25 @@ impl Keeper {
     }
 
     /// Follows the database and changes nothing in it.
-    pub(super) async fn follow_database(self: &Arc<Self>, control: &Arc<Control>, first: &First) {
+    pub(super) async fn follow_database(
+        self: &Arc<Self>,
+        control: &Arc<Control>,
+        first: &StartProgress,
+    ) {
         match control.current().await {
             Ok(current) => self.came(&current).await,
             Err(error) => self.went(&error),
         }
-        let _ = first.send(Ok(Word::Ready));
+        let _ = first.send(Ok(Progress::Ready));
         self.follow(control).await;
     }
 
-    async fn open(&self, control: &Arc<Control>, first: &First) {
+    async fn open(&self, control: &Arc<Control>, first: &StartProgress) {
         let given = std::env::var("TOLLGATE_ADMIN_TOKEN").ok().filter(|token| !token.is_empty());
         loop {
             let opened = async {
                 control.repository().migrate().await?;
-                let _ = first.send(Ok(Word::Connected));
+                let _ = first.send(Ok(Progress::Connected));
                 let current = control.open().await?;
                 let token = control.first_token(given.as_deref()).await?;
                 Ok::<_, ControlError>((current, token))
@@ -53,7 +57,7 @@ impl Keeper {
                         });
                     }
                     self.came(&current).await;
-                    let _ = first.send(Ok(Word::Ready));
+                    let _ = first.send(Ok(Progress::Ready));
                     return;
                 }
                 Err(error @ ControlError::Invalid(_)) => {
@@ -62,6 +66,7 @@ impl Keeper {
                     return std::future::pending().await;
                 }
                 Err(error) => {
+                    let _ = first.send(Ok(Progress::Failed));
                     self.went(&error);
                     tokio::time::sleep(REST).await;
                 }
@@ -119,13 +124,13 @@ impl Keeper {
         self.around.figures.failure();
         self.around.figures.lost();
         let so = "decisions go on by the rules in force";
-        // Drivers say where they failed, which changes; what matters is said once.
-        self.complain(match error {
-            ControlError::Repository(RepositoryError::Unavailable(_)) => {
-                format!("the database does not answer; {so}")
+        // The words of drivers change with every attempt; the problem is logged once.
+        match error {
+            ControlError::Repository(RepositoryError::Unavailable(cause)) => {
+                self.complain_with(format!("the database does not answer; {so}"), cause);
             }
-            other => format!("the database cannot be used; {so}: {other}"),
-        });
+            other => self.complain(format!("the database cannot be used; {so}: {other}")),
+        }
         tracing::debug!(%error, "the database does not answer");
     }
 }

@@ -1,6 +1,13 @@
 //! What the control plane tells about itself, as plain atomics.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// The kinds of states that an operator must see.
+pub(crate) const INCIDENT_KINDS: [&str; 3] = ["queue", "rule_owners", "rules_lost"];
 
 /// Where the rules in force come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +53,26 @@ pub(crate) struct ControlFigures {
     pub(crate) decisions_written: AtomicU64,
     /// What could not be written in time.
     pub(crate) decisions_lost: AtomicU64,
+    /// Whether the last ones were lost.
+    pub(crate) is_losing_decisions: AtomicBool,
+    /// The database that the rules in force are from, by its installation id.
+    installation: Mutex<Option<String>>,
+    owner_changed: Notify,
+    /// What nodes that share a Redis disagree about.
+    ownership: Mutex<Ownership>,
+    /// Further states that an operator must see, by kind.
+    incidents: Mutex<BTreeMap<&'static str, String>>,
+}
+
+/// Who owns the rules of the nodes that share a Redis.
+#[derive(Debug, Default)]
+struct Ownership {
+    /// Why this node's rules cannot be published, if those of another database are there.
+    refused: Option<String>,
+    /// What the reports of all nodes say.
+    reported: Option<String>,
+    /// How many owners they name.
+    owners: u64,
 }
 
 impl ControlFigures {
@@ -59,6 +86,75 @@ impl ControlFigures {
         let number = Source::ALL.iter().position(|one| *one == source).unwrap_or_default();
         self.source.store(number as u64, Ordering::Relaxed);
         self.version.store(version, Ordering::Relaxed);
+    }
+
+    /// The rules in force are those of this database.
+    pub(crate) fn owned_by(&self, installation: &str) {
+        let mut known = self.installation.lock();
+        if known.as_deref() != Some(installation) {
+            *known = Some(installation.to_owned());
+            self.owner_changed.notify_one();
+        }
+    }
+
+    /// Waits until the rules in force are those of another database.
+    pub(crate) async fn owner_changed(&self) {
+        self.owner_changed.notified().await;
+    }
+
+    /// Who owns the rules in force: a database, or a rule file with this digest.
+    pub(crate) fn owner(&self, digest: u64) -> Option<String> {
+        match self.source() {
+            Source::Builtin => None,
+            Source::File => Some(format!("file:{digest:016x}")),
+            Source::Kept | Source::Database | Source::Redis => self.installation.lock().clone(),
+        }
+    }
+
+    /// This node's rules cannot be published, because another database owns those in Redis; `None`: they
+    /// can. True if that is news.
+    pub(crate) fn publishing_refused(&self, why: Option<String>) -> bool {
+        let mut ownership = self.ownership.lock();
+        let is_news = ownership.refused != why;
+        ownership.refused = why;
+        is_news
+    }
+
+    /// What the reports of all nodes say about owners. True if that is news.
+    pub(crate) fn owners_reported(&self, owners: usize, disagreement: Option<String>) -> bool {
+        let mut ownership = self.ownership.lock();
+        ownership.owners = owners as u64;
+        let is_news = ownership.reported.is_some() != disagreement.is_some();
+        ownership.reported = disagreement;
+        is_news
+    }
+
+    /// What is wrong with the ownership of rules, in words, if anything is.
+    pub(crate) fn disagreement(&self) -> Option<String> {
+        let ownership = self.ownership.lock();
+        ownership.refused.clone().or_else(|| ownership.reported.clone())
+    }
+
+    /// A state that an operator must see has begun, or ended. The text says what to do.
+    pub(crate) fn report_incident(&self, kind: &'static str, text: Option<String>) {
+        let mut incidents = self.incidents.lock();
+        match text {
+            Some(text) => incidents.insert(kind, text),
+            None => incidents.remove(kind),
+        };
+    }
+
+    /// All states that an operator must see, with their kinds.
+    pub(crate) fn incidents(&self) -> Vec<(&'static str, String)> {
+        let owners = self.disagreement().map(|text| ("rule_owners", text));
+        let others = self.incidents.lock();
+        owners.into_iter().chain(others.iter().map(|(kind, text)| (*kind, text.clone()))).collect()
+    }
+
+    /// How many owners the nodes that share a Redis have; more than one: they enforce different rules.
+    pub(crate) fn owners(&self) -> u64 {
+        let ownership = self.ownership.lock();
+        ownership.owners.max(if ownership.refused.is_some() { 2 } else { 0 })
     }
 
     /// The source said that nothing is newer, or gave what is.

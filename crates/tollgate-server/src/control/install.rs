@@ -1,11 +1,12 @@
 //! A set comes into force, and is kept on disk.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
+use tollgate_control::content::Content;
 use tollgate_control::{Compiled, kept};
 use tollgate_engine::{Enforcement, Engine};
 use tollgate_policy::RuleSet;
@@ -19,6 +20,9 @@ use crate::stores::Stores;
 const SMALL_BYTES: usize = 4 << 20;
 /// How often a large set is written.
 const KEEP_EVERY: Duration = Duration::from_secs(10);
+
+/// The longest part of a file's name that comes from the id of a database.
+const MAX_NAME_CHARS: usize = 64;
 
 /// Puts sets in force.
 pub(super) struct Installer {
@@ -36,6 +40,12 @@ struct State {
     /// Whether the disk has it.
     is_kept: bool,
     kept_at: Option<Instant>,
+    /// The database whose rules the disk has.
+    kept_installation: Option<String>,
+    /// Whether the last attempt to write it failed.
+    is_failing: bool,
+    /// Whether the set of an empty database is withheld, because the rules in force are those of another.
+    is_withholding: bool,
 }
 
 impl Installer {
@@ -66,8 +76,12 @@ impl Installer {
         match compiled {
             Ok(compiled) => {
                 let revision = compiled.content.revision;
+                let installation = compiled.content.installation.clone();
                 if self.install(compiled, Source::Kept).is_ok() {
-                    self.state.lock().is_kept = true;
+                    let mut state = self.state.lock();
+                    state.is_kept = true;
+                    state.kept_installation = Some(installation);
+                    drop(state);
                     tracing::info!(revision, file = %path.display(),
                         "starting from the last known rules, until newer ones are heard of");
                 }
@@ -95,6 +109,19 @@ impl Installer {
         let revision = compiled.content.revision;
         let mode = compiled.content.enforcement.as_deref().and_then(Enforcement::from_name);
         let mut state = self.state.lock();
+        if source == Source::Database
+            && let Some(current) = state.current.as_ref().filter(|one| is_lost(one, &compiled))
+        {
+            let text = lost_text(current, &compiled);
+            if !std::mem::replace(&mut state.is_withholding, true) {
+                tracing::error!("{text}");
+                self.figures.report_incident("rules_lost", Some(text));
+            }
+            return Err(());
+        }
+        if std::mem::take(&mut state.is_withholding) {
+            self.figures.report_incident("rules_lost", None);
+        }
         let is_same =
             state.current.as_ref().is_some_and(|current| current.content == compiled.content);
         if !is_same {
@@ -112,9 +139,15 @@ impl Installer {
                 );
             }
         }
+        self.figures.owned_by(&compiled.content.installation);
         self.figures.in_force(source, revision);
         state.current = Some(compiled);
         Ok(())
+    }
+
+    /// Whether the rules of the database are withheld, because they would replace those of a lost one.
+    pub(super) fn is_withholding(&self) -> bool {
+        self.state.lock().is_withholding
     }
 
     /// Keeps the set on disk if it is time.
@@ -136,27 +169,88 @@ impl Installer {
     /// Keeps the set on disk.
     pub(super) async fn keep_now(&self) {
         let Some(path) = self.kept.clone() else { return };
-        let content = {
+        let (content, previous) = {
             let mut state = self.state.lock();
             if std::mem::replace(&mut state.is_kept, true) {
                 return;
             }
             state.kept_at = Some(Instant::now());
-            state.current.as_ref().map(|current| current.content.clone())
+            let Some(current) = &state.current else { return };
+            let content = current.content.clone();
+            let other = |kept: &String| *kept != content.installation;
+            let previous = state.kept_installation.clone().filter(other);
+            (content, previous)
         };
-        let Some(content) = content else { return };
-        let write = move || kept::keep(&path, &content).map_err(|error| (path, error));
+        let installation = content.installation.clone();
+        let write = move || {
+            let aside = previous.map(|previous| path.with_file_name(set_aside_name(&previous)));
+            write_kept(&path, aside.as_deref(), &content).map_err(|error| (path, error))
+        };
         match tokio::task::spawn_blocking(write).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => {
+                let mut state = self.state.lock();
+                state.kept_installation = Some(installation);
+                if std::mem::take(&mut state.is_failing) {
+                    tracing::info!("the rules are kept on disk again");
+                }
+            }
             Ok(Err((path, error))) => {
-                self.state.lock().is_kept = false;
-                tracing::warn!(file = %path.display(), %error,
-                    "the rules cannot be kept on disk; a restart without the control plane would \
-                     go by older ones");
+                let mut state = self.state.lock();
+                state.is_kept = false;
+                // It is tried again with every look at the source; what matters is said once.
+                if !std::mem::replace(&mut state.is_failing, true) {
+                    tracing::warn!(file = %path.display(), %error,
+                        "the rules cannot be kept on disk; a restart without the control plane would \
+                         go by older ones");
+                }
             }
             Err(error) => tracing::error!(%error, "keeping the rules on disk failed"),
         }
     }
+}
+
+/// The file that the rules of this database are moved to when those of another one take their place.
+pub(super) fn set_aside_name(installation: &str) -> String {
+    let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '-';
+    let plain: String = installation.chars().filter(is_plain).take(MAX_NAME_CHARS).collect();
+    format!("{}.{plain}", super::KEPT_FILE)
+}
+
+/// Writes the set; the rules of another database are moved aside first.
+fn write_kept(path: &Path, aside: Option<&Path>, content: &Content) -> std::io::Result<()> {
+    if let Some(aside) = aside {
+        match std::fs::rename(path, aside) {
+            Ok(()) => tracing::error!(file = %aside.display(), database = content.installation,
+                "the rules in force are those of another database than before; the last known rules \
+                 of the previous one were moved to this file"),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    kept::keep(path, content)
+}
+
+/// Whether the rules in force are those of a database that was lost: this one is another, and empty.
+fn is_lost(current: &Compiled, found: &Compiled) -> bool {
+    current.content.installation != found.content.installation
+        && found.rules.rules().is_empty()
+        && found.clients() == 0
+        && current.rules.digest() != found.rules.digest()
+}
+
+fn lost_text(current: &Compiled, found: &Compiled) -> String {
+    format!(
+        "the database ({}) holds no rules and is not the one that the last known rules are from ({}, \
+         revision {}, {} rules): it was lost, emptied, or its address is wrong. This node enforces the \
+         last known rules. Restore the database from a backup, or correct its address, and start the \
+         node again. To begin anew, apply rules to this database: they replace the last known ones, which \
+         are then moved to {}",
+        found.content.installation,
+        current.content.installation,
+        current.content.revision,
+        current.rules.rules().len(),
+        set_aside_name(&current.content.installation),
+    )
 }
 
 /// The first rule that counts in a store that is not there. Without any shared store everything is

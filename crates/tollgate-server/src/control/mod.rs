@@ -7,14 +7,20 @@
 //! | `database.rs` | a node that has the database: it follows it, and tells the others |
 //! | `redis.rs` | sets through Redis: told and heard |
 //! | `roll.rs` | which nodes there are, and how each says it is |
+//! | `ownership.rs` | whether nodes that share a Redis have their rules from one owner |
+//! | `take_over.rs` | when the rules of another database in Redis are replaced |
+//! | `startup.rs` | how long a start waits for the first rules |
 //! | `decisions.rs` | the audit log of decisions, written in batches |
 
 mod database;
 mod decisions;
 pub(crate) mod figures;
 mod install;
+mod ownership;
 mod redis;
 mod roll;
+mod startup;
+mod take_over;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,6 +42,8 @@ pub(crate) use figures::ControlFigures;
 use figures::Source;
 use install::Installer;
 pub(crate) use roll::Roll;
+pub(crate) use startup::FirstRules;
+use startup::{Progress, StartProgress};
 
 /// The file of the embedded database, in the data directory.
 const DATABASE_FILE: &str = "control.db";
@@ -43,10 +51,6 @@ const DATABASE_FILE: &str = "control.db";
 const KEPT_FILE: &str = "rules.kept";
 /// How long the end may take.
 const FAREWELL: Duration = Duration::from_secs(3);
-/// How long a start waits for rules that are being read, where there are no others to go by.
-const LOADING: Duration = Duration::from_secs(30);
-/// How long a start waits for the database, before it goes on with what is kept.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why there is no control plane.
 #[derive(Debug, thiserror::Error)]
@@ -95,11 +99,13 @@ struct Keeper {
     /// How often the revision in Redis was looked at.
     looks: std::sync::atomic::AtomicU64,
     roll: Arc<Roll>,
+    take_over: parking_lot::Mutex<take_over::TakeOver>,
 }
 
 impl ControlPlane {
-    /// Starts it. With the last known good set in force, or the database's if that answers at once.
-    pub(crate) fn start(around: Surroundings) -> Result<Self, ControlStartError> {
+    /// Starts it, with the last known good set in force. [`FirstRules`] waits for those of the
+    /// database, for a bounded time.
+    pub(crate) fn start(around: Surroundings) -> Result<(Self, FirstRules), ControlStartError> {
         let began = crate::admin::now() / 1_000;
         let (stop, stopped) = watch::channel(false);
         let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -107,7 +113,7 @@ impl ControlPlane {
         let repository: Option<Arc<dyn Repository>> = match database {
             Some(database) => {
                 let _context = runtime.enter();
-                Some(database.open()?)
+                Some(database.open_with(around.config.control.history)?)
             }
             None => None,
         };
@@ -147,27 +153,22 @@ impl ControlPlane {
             );
         }
         let (complaint, looks) = (parking_lot::Mutex::default(), 0.into());
-        let keeper = Keeper { around, control, redis, installer, complaint, looks, roll };
-        // With rules to go by, nobody has to wait for newer ones.
-        let is_kept = keeper.installer.current().is_some() || has_file;
-        let (first, heard) = std::sync::mpsc::channel();
+        let take_over = parking_lot::Mutex::default();
+        let keeper =
+            Keeper { around, control, redis, installer, complaint, looks, roll, take_over };
+        let has_rules = keeper.installer.current().is_some() || has_file;
+        let is_embedded =
+            keeper.control.is_some() && keeper.around.config.control.postgres.url.is_none();
+        let (progress, first_rules) =
+            startup::channel(has_rules, is_embedded, Arc::clone(&keeper.around.figures));
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || {
             runtime.block_on(async {
-                keeper.run(stopped, first).await;
+                keeper.run(stopped, progress).await;
             });
             // Admin calls under way have had their time.
             runtime.shutdown_timeout(Duration::from_millis(100));
         })?;
-        // Without a word it goes on trying.
-        let mut patience = PATIENCE;
-        while let Ok(word) = heard.recv_timeout(patience) {
-            match word? {
-                Word::Connected if !is_kept => patience = LOADING,
-                Word::Connected => {}
-                Word::Ready => break,
-            }
-        }
-        Ok(Self { stop, thread, admin })
+        Ok((Self { stop, thread, admin }, first_rules))
     }
 
     /// The admin API, if this node serves it.
@@ -224,19 +225,8 @@ fn with_password(url: &str, password: Option<&str>) -> String {
     }
 }
 
-/// A word from the thread at its start.
-enum Word {
-    /// The database answers; the rules are being read.
-    Connected,
-    /// As ready as it can be.
-    Ready,
-}
-
-/// Where those words go, or why it cannot be.
-type First = std::sync::mpsc::Sender<Result<Word, ControlStartError>>;
-
 impl Keeper {
-    async fn run(self, stopped: watch::Receiver<bool>, first: First) {
+    async fn run(self, stopped: watch::Receiver<bool>, first: StartProgress) {
         let keeper = Arc::new(self);
         let follow = {
             let (keeper, first) = (Arc::clone(&keeper), first.clone());

@@ -11,7 +11,7 @@ use tollgate_store::Failure;
 use tollgate_store::redis::{Board, BoardListener, BoardSet, Published};
 
 use super::figures::Source;
-use super::{First, Keeper, Word};
+use super::{Keeper, Progress, StartProgress};
 
 /// How often nodes ask for the revision: pub/sub loses messages.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -34,7 +34,7 @@ fn is_alike(there: &Compiled, content: &Content) -> bool {
 }
 
 /// Why a set was not read.
-enum Unread {
+pub(super) enum Unread {
     Redis(Failure),
     Wrong(String),
 }
@@ -57,11 +57,13 @@ impl Keeper {
         let mut trouble: Option<String> = None;
         loop {
             let set = sets.borrow_and_update().clone();
-            if let Some(set) = set {
+            // An empty database that replaced a lost one must not empty every other node, too.
+            if let Some(set) = set.filter(|_| !self.installer.is_withholding()) {
                 let content = &set.compiled.content;
                 let result = self.publish(&board, content, told.as_ref()).await;
                 match result {
                     Ok(()) => {
+                        self.around.figures.publishing_refused(None);
                         told = Some(content.clone());
                         if trouble.take().is_some() {
                             tracing::info!(revision = content.revision, "the rules are in Redis");
@@ -98,6 +100,7 @@ impl Keeper {
         {
             return self.overtake(seen, seen).await;
         }
+        let take_over = self.may_take_over(board, content, there.as_ref()).await?;
         let is_there = there.as_ref().is_some_and(|(installation, revision)| {
             *installation == content.installation && *revision == content.revision
         });
@@ -122,14 +125,19 @@ impl Keeper {
             let set = BoardSet {
                 installation: &content.installation,
                 revision: content.revision,
-                take_over: self.around.config.control.take_over,
+                take_over,
                 manifest: &manifest,
                 put: &put,
                 keep: &keep,
                 remove: &remove,
             };
             match board.publish(&set).await.map_err(unheard)? {
-                Published::Written | Published::AlreadyThere => return Ok(()),
+                Published::Written | Published::AlreadyThere => {
+                    if take_over {
+                        self.taken_over(there.as_ref(), content);
+                    }
+                    return Ok(());
+                }
                 Published::NeedsAll => {
                     put = content.parts().map(|part| (name(part), &*part.bytes)).collect();
                 }
@@ -144,10 +152,7 @@ impl Keeper {
                     return self.overtake(revision, revision).await;
                 }
                 Published::OtherInstallation { installation, revision } => {
-                    return Err(format!(
-                        "this Redis holds revision {revision} of another database \
-                         ({installation}); set admin.take_over: true to replace it"
-                    ));
+                    return Err(self.refused(&installation, revision, None));
                 }
             }
         }
@@ -175,20 +180,20 @@ impl Keeper {
     }
 
     /// Gets the rules through Redis.
-    pub(super) async fn follow_redis(&self, first: &First) {
+    pub(super) async fn follow_redis(&self, first: &StartProgress) {
         let Some(redis) = &self.redis else {
-            let _ = first.send(Ok(Word::Ready));
+            let _ = first.send(Ok(Progress::Ready));
             return;
         };
         if self.around.config.rules.is_some() {
-            let _ = first.send(Ok(Word::Ready));
+            let _ = first.send(Ok(Progress::Ready));
             return;
         }
         let board = redis.board();
         let mut listener: Option<BoardListener> = None;
         loop {
             let is_heard = self.look(&board).await;
-            let _ = first.send(Ok(Word::Ready));
+            let _ = first.send(Ok(Progress::Ready));
             if !is_heard {
                 listener = None;
                 tokio::time::sleep(REST).await;
@@ -304,14 +309,27 @@ impl Keeper {
 
     /// Says that something is wrong, once.
     pub(super) fn complain(&self, problem: String) {
+        self.complain_with(problem, "");
+    }
+
+    /// The same with a cause, whose text may differ every time.
+    pub(super) fn complain_with(&self, problem: String, cause: &str) {
         let mut said = self.complaint.lock();
         if said.as_ref() != Some(&problem) {
-            tracing::error!("{problem}");
+            if cause.is_empty() {
+                tracing::error!("{problem}");
+            } else {
+                tracing::error!(cause, "{problem}");
+            }
             *said = Some(problem);
         }
     }
 
-    async fn read(&self, board: &Board, current: Option<Compiled>) -> Result<Compiled, Unread> {
+    pub(super) async fn read(
+        &self,
+        board: &Board,
+        current: Option<Compiled>,
+    ) -> Result<Compiled, Unread> {
         for _ in 0..READINGS {
             let Some(manifest) = board.manifest().await? else { break };
             let wrong =

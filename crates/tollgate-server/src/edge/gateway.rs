@@ -15,13 +15,14 @@ use tollgate_gateway::options::{
 use tollgate_gateway::queue::TICKETS_PATH;
 use tollgate_gateway::{ConnectionInfo, Gateway, GatewayBody, GatewayError, Worker};
 use tollgate_tower::refusal::problem;
-use tollgate_tower::{Asked, Decide, InProcess, Ruling};
+use tollgate_tower::{Asked, Decide, Identity, InProcess, Ruling};
 use tracing::Instrument as _;
 
 use super::queue::Tickets;
 use super::{Callers, EdgeError};
 use crate::config::{Config, GatewayConfig, PoolConfig, RouteConfig, RouteKind, ShareConfig};
 use crate::listen::{Answer, Connection};
+use crate::reservation_shares::ReservationShares;
 use crate::stores::Stores;
 use crate::telemetry::latency::{Operation, Timed};
 use crate::telemetry::traces;
@@ -56,23 +57,34 @@ impl Decide for Decider {
 pub(crate) fn build(
     config: &Config,
     engine: &Arc<Engine<Stores>>,
+    reservations: &Arc<ReservationShares>,
     callers: &Callers,
     node: &str,
 ) -> Result<Gateway<Decider>, EdgeError> {
     let mut options = options(config)?;
     // By its own name a gateway knows a request that it has sent itself.
     options.via = Some(format!("tollgate-{node}"));
-    let decide = Decider(InProcess::new(Arc::clone(engine), config.headers));
+    let (shares, clock) = (Arc::clone(reservations), Arc::clone(engine));
+    let take_place = move |identity: &Identity| shares.take_place(identity, clock.clock().now());
+    let decide = InProcess::new(Arc::clone(engine), config.headers);
+    let decide = Decider(decide.with_places(Arc::new(take_place)));
     Ok(Gateway::new(options, decide, Arc::clone(&callers.identifier))?)
 }
 
-fn options(config: &Config) -> Result<GatewayOptions, EdgeError> {
+/// Reads the files of a pool.
+pub(crate) fn check_pool(name: &str, pool: &PoolConfig) -> Result<(), EdgeError> {
+    pool_options(name, pool).map(|_| ())
+}
+
+/// The gateway as the configuration describes it.
+pub(crate) fn options(config: &Config) -> Result<GatewayOptions, EdgeError> {
     let GatewayConfig { upstream, pools, routes, .. } = &config.gateway;
     let mut options = GatewayOptions {
         timeouts: Timeouts {
             connect: config.gateway.connect_timeout,
             head: config.gateway.response_timeout,
             request_idle: config.gateway.body_idle_timeout,
+            min_request_rate: config.gateway.min_body_bytes_per_second,
             response_idle: config.gateway.body_idle_timeout,
             tunnel_idle: config.gateway.upgrade_idle_timeout,
         },
@@ -82,6 +94,7 @@ fn options(config: &Config) -> Result<GatewayOptions, EdgeError> {
         max_stored_body_bytes: config.queue.max_body_bytes,
         preserve_host: config.gateway.preserve_host,
         model_header: HeaderName::from_bytes(config.gateway.model_header.as_bytes()).ok(),
+        cors_origins: config.cors_origins.clone(),
         ai: AiOptions {
             max_waiting: config.gateway.max_waiting,
             ..config.gateway.openai.options().map_err(EdgeError::Wrong)?

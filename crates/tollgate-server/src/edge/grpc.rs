@@ -13,6 +13,7 @@ use tollgate_store::Store;
 
 use crate::admin::Admin;
 use crate::config::Config;
+use crate::envoy::DescriptorStats;
 use crate::grpc::{GrpcOptions, GrpcRoutes, ResetAsked, ResetAuth, Unauthorized, routes};
 use crate::http::Api;
 use crate::listen::{Answer, Connection};
@@ -29,17 +30,21 @@ impl<S: Store + 'static> GrpcDoor<S> {
         engine: Arc<Engine<S>>,
         api: Arc<Api<S>>,
         admin: Option<Arc<Admin>>,
+        descriptor_stats: Arc<DescriptorStats>,
         config: &Config,
     ) -> Self {
+        let reservations = Arc::clone(api.reservations());
         let authorize = move |headers: &HeaderMap| {
             let certificate = headers.get(CERTIFICATE).and_then(digest_of);
             api.authorize(headers, certificate).map_err(|_| Unauthorized)
         };
         Self(routes(GrpcOptions {
             engine,
+            reservations,
             authorize: Arc::new(authorize),
             resets: admin.map(|admin| Arc::new(Resets(admin)) as Arc<dyn ResetAuth>),
             headers: config.headers,
+            descriptor_stats,
             body_timeout: config.limits.body_timeout,
             stream_idle_timeout: config.limits.idle_timeout,
         }))
@@ -104,12 +109,8 @@ impl ResetAuth for Resets {
             if !matches!(identity.role, Role::Operator | Role::Admin) {
                 return false;
             }
-            let actor = Actor {
-                name: identity.name,
-                token_id: identity.token_id,
-                request_id: None,
-                address: None,
-            };
+            let actor =
+                Actor { name: identity.name, token_id: identity.token_id, ..Actor::default() };
             self.0.note_reset(actor, asked.attributes.client(), asked.rule_ids).await.is_ok()
         })
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use tokio::sync::watch;
 use tollgate_tower::Identifier;
 use tollgate_tower::identity::{
@@ -61,11 +62,19 @@ impl Callers {
     }
 }
 
+/// The networks of proxies that are trusted, as far as they can be read.
+pub(crate) fn trusted_proxies(config: &IdentityConfig) -> Vec<IpNet> {
+    config.trusted_proxies.iter().filter_map(|text| network(text)).collect()
+}
+
+fn network(text: &str) -> Option<IpNet> {
+    text.parse().ok().or_else(|| text.parse::<std::net::IpAddr>().map(IpNet::from).ok())
+}
+
 fn options(config: &IdentityConfig) -> Result<IdentityOptions, IdentityConfigError> {
     let header = http::HeaderName::from_bytes(config.api_key_header.as_bytes());
     let network = |text: &String| {
-        let address = || text.parse::<std::net::IpAddr>().map(ipnet::IpNet::from).ok();
-        text.parse().ok().or_else(address).ok_or_else(|| {
+        network(text).ok_or_else(|| {
             let message = format!("{text:?} is no address and no network such as 10.0.0.0/8");
             wrong("identity.trusted_proxies", message)
         })
@@ -87,6 +96,11 @@ fn options(config: &IdentityConfig) -> Result<IdentityOptions, IdentityConfigErr
         ipv6_prefix: config.ipv6_prefix,
         ..IdentityOptions::default()
     })
+}
+
+/// The registered keys.
+pub(crate) fn read_api_keys(config: &IdentityConfig) -> Result<ApiKeys, IdentityConfigError> {
+    api_keys(config.api_keys_file.as_deref())
 }
 
 fn api_keys(file: Option<&Path>) -> Result<ApiKeys, IdentityConfigError> {

@@ -14,12 +14,16 @@ use tokio::runtime::Builder;
 use tokio::sync::watch;
 use tollgate_engine::Engine;
 use tollgate_gateway::Gateway;
+use tollgate_policy::RuleSet;
 use tollgate_tower::{HeaderFamilies, InProcess};
 
-pub(crate) use identity::Callers;
-pub(crate) use identity::IdentityConfigError;
+pub(crate) use gateway::{check_pool, options as gateway_options};
+pub(crate) use identity::{Callers, IdentityConfigError, read_api_keys, trusted_proxies};
 
+use crate::check_files::keys_without_tenant;
 use crate::config::Config;
+use crate::control::ControlFigures;
+use crate::reservation_shares::ReservationShares;
 use crate::stores::Stores;
 use crate::workers::Workers;
 use gateway::{Decider, GatewayDoor};
@@ -54,17 +58,19 @@ impl Edge {
     pub(crate) fn build(
         config: &Config,
         engine: &Arc<Engine<Stores>>,
+        reservations: &Arc<ReservationShares>,
         secret: &[u8],
         node: &str,
+        figures: &Arc<ControlFigures>,
     ) -> Result<Self, EdgeError> {
         if config.gateway.listen.is_none() {
             let message = "gateway.listen is null: a gateway has to listen somewhere";
             return Err(EdgeError::Wrong(message.to_owned()));
         }
         let callers = Callers::new(&config.identity)?;
-        let mut gateway = gateway::build(config, engine, &callers, node)?;
+        let mut gateway = gateway::build(config, engine, reservations, &callers, node)?;
         let (stop_queue, stopped) = watch::channel(false);
-        let queue = QueueKeeper::open(config, secret, stopped)?;
+        let queue = QueueKeeper::open(config, secret, figures, stopped)?;
         if let Some(queue) = &queue {
             gateway = gateway.with_queue(Arc::new(queue.tickets()));
         }
@@ -87,6 +93,14 @@ impl Edge {
     /// The tickets of the queue, where there is one.
     pub(crate) fn tickets(&self) -> Option<Tickets> {
         self.queue.as_ref().map(QueueKeeper::tickets)
+    }
+
+    /// Reports what is most likely not meant with these rules.
+    pub(crate) fn report_odd_keys(&self, rules: &RuleSet) {
+        let keys = self.callers.identifier.api_keys();
+        if let Some(warning) = keys_without_tenant(&keys, rules) {
+            tracing::warn!("{warning}");
+        }
     }
 
     /// Serves these listeners, checks targets, keeps keys up to date, and works off the queue.

@@ -1,5 +1,6 @@
 //! The durable queue: where it is kept, the thread that works it off, and its tickets.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,8 +11,8 @@ use http::{Method, Response, StatusCode};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tollgate_gateway::queue::{
-    Queue, QueueOptions, QueueStore, RedisQueue, RedisTarget, SqliteQueue, StoredRequest, Worker,
-    WorkerOptions, told,
+    Opening, ProblemObserver, Queue, QueueError, QueueOptions, QueueStore, RedisQueue, RedisTarget,
+    SqliteQueue, StoredRequest, SupervisedQueue, Worker, WorkerOptions, told,
 };
 use tollgate_gateway::{Gateway, Postpone, PostponeError};
 use tollgate_tower::Postponed;
@@ -20,9 +21,14 @@ use tollgate_tower::refusal::problem;
 use super::EdgeError;
 use super::gateway::Decider;
 use crate::config::{Config, QueueConfig, RedisKind};
+use crate::control::ControlFigures;
 
 /// The file of an embedded queue, in the data directory.
 const FILE: &str = "queue.db";
+
+/// What to do about a file that stays unusable.
+const FILE_ADVICE: &str = " If the disk has room and the file is damaged: stop the node, move queue.db, \
+     queue.db-wal and queue.db-shm of the data directory to another folder, and start the node.";
 
 /// A queue on a thread of its own.
 pub(crate) struct QueueKeeper {
@@ -40,10 +46,12 @@ struct Work {
 }
 
 impl QueueKeeper {
-    /// Opens the queue; `None` where there is nowhere to keep one.
+    /// Starts the queue; `None` where there is nowhere to store one. A store that cannot be opened does
+    /// not stop the start: it is reported, and tried again.
     pub(crate) fn open(
         config: &Config,
         secret: &[u8],
+        figures: &Arc<ControlFigures>,
         mut stop: watch::Receiver<bool>,
     ) -> Result<Option<Self>, EdgeError> {
         let options = options(config.queue);
@@ -53,26 +61,34 @@ impl QueueKeeper {
             (Some(store), _) => {
                 let redis = store.options(secret);
                 let seeds = redis.seeds().map_err(|error| EdgeError::Wrong(error.to_string()))?;
-                let known = |seed| redis.with_credentials(seed);
-                let Some(first) = seeds.first().cloned().map(known) else { return Ok(None) };
-                let target = match store.kind {
-                    RedisKind::Single => RedisTarget::Single(Box::new(first)),
-                    RedisKind::Cluster => {
-                        RedisTarget::Cluster(seeds.into_iter().map(known).collect())
-                    }
-                    RedisKind::Sentinel => {
-                        let master_name = store.master_name.clone();
-                        let server = Box::new(first);
-                        RedisTarget::Sentinel { sentinels: seeds, master_name, server }
+                let Some(first) = seeds.first().cloned() else { return Ok(None) };
+                let (kind, master_name) = (store.kind, store.master_name.clone());
+                // The password is that of the moment.
+                let target = move || {
+                    let known = |seed| redis.with_credentials(seed);
+                    let server = Box::new(known(first.clone()));
+                    match kind {
+                        RedisKind::Single => RedisTarget::Single(server),
+                        RedisKind::Cluster => {
+                            RedisTarget::Cluster(seeds.iter().cloned().map(known).collect())
+                        }
+                        RedisKind::Sentinel => RedisTarget::Sentinel {
+                            sentinels: seeds.clone(),
+                            master_name: master_name.clone(),
+                            server,
+                        },
                     }
                 };
-                Arc::new(RedisQueue::new(target, &store.prefix, options))
+                let queue: Arc<dyn QueueStore> =
+                    Arc::new(RedisQueue::following(target, &store.prefix, options.clone()));
+                let open =
+                    move || -> Opening { Box::pin(std::future::ready(Ok(Arc::clone(&queue)))) };
+                Arc::new(SupervisedQueue::new(open, options, reporter(figures, None)))
             }
             (None, Some(dir)) => {
-                std::fs::create_dir_all(dir).map_err(EdgeError::Io)?;
-                let clock = Arc::new(|| u64::try_from(crate::admin::now()).unwrap_or(0));
-                let opened = runtime.block_on(SqliteQueue::open(dir.join(FILE), options, clock));
-                Arc::new(opened.map_err(|error| EdgeError::Wrong(format!("the queue: {error}")))?)
+                let (dir, bounds) = (dir.clone(), options.clone());
+                let open = move || -> Opening { Box::pin(open_file(dir.clone(), bounds.clone())) };
+                Arc::new(SupervisedQueue::new(open, options, reporter(figures, Some(FILE_ADVICE))))
             }
             // Without a place on disk nothing is durable: such requests are refused instead.
             (None, None) => return Ok(None),
@@ -114,10 +130,40 @@ impl QueueKeeper {
     }
 }
 
+/// Opens the file of an embedded queue, and creates it where there is none.
+async fn open_file(dir: PathBuf, options: QueueOptions) -> Result<Arc<dyn QueueStore>, QueueError> {
+    let failed = |error| QueueError::Unavailable(format!("the data directory: {error}"));
+    std::fs::create_dir_all(&dir).map_err(failed)?;
+    let clock = Arc::new(|| u64::try_from(crate::admin::now()).unwrap_or(0));
+    Ok(Arc::new(SqliteQueue::open(dir.join(FILE), options, clock).await?))
+}
+
+/// Logs problems of the queue, and reports them at `/readyz` and in the admin API.
+fn reporter(figures: &Arc<ControlFigures>, advice: Option<&'static str>) -> ProblemObserver {
+    let (figures, advice) = (Arc::clone(figures), advice.unwrap_or_default());
+    Box::new(move |problem| {
+        let text = problem.map(|problem| {
+            format!(
+                "requests that should be queued are refused, and queued ones are not sent: \
+                 {problem}. The node tries again every second.{advice}"
+            )
+        });
+        if let Some(text) = &text {
+            tracing::error!("{text}");
+        } else {
+            tracing::info!("the queue is available again");
+        }
+        figures.report_incident("queue", text);
+    })
+}
+
 fn options(config: QueueConfig) -> QueueOptions {
     QueueOptions {
         max_depth: config.max_depth,
         max_lane_depth: config.max_depth_per_key,
+        max_bytes: config.max_bytes,
+        max_tenant_bytes: config.max_bytes_per_tenant,
+        max_lane_bytes: config.max_bytes_per_key,
         // Headers come on top of the body.
         max_request_bytes: config.max_body_bytes + (256 << 10),
         max_response_bytes: config.max_body_bytes,
@@ -164,6 +210,20 @@ impl Tickets {
 
 #[async_trait]
 impl Postpone for Tickets {
+    async fn has_room(
+        &self,
+        postponed: &Postponed,
+        tenant: &str,
+        bytes: usize,
+    ) -> Result<(), PostponeError> {
+        let (queue, lane) = (self.queue.clone(), postponed.lane.clone());
+        let tenant = tenant.to_owned();
+        let asked = async move { queue.store().room(&lane, &tenant, bytes).await };
+        let room = self.runtime.spawn(asked).await;
+        let ended = || Err(PostponeError::Unavailable("it is ending".to_owned()));
+        room.map_or_else(|_| ended(), |room| room.map_err(PostponeError::from))
+    }
+
     async fn postpone(
         &self,
         postponed: &Postponed,

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use http::HeaderMap;
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
-use tollgate_core::{Nanos, Receipt, SECOND};
+use tollgate_core::{Nanos, Receipt};
 use tollgate_engine::{Decision, Scope, Together};
 use tollgate_proto::envoy::config::core::v3::HeaderValue;
 use tollgate_proto::envoy::service::ratelimit::v3::RateLimitResponse;
@@ -15,6 +15,9 @@ use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::{
 };
 use tollgate_store::Role;
 use tollgate_tower::headers::{HeaderFamilies, describe, seconds_up};
+
+/// The field of the dynamic metadata that holds the metadata of rules, as envoyproxy/ratelimit sends it.
+const RULE_METADATA: &str = "metadata";
 
 /// The answer to a request whose descriptors were decided together.
 pub(crate) fn response(together: &Together<'_>, families: HeaderFamilies) -> RateLimitResponse {
@@ -35,37 +38,59 @@ const fn code(is_over: bool) -> Code {
     if is_over { Code::OverLimit } else { Code::Ok }
 }
 
-/// The limit that a part is told of: the deciding one, else one that is only reported.
-fn told<'a, 'r>(decision: &'a Decision<'r>) -> Option<&'a Scope<'r>> {
+/// The limit that a status describes: the deciding one, else one that is only reported.
+pub(crate) fn reported<'a, 'r>(decision: &'a Decision<'r>) -> Option<&'a Scope<'r>> {
     decision.deciding().or_else(|| decision.observed().next())
 }
 
+/// Whether a descriptor is over its own limits. The request may pass all the same: where another member of
+/// the quota group has room, and where enforcement is off or in shadow.
+fn is_over(decision: &Decision<'_>) -> bool {
+    let mut group = decision.scopes().filter(|scope| scope.role == Role::AnyOf).peekable();
+    let is_group_over = group.peek().is_some() && group.all(Scope::refuses);
+    let mut alone = decision.scopes().filter(|scope| scope.role == Role::Must);
+    !decision.is_allowed() || is_group_over || alone.any(Scope::refuses)
+}
+
 fn status(decision: &Decision<'_>) -> DescriptorStatus {
-    let code = code(!decision.is_allowed()) as i32;
-    let Some(scope) = told(decision) else {
+    let is_over = is_over(decision);
+    let code = code(is_over) as i32;
+    let Some(scope) = reported(decision) else {
         // Nothing limits it.
-        let limit_remaining = if decision.is_allowed() { u32::MAX } else { 0 };
+        let limit_remaining = if is_over { 0 } else { u32::MAX };
         return DescriptorStatus { code, limit_remaining, ..DescriptorStatus::default() };
     };
     let status = &scope.outcome.status;
+    let remaining = if is_over { 0 } else { status.remaining };
     DescriptorStatus {
         code,
         current_limit: Some(RateLimit {
-            name: scope.rule.id.clone(),
+            name: name(scope).to_owned(),
             requests_per_unit: u32::try_from(scope.quota).unwrap_or(u32::MAX),
             unit: unit(scope.limit.window_seconds) as i32,
         }),
-        limit_remaining: u32::try_from(status.remaining).unwrap_or(u32::MAX),
-        duration_until_reset: Some(duration(status.reset_at.saturating_sub(decision.now))),
+        limit_remaining: u32::try_from(remaining).unwrap_or(u32::MAX),
+        duration_until_reset: Some(duration(until_reset(scope, decision.now, is_over))),
         quota: None,
     }
 }
 
-fn duration(nanos: Nanos) -> prost_types::Duration {
-    prost_types::Duration {
-        seconds: i64::try_from(nanos / SECOND).unwrap_or(i64::MAX),
-        nanos: i32::try_from(nanos % SECOND).unwrap_or(0),
+/// What Envoy calls the limit: imported ones have the name of their file, if any.
+fn name<'a>(scope: &'a Scope<'_>) -> &'a str {
+    match &scope.rule.envoy {
+        Some(envoy) => envoy.name.as_deref().unwrap_or_default(),
+        None => &scope.rule.id,
     }
+}
+
+/// Whole seconds until the limit is reset, rounded up. Never 0 on a refusal, which clients would take for
+/// "at once".
+fn until_reset(scope: &Scope<'_>, now: Nanos, is_over: bool) -> u64 {
+    seconds_up(scope.outcome.status.reset_at.saturating_sub(now)).max(u64::from(is_over))
+}
+
+fn duration(seconds: u64) -> prost_types::Duration {
+    prost_types::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
 }
 
 /// The unit of a window that is one.
@@ -101,7 +126,8 @@ fn deciding(together: &Together<'_>) -> Option<usize> {
 }
 
 /// The headers that Envoy adds to its answer. The `x-ratelimit` ones are those that Envoy itself would
-/// make of the statuses.
+/// make of the statuses. For imported rules they are left to Envoy (`enable_x_ratelimit_headers`), as
+/// envoyproxy/ratelimit does: both would send them twice.
 fn headers(
     together: &Together<'_>,
     decision: &Decision<'_>,
@@ -111,7 +137,8 @@ fn headers(
     let mut add = |key: &str, value: String| {
         added.push(HeaderValue { key: key.to_owned(), value, ..HeaderValue::default() });
     };
-    if let Some(scope) = decision.deciding().filter(|_| families.x_ratelimit) {
+    let is_ours = |scope: &&Scope<'_>| families.x_ratelimit && scope.rule.envoy.is_none();
+    if let Some(scope) = decision.deciding().filter(is_ours) {
         let status = &scope.outcome.status;
         let mut limit = scope.quota.to_string();
         for scope in together.parts.iter().filter_map(Decision::deciding) {
@@ -124,10 +151,11 @@ fn headers(
             );
             limit.push('"');
         }
-        let until_reset = seconds_up(status.reset_at.saturating_sub(decision.now));
+        let is_over = is_over(decision);
+        let remaining = if is_over { 0 } else { status.remaining };
         add("x-ratelimit-limit", limit);
-        add("x-ratelimit-remaining", status.remaining.to_string());
-        add("x-ratelimit-reset", until_reset.to_string());
+        add("x-ratelimit-remaining", remaining.to_string());
+        add("x-ratelimit-reset", until_reset(scope, decision.now, is_over).to_string());
     }
     let mut others = HeaderMap::new();
     describe(&mut others, decision, HeaderFamilies { x_ratelimit: false, ..families });
@@ -170,7 +198,55 @@ fn metadata(together: &Together<'_>, deciding: Option<usize>) -> Option<Struct> 
     if let Some(reason) = parts().find_map(Decision::degraded_reason) {
         put("degraded", Kind::StringValue(reason));
     }
+    if let Some(own) = rule_metadata(together) {
+        put(RULE_METADATA, Kind::StructValue(own));
+    }
     (!fields.is_empty()).then_some(Struct { fields })
+}
+
+/// The metadata of the rules whose descriptors are within their limits, merged.
+fn rule_metadata(together: &Together<'_>) -> Option<Struct> {
+    let within = together.parts.iter().filter(|decision| !is_over(decision)).filter_map(reported);
+    let mut merged = Struct::default();
+    for envoy in within.filter_map(|scope| scope.rule.envoy.as_ref()) {
+        merge(&mut merged, &envoy.metadata);
+    }
+    (!merged.fields.is_empty()).then_some(merged)
+}
+
+/// Adds fields that are not there yet. Structs under the same name are merged; of other values the first
+/// counts.
+fn merge(into: &mut Struct, fields: &serde_json::Map<String, serde_json::Value>) {
+    for (name, value) in fields {
+        match into.fields.get_mut(name).map(|known| &mut known.kind) {
+            Some(Some(Kind::StructValue(known))) => {
+                if let serde_json::Value::Object(fields) = value {
+                    merge(known, fields);
+                }
+            }
+            Some(_) => {}
+            None => {
+                into.fields.insert(name.clone(), Value { kind: Some(to_kind(value)) });
+            }
+        }
+    }
+}
+
+/// A value of a rule's metadata. How deep it nests is bounded where rules are read.
+fn to_kind(value: &serde_json::Value) -> Kind {
+    let wrapped = |value: &serde_json::Value| Value { kind: Some(to_kind(value)) };
+    match value {
+        serde_json::Value::Null => Kind::NullValue(0),
+        serde_json::Value::Bool(flag) => Kind::BoolValue(*flag),
+        serde_json::Value::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        serde_json::Value::String(text) => Kind::StringValue(text.clone()),
+        serde_json::Value::Array(items) => {
+            Kind::ListValue(ListValue { values: items.iter().map(wrapped).collect() })
+        }
+        serde_json::Value::Object(fields) => Kind::StructValue(Struct {
+            fields: fields.iter().map(|(name, value)| (name.clone(), wrapped(value))).collect(),
+        }),
+    }
 }
 
 /// The ids of the rules of these limits, each once; none if there are no limits.

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use sha2::{Digest as _, Sha256};
 use tollgate_engine::{Hits, LimitOverride, MAX_COST, MAX_VALUE_BYTES, Part, Request};
-use tollgate_policy::{Known, descriptor_name, normalize_path};
+use tollgate_policy::{Known, RequestPath, descriptor_name};
 use tollgate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tollgate_proto::envoy::r#type::v3::RateLimitUnit;
 use tonic::Status;
@@ -45,9 +45,10 @@ const EMPTY: &str = "\0";
 pub(crate) struct Described<'a> {
     entries: Vec<(&'a str, Cow<'a, str>)>,
     keys: String,
-    endpoint: Option<Cow<'a, str>>,
+    path: Option<RequestPath<'a>>,
     ip: Option<String>,
     hits: Hits,
+    has_own_hits: bool,
     limit_override: Option<LimitOverride>,
 }
 
@@ -84,22 +85,35 @@ impl<'a> Described<'a> {
         };
         // What is no path or no address (a client on a Unix socket, say) is not known, and no reason
         // to leave the rest of the request uncounted.
-        let endpoint = first(Known::Endpoint.name()).map(|path| {
+        let path = first(Known::Endpoint.name()).map(|path| {
             // What cannot be normalised is still a path, and rules on what it begins with hold.
-            normalize_path(path).unwrap_or_else(|_| shortened(path.as_bytes()))
+            RequestPath::parse_any(path)
+                .unwrap_or_else(|_| RequestPath::from_endpoint(shortened(path.as_bytes())))
         });
         let ip = first(Known::Ip.name()).or_else(|| first("remote_address"));
         let ip = ip.and_then(|ip| ip.parse::<IpAddr>().ok());
         Ok(Self {
             keys,
-            endpoint,
+            path,
             ip: ip.map(|ip| ip.to_canonical().to_string()),
             hits: hits(descriptor, request_hits)
                 .ok_or_else(|| wrong(&format!(".hits_addend: must not be above {MAX_COST}")))?,
+            has_own_hits: descriptor.hits_addend.is_some(),
             limit_override: limit_override(descriptor)
                 .map_err(|()| wrong(".limit.unit: is not known"))?,
             entries,
         })
+    }
+
+    /// What it asks of its limits.
+    pub(crate) const fn hits(&self) -> Hits {
+        self.hits
+    }
+
+    /// Key and value of the entry at this place, from 1, as statistics name it.
+    pub(crate) fn stats_part(&self, place: usize) -> Option<String> {
+        let (key, value) = self.entries.get(place.checked_sub(1)?)?;
+        Some(if value.is_empty() { (*key).to_owned() } else { format!("{key}_{value}") })
     }
 
     /// What the engine is asked.
@@ -121,13 +135,18 @@ impl<'a> Described<'a> {
             }
         }
         attributes.set(Known::Domain, domain);
-        if let Some(endpoint) = &self.endpoint {
-            attributes.set(Known::Endpoint, endpoint);
+        if let Some(path) = &self.path {
+            attributes.set_path(path);
         }
         if let Some(ip) = &self.ip {
             attributes.set(Known::Ip, ip);
         }
-        Part { request, hits: self.hits, limit_override: self.limit_override.as_ref() }
+        Part {
+            request,
+            hits: self.hits,
+            has_own_hits: self.has_own_hits,
+            limit_override: self.limit_override.as_ref(),
+        }
     }
 }
 
@@ -231,6 +250,16 @@ mod tests {
         assert_eq!(known(&[("entry.2", "x"), ("b", "y")], "entry.2").as_deref(), Some("y"));
         assert_eq!(known(&[("a", "")], "entry.1").as_deref(), Some(EMPTY));
         assert_eq!(known(&[("a", "")], "a"), None);
+    }
+
+    #[test]
+    fn an_encoded_slash_in_an_endpoint_has_both_readings() {
+        let descriptor = descriptor(&[("endpoint", "/files/a%2Fb?c")]);
+        let described = Described::new(&descriptor, 0, 0).unwrap();
+        let part = described.part("d", "");
+        let attributes = &part.request.attributes;
+        assert_eq!(attributes.get(Known::Endpoint), Some("/files/a/b"));
+        assert_eq!(attributes.other_endpoints(), ["/files/a%2Fb"]);
     }
 
     #[test]

@@ -5,6 +5,8 @@
 
 mod answer;
 mod descriptor;
+mod json;
+mod stats;
 #[cfg(test)]
 mod tests;
 
@@ -19,24 +21,35 @@ use tonic::Status;
 
 use descriptor::Described;
 
+pub(crate) use json::{RequestBody, ResponseBody};
+
 pub use descriptor::{MAX_DESCRIPTORS, MAX_ENTRIES, MAX_KEYS_BYTES};
+pub use stats::{DescriptorStats, MAX_SERIES, MAX_VALUES_PER_LIMIT};
+pub(crate) use stats::{FIGURES, Series};
 
 /// Answers Envoy.
 pub struct EnvoyService<S> {
     engine: Arc<Engine<S>>,
     headers: HeaderFamilies,
+    stats: Arc<DescriptorStats>,
 }
 
 impl<S> Clone for EnvoyService<S> {
     fn clone(&self) -> Self {
-        Self { engine: Arc::clone(&self.engine), headers: self.headers }
+        let (engine, stats) = (Arc::clone(&self.engine), Arc::clone(&self.stats));
+        Self { engine, headers: self.headers, stats }
     }
 }
 
 impl<S: Store + 'static> EnvoyService<S> {
-    /// Decides by this engine; `headers` are those that Envoy is asked to add.
-    pub const fn new(engine: Arc<Engine<S>>, headers: HeaderFamilies) -> Self {
-        Self { engine, headers }
+    /// Decides by this engine; `headers` are those that Envoy is asked to add, and statistics of imported
+    /// limits go to `stats`.
+    pub const fn new(
+        engine: Arc<Engine<S>>,
+        headers: HeaderFamilies,
+        stats: Arc<DescriptorStats>,
+    ) -> Self {
+        Self { engine, headers, stats }
     }
 
     pub(crate) async fn answer(
@@ -76,6 +89,11 @@ impl<S: Store + 'static> EnvoyService<S> {
         // Whether a request goes on without its limits is for Envoy to say: `failure_mode_deny`.
         let together = self.engine.decide_together(&rules, &parts).await;
         let together = together.map_err(|error| Status::unavailable(error.to_string()))?;
+        for (described, decision) in described.iter().zip(&together.parts) {
+            if let Some(scope) = answer::reported(decision) {
+                self.stats.record(domain, described, scope);
+            }
+        }
         Ok(answer::response(&together, self.headers))
     }
 }

@@ -7,9 +7,11 @@ use tollgate_core::SECOND;
 use tollgate_engine::ManualClock;
 use tollgate_policy::RuleSet;
 use tollgate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use tollgate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use tollgate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+    Entry, RateLimitOverride,
+};
 use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
 use tollgate_store::MemoryStore;
 
 use super::*;
@@ -33,7 +35,7 @@ fn service_of(rules: &str, headers: HeaderFamilies) -> EnvoyService<MemoryStore>
     // Half a minute into a minute.
     let clock = ManualClock::new(30 * SECOND);
     let engine = Engine::new(MemoryStore::new(1_000), Arc::new(clock), rules);
-    EnvoyService::new(Arc::new(engine), headers)
+    EnvoyService::new(Arc::new(engine), headers, Arc::default())
 }
 
 fn request(descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
@@ -159,4 +161,56 @@ async fn what_is_wrong_is_an_error() {
     // Nothing of it was charged.
     let answer = service.should_rate_limit(&request(&[&[("user_id", "ann")]]), "").await.unwrap();
     assert_eq!(answer.statuses[0].limit_remaining, 1);
+}
+
+#[tokio::test]
+async fn in_shadow_descriptors_are_over_and_the_request_passes() {
+    let service = service(HeaderFamilies::default());
+    service.engine.set_enforcement(tollgate_engine::Enforcement::Shadow);
+    let mut twice = request(&[&[("user_id", "ann")], &[("remote_address", "10.0.0.1")]]);
+    twice.hits_addend = 3;
+    let answer = service.should_rate_limit(&twice, "").await.unwrap();
+    assert_eq!(answer.overall_code(), Code::Ok);
+    let codes: Vec<_> = answer.statuses.iter().map(DescriptorStatus::code).collect();
+    assert_eq!(codes, [Code::OverLimit, Code::Ok]);
+    assert_eq!(answer.statuses[0].limit_remaining, 0);
+    assert!(matches!(metadata(&answer, "wouldDeny"), Some(Kind::ListValue(_))));
+}
+
+#[tokio::test]
+async fn imported_rules_leave_their_headers_and_names_to_envoy() {
+    let rule = "{rule_id: r, identifier_type: user_id, limit: 1, window: 1m, \
+                algorithm: fixed_window, envoy: {ENVOY}}";
+    for (envoy, name) in [("", ""), ("name: per-user", "per-user")] {
+        let rule = rule.replace("ENVOY", envoy);
+        let service =
+            service_of(&format!("default: false\nrules: [{rule}]"), HeaderFamilies::default());
+        let ann = request(&[&[("user_id", "ann")]]);
+        for code in [Code::Ok, Code::OverLimit] {
+            let answer = service.should_rate_limit(&ann, "").await.unwrap();
+            assert_eq!(answer.overall_code(), code);
+            let limit = answer.statuses[0].current_limit.as_ref().unwrap();
+            assert_eq!(limit.name, name);
+            let found = headers(&answer);
+            assert!(found.keys().all(|name| !name.starts_with("x-ratelimit")), "{found:?}");
+            assert!(found.contains_key("ratelimit"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn overrides_leave_their_headers_to_envoy_among_imported_rules() {
+    for (envoy, is_ours) in [("", true), (", envoy: {charge_above_limit: true}", false)] {
+        let rules = format!(
+            "default: false\nrules: [{{rule_id: r, identifier_type: user_id, limit: 9, window: 1m, \
+             algorithm: fixed_window, applies_to: {{domains: [edge]}}{envoy}}}]"
+        );
+        let service = service_of(&rules, HeaderFamilies::default());
+        let mut ann = request(&[&[("user_id", "ann")]]);
+        let unit = tollgate_proto::envoy::r#type::v3::RateLimitUnit::Hour as i32;
+        ann.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 2, unit });
+        let answer = service.should_rate_limit(&ann, "").await.unwrap();
+        assert_eq!(answer.statuses[0].limit_remaining, 1);
+        assert_eq!(headers(&answer).contains_key("x-ratelimit-limit"), is_ours);
+    }
 }

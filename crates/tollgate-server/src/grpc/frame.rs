@@ -137,13 +137,17 @@ impl http_body::Body for Once {
 /// The one place where errors become statuses.
 pub(crate) fn status(error: ApiError) -> Status {
     let code = match &error {
-        ApiError::Invalid { .. } => Code::InvalidArgument,
+        ApiError::Invalid { .. }
+        | ApiError::Engine(EngineError::MissingKey { .. } | EngineError::NotReservable) => {
+            Code::InvalidArgument
+        }
         ApiError::TooLarge { .. } | ApiError::Engine(EngineError::ReservationsFull) => {
             Code::ResourceExhausted
         }
         ApiError::Slow => Code::DeadlineExceeded,
         ApiError::NotFound | ApiError::MethodNotAllowed(_) => Code::Unimplemented,
         ApiError::Unauthorized | ApiError::NoCertificate => Code::Unauthenticated,
+        ApiError::ForeignOrigin | ApiError::ForeignHost => Code::PermissionDenied,
         ApiError::Engine(EngineError::Store(_)) => Code::Unavailable,
         ApiError::Engine(EngineError::RequestIdReused) => Code::AlreadyExists,
         ApiError::Engine(EngineError::RequestIdInUse | EngineError::RequestIdUnreadable) => {

@@ -9,8 +9,12 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
+/// The name under which envoyproxy/ratelimit reports its health. Envoys that came from there ask for it,
+/// and take a server that does not know the name out of their cluster.
+const RATELIMIT_SERVICE: &str = "ratelimit";
+
 /// The services that can be asked about; the empty name is the whole server.
-const SERVICES: [&str; 3] = ["", super::SERVICE, super::ENVOY_SERVICE];
+const SERVICES: [&str; 4] = ["", super::SERVICE, super::ENVOY_SERVICE, RATELIMIT_SERVICE];
 
 /// Tells whether this process still takes requests.
 #[derive(Debug, Clone)]

@@ -35,9 +35,10 @@ use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service;
 use tracing::Instrument as _;
 
-use crate::envoy::EnvoyService;
+use crate::envoy::{DescriptorStats, EnvoyService};
 use crate::http::read as http_read;
 use crate::http::respond::ApiError;
+use crate::reservation_shares::ReservationShares;
 use crate::telemetry::latency::{Operation, Timed};
 use crate::telemetry::traces;
 use service::{Call, GrpcService};
@@ -76,12 +77,16 @@ pub type Authorize = Arc<dyn Fn(&HeaderMap) -> Result<String, Unauthorized> + Se
 pub struct GrpcOptions<S> {
     /// Decides.
     pub engine: Arc<Engine<S>>,
+    /// Who has how many reservations.
+    pub reservations: Arc<ReservationShares>,
     /// Knows callers by their tokens.
     pub authorize: Authorize,
     /// Says who may reset counters; nobody may if absent.
     pub resets: Option<Arc<dyn ResetAuth>>,
     /// Which headers Envoy is asked to add to its answers.
     pub headers: HeaderFamilies,
+    /// Where statistics of limits of Envoy are kept.
+    pub descriptor_stats: Arc<DescriptorStats>,
     /// How long a call's message may take to arrive.
     pub body_timeout: Duration,
     /// How long an `AllowStream` may be silent.
@@ -107,8 +112,16 @@ pub struct GrpcRoutes<S> {
 
 /// The gRPC API.
 pub fn routes<S: Store + 'static>(options: GrpcOptions<S>) -> GrpcRoutes<S> {
-    let GrpcOptions { engine, authorize, resets, headers, body_timeout, stream_idle_timeout } =
-        options;
+    let GrpcOptions {
+        engine,
+        reservations,
+        authorize,
+        resets,
+        headers,
+        descriptor_stats,
+        body_timeout,
+        stream_idle_timeout,
+    } = options;
     let (draining, watched) = watch::channel(false);
     let described = || {
         tonic_reflection::server::Builder::configure()
@@ -116,8 +129,8 @@ pub fn routes<S: Store + 'static>(options: GrpcOptions<S>) -> GrpcRoutes<S> {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     GrpcRoutes {
-        envoy: EnvoyService::new(Arc::clone(&engine), headers),
-        service: GrpcService { engine },
+        envoy: EnvoyService::new(Arc::clone(&engine), headers, descriptor_stats),
+        service: GrpcService { engine, reservations },
         authorize,
         resets,
         body_timeout,

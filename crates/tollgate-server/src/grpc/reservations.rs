@@ -33,14 +33,23 @@ impl<S: Store + 'static> GrpcService<S> {
         let mut request = prepared.request(&body, caller);
         request.reserve = Some(ttl);
         request.only = only(&body)?;
-        Ok(self.engine.decide_once(&rules, &request, reserved).await?)
+        let opening = self.reservations.admit(&self.engine, &body, caller).await?;
+        let show = |decision: &Decision<'_>| {
+            if let Some(reservation) = &decision.reservation {
+                self.reservations.opened(&opening, reservation, self.engine.clock().now());
+            }
+            reserved(decision)
+        };
+        Ok(self.engine.decide_once(&rules, &request, show).await?)
     }
 
     /// `Settle`.
     pub(super) async fn settle(&self, message: &[u8]) -> Result<Vec<u8>, ApiError> {
         let asked: v1::SettleRequest = read(message)?;
         let actual = actual(asked.tokens, asked.cost)?;
-        let settled = self.engine.settle_reservation(id(&asked.reservation_id)?, actual).await?;
+        let id = id(&asked.reservation_id)?;
+        let settled = self.engine.settle_reservation(id, actual).await?;
+        self.reservations.ended(id);
         Ok(framed_message(&v1::SettleResponse {
             settled: true,
             refunded_cost: settled.refunded_cost,
@@ -53,7 +62,9 @@ impl<S: Store + 'static> GrpcService<S> {
     /// `Release`.
     pub(super) async fn release(&self, message: &[u8]) -> Result<Vec<u8>, ApiError> {
         let asked: v1::ReleaseRequest = read(message)?;
-        let released = self.engine.release_reservation(id(&asked.reservation_id)?).await?;
+        let id = id(&asked.reservation_id)?;
+        let released = self.engine.release_reservation(id).await?;
+        self.reservations.ended(id);
         Ok(framed_message(&v1::ReleaseResponse {
             released: true,
             refunded_cost: released.refunded_cost,
@@ -66,6 +77,7 @@ impl<S: Store + 'static> GrpcService<S> {
         let asked: v1::RenewRequest = read(message)?;
         let (id, ttl) = (id(&asked.reservation_id)?, ttl(asked.ttl_ms)?);
         let renewed = self.engine.renew_reservation(id, ttl).await?;
+        self.reservations.renewed(id, renewed.expires_at);
         let expires_at = Some(timestamp(renewed.expires_at));
         Ok(framed_message(&v1::RenewResponse { renewed: renewed.is_held, expires_at }))
     }

@@ -21,6 +21,7 @@ use super::write::{Message, write_decided, write_decision};
 use crate::http::read::Prepared;
 use crate::http::respond::ApiError;
 use crate::http::wire::AllowBody;
+use crate::reservation_shares::ReservationShares;
 use crate::telemetry::latency::Operation;
 
 /// Room for the answer to one request.
@@ -48,18 +49,20 @@ pub trait ResetAuth: Send + Sync {
 /// Decides what gRPC asks.
 pub(crate) struct GrpcService<S> {
     pub(crate) engine: Arc<Engine<S>>,
+    pub(crate) reservations: Arc<ReservationShares>,
 }
 
 impl<S> Clone for GrpcService<S> {
     fn clone(&self) -> Self {
-        Self { engine: Arc::clone(&self.engine) }
+        let reservations = Arc::clone(&self.reservations);
+        Self { engine: Arc::clone(&self.engine), reservations }
     }
 }
 
 impl<S: Store + 'static> GrpcService<S> {
     /// Whether all counters are in this process: what is asked of them is answered at once.
     pub(crate) fn is_near(&self) -> bool {
-        self.engine.store().names().is_empty()
+        self.engine.store().is_in_process()
     }
 
     /// Waits for a decision. On shared stores it goes on by itself when the caller hangs up: other

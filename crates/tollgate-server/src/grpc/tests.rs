@@ -48,11 +48,13 @@ impl ResetAuth for Operators {
 fn engine() -> Arc<Engine<MemoryStore>> {
     let rules = RuleSet::from_yaml(RULES, "t").unwrap();
     let clock = ManualClock::new(1_000_000 * SECOND);
-    Arc::new(Engine::new(MemoryStore::new(10_000), Arc::new(clock), rules))
+    let engine = Engine::new(MemoryStore::new(10_000), Arc::new(clock), rules);
+    Arc::new(engine.with_missing_key(tollgate_engine::MissingKey::Allow))
 }
 
 fn routes_with(idle: Duration) -> Arc<GrpcRoutes<MemoryStore>> {
     Arc::new(routes(GrpcOptions {
+        reservations: Arc::default(),
         engine: engine(),
         authorize: Arc::new(|headers| match headers.get("authorization") {
             Some(given) if given == "Bearer wrong" => Err(Unauthorized),
@@ -60,6 +62,7 @@ fn routes_with(idle: Duration) -> Arc<GrpcRoutes<MemoryStore>> {
         }),
         resets: Some(Arc::new(Operators)),
         headers: HeaderFamilies::default(),
+        descriptor_stats: Arc::default(),
         body_timeout: Duration::from_secs(5),
         stream_idle_timeout: idle,
     }))
@@ -445,8 +448,9 @@ async fn health_until_it_drains() {
     let direct = direct();
     let mut client = HealthClient::new(direct.clone());
     let ask = |service: &str| HealthCheckRequest { service: service.to_owned() };
-    for service in ["", SERVICE, ENVOY_SERVICE] {
-        assert_eq!(client.check(ask(service)).await.unwrap().into_inner().status, 1);
+    for service in ["", SERVICE, ENVOY_SERVICE, "ratelimit"] {
+        let answer = client.check(ask(service)).await;
+        assert_eq!(answer.map(|answer| answer.into_inner().status).ok(), Some(1), "{service}");
     }
     assert_eq!(client.check(ask("x")).await.unwrap_err().code(), Code::NotFound);
     let mut watched = client.watch(ask("")).await.unwrap().into_inner();

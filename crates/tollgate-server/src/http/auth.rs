@@ -26,7 +26,7 @@ const REASON: HeaderName = HeaderName::from_static("x-tollgate-reason");
 /// Prefix of free attributes.
 const ATTRIBUTE_PREFIX: &str = "x-tollgate-attribute-";
 
-impl<S: Store> Api<S> {
+impl<S: Store + 'static> Api<S> {
     pub(crate) async fn auth(
         &self,
         head: &http::request::Parts,
@@ -81,7 +81,12 @@ fn refuse_status(query: &str) -> Result<Option<StatusCode>, ApiError> {
 
 fn attributes(headers: &HeaderMap) -> Result<AllowBody<'_>, ApiError> {
     let text = |name: &str| -> Result<Option<Cow<'_, str>>, ApiError> {
-        let Some(value) = headers.get(name) else { return Ok(None) };
+        let mut values = headers.get_all(name).iter();
+        let Some(value) = values.next() else { return Ok(None) };
+        // Of two, one may be the client's own, and nobody can say which.
+        if values.next().is_some() {
+            return Err(ApiError::invalid(name, "is there more than once"));
+        }
         let value =
             value.to_str().map_err(|_| ApiError::invalid(name, "must be printable ASCII"))?.trim();
         Ok((!value.is_empty()).then_some(Cow::Borrowed(value)))
@@ -119,8 +124,40 @@ fn attributes(headers: &HeaderMap) -> Result<AllowBody<'_>, ApiError> {
         if let Some(attribute) = name.as_str().strip_prefix(ATTRIBUTE_PREFIX)
             && let Some(value) = text(name.as_str())?
         {
-            body.attributes.0.push((Cow::Owned(attribute.replace('-', "_")), value));
+            let attribute = attribute.replace('-', "_");
+            if body.attributes.0.iter().any(|(given, _)| *given == attribute) {
+                return Err(ApiError::invalid(name.as_str(), "is there more than once"));
+            }
+            body.attributes.0.push((Cow::Owned(attribute), value));
         }
     }
     Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A proxy that adds its header next to its client's must not have the client's read.
+    #[test]
+    fn headers_that_are_there_twice_are_refused() {
+        for name in [
+            "x-tollgate-user-id",
+            "x-tollgate-ip",
+            "x-tollgate-cost",
+            "x-original-uri",
+            "x-forwarded-method",
+            "x-tollgate-attribute-region",
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.append(name, HeaderValue::from_static("1"));
+            assert!(attributes(&headers).is_ok(), "{name}");
+            headers.append(name, HeaderValue::from_static("1"));
+            assert!(attributes(&headers).is_err(), "{name}");
+        }
+        let mut headers = HeaderMap::new();
+        headers.append("x-tollgate-attribute-a-b", HeaderValue::from_static("1"));
+        headers.append("x-tollgate-attribute-a_b", HeaderValue::from_static("2"));
+        assert!(attributes(&headers).is_err());
+    }
 }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, Waker};
 use axum::body::Body;
 use http::{Response, StatusCode};
 use tollgate_engine::{Decision, Reason};
+use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tollgate_store::{Mode, Store};
 use tollgate_tower::headers::describe;
 
@@ -15,6 +16,7 @@ use super::read::{Prepared, parse};
 use super::respond::{ApiError, JSON, json, raw};
 use super::wire::{AllowBody, BatchBody, CheckBody, CheckedBody};
 use super::{Api, MAX_BATCH};
+use crate::envoy::{RequestBody, ResponseBody};
 use crate::telemetry::latency::{Operation, Timed};
 
 /// Room for the answer to one request of a batch.
@@ -31,11 +33,16 @@ pub(crate) enum Call {
     Settle,
     Release,
     Renew,
+    /// A call of Envoy as JSON, where envoyproxy/ratelimit takes it.
+    EnvoyJson,
 }
 
 impl Call {
     /// The call that this path names.
     pub(crate) fn of(path: &str) -> Option<Self> {
+        if path == "/json" {
+            return Some(Self::EnvoyJson);
+        }
         match path.strip_prefix("/rate-limit/")? {
             "allow" => Some(Self::Allow),
             "check" => Some(Self::Check),
@@ -59,11 +66,12 @@ impl Call {
             Self::Settle => Operation::Settle,
             Self::Release => Operation::Release,
             Self::Renew => Operation::Renew,
+            Self::EnvoyJson => Operation::Envoy,
         }
     }
 }
 
-impl<S: Store> Api<S> {
+impl<S: Store + 'static> Api<S> {
     pub(crate) async fn decide(
         &self,
         call: Call,
@@ -87,7 +95,7 @@ impl<S: Store> Api<S> {
         bytes: &[u8],
         caller: &str,
     ) -> Option<Result<Response<Body>, ApiError>> {
-        if !self.engine.store().names().is_empty() {
+        if !self.engine.store().is_in_process() {
             return None;
         }
         let body: AllowBody<'_> = match parse(bytes) {
@@ -120,7 +128,26 @@ impl<S: Store> Api<S> {
             Call::Settle => self.settle(parse(bytes)?).await,
             Call::Release => self.release(parse(bytes)?).await,
             Call::Renew => self.renew(parse(bytes)?).await,
+            Call::EnvoyJson => self.envoy_json(parse(bytes)?, caller).await,
         }
+    }
+
+    /// 200 or 429, as envoyproxy/ratelimit answers.
+    async fn envoy_json(
+        &self,
+        body: RequestBody,
+        caller: &str,
+    ) -> Result<Response<Body>, ApiError> {
+        let answered = self.envoy.should_rate_limit(&body.into_request(), caller).await;
+        let response = answered.map_err(|status| match status.code() {
+            tonic::Code::InvalidArgument => {
+                ApiError::Invalid { message: status.message().to_owned(), field: None }
+            }
+            _ => ApiError::Internal,
+        })?;
+        let is_over = response.overall_code() == Code::OverLimit;
+        let status = if is_over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+        Ok(json(status, &ResponseBody::new(response)))
     }
 
     async fn allow(&self, body: &AllowBody<'_>, caller: &str) -> Result<Response<Body>, ApiError> {
@@ -199,8 +226,8 @@ impl<S: Store> Api<S> {
             }
             match prepared {
                 Ok(_) => {
-                    let place = decisions.next().unwrap_or_default();
-                    answer.extend_from_slice(bytes.get(place).unwrap_or(b"null"));
+                    let decision = decisions.next().and_then(|place| bytes.get(place));
+                    answer.extend_from_slice(decision.unwrap_or(NO_DECISION));
                 }
                 Err(error) => write(&mut answer, &error.body().1),
             }
@@ -209,6 +236,10 @@ impl<S: Store> Api<S> {
         Ok(raw(StatusCode::OK, JSON, answer))
     }
 }
+
+/// A request of a batch that was not decided, which cannot be: it is no admission.
+const NO_DECISION: &[u8] =
+    br#"{"error":{"code":"INTERNAL","message":"this request was not decided"}}"#;
 
 /// A decision is an answer, allowed or not; one that could not be made is an error as well.
 fn status_of(decision: &Decision<'_>) -> StatusCode {

@@ -8,6 +8,7 @@ mod console;
 pub(crate) mod decision_json;
 mod decisions;
 mod openapi;
+mod origin;
 pub(crate) mod read;
 pub(crate) mod reservations;
 pub(crate) mod respond;
@@ -35,8 +36,11 @@ use tracing::Instrument as _;
 use crate::activity::Endless;
 use crate::admin::{Admin, Door};
 use crate::config::{Config, DataAuth};
+use crate::control::ControlFigures;
 use crate::edge::queue::Tickets;
+use crate::envoy::{DescriptorStats, EnvoyService};
 use crate::listen::{Answer, Connection};
+use crate::reservation_shares::ReservationShares;
 use crate::telemetry::traces;
 use respond::ApiError;
 
@@ -60,6 +64,11 @@ pub struct Api<S> {
     decides: bool,
     /// Requests that are sent later, where there is a queue.
     tickets: Option<Tickets>,
+    reservations: Arc<ReservationShares>,
+    /// Answers calls of Envoy that come as JSON.
+    envoy: EnvoyService<S>,
+    /// What is to be said beside being ready.
+    figures: Option<Arc<ControlFigures>>,
 }
 
 /// Writes what `/metrics` answers.
@@ -69,7 +78,25 @@ impl<S: Store + 'static> Api<S> {
     /// The API of this engine.
     pub fn new(engine: Arc<Engine<S>>, config: Arc<Config>, metrics: Metrics) -> Self {
         let ready = AtomicBool::new(true);
-        Self { engine, config, ready, metrics, admin: None, decides: true, tickets: None }
+        let reservations = Arc::new(ReservationShares::new(config.max_reservations));
+        let envoy = EnvoyService::new(Arc::clone(&engine), config.headers, Arc::default());
+        Self {
+            engine,
+            config,
+            ready,
+            metrics,
+            admin: None,
+            decides: true,
+            tickets: None,
+            reservations,
+            envoy,
+            figures: None,
+        }
+    }
+
+    /// Who has how many reservations.
+    pub(crate) const fn reservations(&self) -> &Arc<ReservationShares> {
+        &self.reservations
     }
 
     /// The same with an admin API, and with or without decisions.
@@ -77,9 +104,25 @@ impl<S: Store + 'static> Api<S> {
         Self { admin, decides, ..self }
     }
 
+    /// The same with shares of reservations that others count in, too.
+    pub(crate) fn sharing(self, reservations: Arc<ReservationShares>) -> Self {
+        Self { reservations, ..self }
+    }
+
     /// The same with the tickets of a queue.
     pub(crate) fn telling(self, tickets: Option<Tickets>) -> Self {
         Self { tickets, ..self }
+    }
+
+    /// The same with statistics of the limits that Envoy asks about.
+    pub(crate) fn counting(self, stats: Arc<DescriptorStats>) -> Self {
+        let envoy = EnvoyService::new(Arc::clone(&self.engine), self.config.headers, stats);
+        Self { envoy, ..self }
+    }
+
+    /// The same with what the control plane knows, for `/readyz`.
+    pub(crate) fn reporting(self, figures: Arc<ControlFigures>) -> Self {
+        Self { figures: Some(figures), ..self }
     }
 
     /// From now on `/readyz` says no.
@@ -140,7 +183,10 @@ impl<S: Store + 'static> Api<S> {
             return match head.method {
                 Method::POST => {
                     let limits = &self.config.limits;
-                    let caller = match self.authorize(&head.headers, from.certificate) {
+                    let is_own = origin::check(head, from.peer, &self.config.cors_origins);
+                    let caller =
+                        is_own.and_then(|()| self.authorize(&head.headers, from.certificate));
+                    let caller = match caller {
                         Ok(caller) => caller,
                         Err(error) => {
                             // On HTTP/2 an unread body is a reset stream, which clients take for a
@@ -153,7 +199,7 @@ impl<S: Store + 'static> Api<S> {
                     };
                     let bytes =
                         read::body(body, limits.max_body_bytes, limits.body_timeout).await?;
-                    if self.engine.store().names().is_empty() {
+                    if self.engine.store().is_in_process() {
                         return self.decide(call, &bytes, &caller).await;
                     }
                     // A client that hangs up must not stop a decision that other nodes and stores
@@ -177,9 +223,13 @@ impl<S: Store + 'static> Api<S> {
         let is_get = head.method == Method::GET || head.method == Method::HEAD;
         match path {
             "/rate-limit/auth" if self.decides => {
+                origin::check_auth(head, from.peer, &self.config.cors_origins)?;
+                if matches!(self.config.data_auth, DataAuth::None) {
+                    origin::check_host(head, from.peer, &self.config.allowed_hosts)?;
+                }
                 // Proxies send the method of the request they ask about, whatever it is.
                 let caller = self.authorize(&head.headers, from.certificate)?;
-                if self.engine.store().names().is_empty() {
+                if self.engine.store().is_in_process() {
                     return self.auth(head, &caller).await;
                 }
                 let (api, head) = (Arc::clone(self), head.clone());
@@ -203,8 +253,18 @@ impl<S: Store + 'static> Api<S> {
                 None => Err(ApiError::NotFound),
             },
             "/healthz" => Ok(text(StatusCode::OK, "ok\n")),
-            "/readyz" if self.ready.load(Ordering::Relaxed) => Ok(text(StatusCode::OK, "ready\n")),
+            "/readyz" if self.ready.load(Ordering::Relaxed) => {
+                let mut answer = "ready\n".to_owned();
+                for (_, text) in self.figures.iter().flat_map(|figures| figures.incidents()) {
+                    answer.extend(["warning: ", &text, "\n"]);
+                }
+                let kind = HeaderValue::from_static(TEXT);
+                Ok(respond::raw(StatusCode::OK, kind, answer))
+            }
             "/readyz" => Ok(text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")),
+            // As envoyproxy/ratelimit answers it.
+            "/healthcheck" if self.ready.load(Ordering::Relaxed) => Ok(text(StatusCode::OK, "OK")),
+            "/healthcheck" => Ok(text(StatusCode::INTERNAL_SERVER_ERROR, "")),
             "/metrics" => {
                 let kind = HeaderValue::from_static(crate::telemetry::CONTENT_TYPE);
                 Ok(respond::raw(StatusCode::OK, kind, (self.metrics)()))
@@ -339,10 +399,18 @@ fn is_decision(path: &str) -> bool {
 fn is_known(path: &str) -> bool {
     matches!(
         path,
-        "/api/v1/rate-limits/status" | "/healthz" | "/readyz" | "/metrics" | "/openapi.json"
+        "/api/v1/rate-limits/status"
+            | "/healthz"
+            | "/readyz"
+            | "/healthcheck"
+            | "/metrics"
+            | "/openapi.json"
     )
 }
 
+/// The type of plain answers.
+const TEXT: &str = "text/plain; charset=utf-8";
+
 fn text(status: StatusCode, text: &'static str) -> Response<Body> {
-    respond::raw(status, HeaderValue::from_static("text/plain; charset=utf-8"), text)
+    respond::raw(status, HeaderValue::from_static(TEXT), text)
 }

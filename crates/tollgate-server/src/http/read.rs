@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tollgate_engine::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Request};
-use tollgate_policy::{Known, normalize_path};
+use tollgate_policy::{Known, RequestPath};
 
 use super::respond::ApiError;
 use super::wire::AllowBody;
@@ -164,7 +164,7 @@ fn missing_or_unknown(error: &serde_json::Error) -> ApiError {
 
 /// What a body's borrowed and normalised values live in while a request is decided.
 pub(crate) struct Prepared<'a> {
-    endpoint: Option<Cow<'a, str>>,
+    path: Option<RequestPath<'a>>,
     ip: Option<Cow<'a, str>>,
 }
 
@@ -207,7 +207,7 @@ impl<'a> Prepared<'a> {
             }
         }
         Ok(Self {
-            endpoint: body.endpoint.as_deref().map(path).transpose()?,
+            path: body.endpoint.as_deref().map(path).transpose()?,
             ip: body.ip.as_deref().map(address).transpose()?,
         })
     }
@@ -241,7 +241,6 @@ impl<'a> Prepared<'a> {
             (Known::ModelTier, &body.model_tier),
             (Known::ClientType, &body.client_type),
             (Known::Tier, &body.tier),
-            (Known::Endpoint, &self.endpoint),
             (Known::Method, &body.method),
             (Known::Domain, &body.domain),
         ];
@@ -249,6 +248,9 @@ impl<'a> Prepared<'a> {
             if let Some(value) = value {
                 request.attributes.set(known, value);
             }
+        }
+        if let Some(path) = &self.path {
+            request.attributes.set_path(path);
         }
         for (name, value) in &body.attributes.0 {
             request.attributes.push_extra(name, value);
@@ -261,8 +263,8 @@ fn too_long(field: &str) -> ApiError {
     ApiError::invalid(field, format!("must not be longer than {MAX_VALUE_BYTES} bytes"))
 }
 
-fn path(endpoint: &str) -> Result<Cow<'_, str>, ApiError> {
-    normalize_path(endpoint).map_err(|error| ApiError::invalid("endpoint", error.to_string()))
+fn path(endpoint: &str) -> Result<RequestPath<'_>, ApiError> {
+    RequestPath::parse(endpoint).map_err(|error| ApiError::invalid("endpoint", error.to_string()))
 }
 
 /// An address in its one canonical form, so that no client gets a second counter by writing it

@@ -20,7 +20,7 @@ const MILLISECOND: Nanos = 1_000_000;
 /// The digits of a reservation's id.
 const ID_DIGITS: usize = 32;
 
-impl<S: Store> Api<S> {
+impl<S: Store + 'static> Api<S> {
     pub(super) async fn reserve(
         &self,
         body: &AllowBody<'_>,
@@ -32,7 +32,13 @@ impl<S: Store> Api<S> {
         let mut request = prepared.request(body, caller);
         request.reserve = Some(ttl);
         request.only = only(body)?;
-        let show = |decision: &Decision<'_>| self.answer_decision(decision);
+        let opening = self.reservations.admit(&self.engine, body, caller).await?;
+        let show = |decision: &Decision<'_>| {
+            if let Some(reservation) = &decision.reservation {
+                self.reservations.opened(&opening, reservation, self.engine.clock().now());
+            }
+            self.answer_decision(decision)
+        };
         Ok(self.engine.decide_once(&rules, &request, show).await?)
     }
 
@@ -40,17 +46,21 @@ impl<S: Store> Api<S> {
         let id = id(&body.reservation_id)?;
         let actual = actual(body.tokens, body.cost)?;
         let settled = self.engine.settle_reservation(id, actual).await?;
+        self.reservations.ended(id);
         Ok(json(StatusCode::OK, &SettledBody::new(&settled)))
     }
 
     pub(super) async fn release(&self, body: ReleaseBody<'_>) -> Result<Response<Body>, ApiError> {
-        let released = self.engine.release_reservation(id(&body.reservation_id)?).await?;
+        let id = id(&body.reservation_id)?;
+        let released = self.engine.release_reservation(id).await?;
+        self.reservations.ended(id);
         Ok(json(StatusCode::OK, &ReleasedBody::new(&released)))
     }
 
     pub(super) async fn renew(&self, body: RenewBody<'_>) -> Result<Response<Body>, ApiError> {
         let (id, ttl) = (id(&body.reservation_id)?, ttl(body.ttl_ms)?);
         let renewed = self.engine.renew_reservation(id, ttl).await?;
+        self.reservations.renewed(id, renewed.expires_at);
         let expires_at = Rfc3339(renewed.expires_at);
         let answer = RenewedBody { renewed: renewed.is_held, expires_at };
         Ok(json(StatusCode::OK, &answer))

@@ -9,6 +9,12 @@ use tollgate_engine::{Ending, EngineError};
 
 use super::wire::{ErrorBody, ErrorDetail};
 
+const FOREIGN_ORIGIN: &str = "a page of another site sent this call: its Origin is neither this host nor listed in \
+     cors_origins";
+
+const FOREIGN_HOST: &str = "this call came from loopback under a name that is not known to be this host's: call it by \
+     address, or list the name in allowed_hosts";
+
 /// A call that could not be answered.
 #[derive(Debug)]
 pub(crate) enum ApiError {
@@ -26,6 +32,10 @@ pub(crate) enum ApiError {
     Unauthorized,
     /// A certificate is missing.
     NoCertificate,
+    /// A page of another site sent the call.
+    ForeignOrigin,
+    /// A name that may have been pointed here was called.
+    ForeignHost,
     /// The engine could not decide.
     Engine(EngineError),
     /// Something went wrong that should not have.
@@ -78,59 +88,25 @@ impl ApiError {
                 "a client certificate is needed".to_owned(),
                 None,
             ),
+            Self::ForeignOrigin => (
+                StatusCode::FORBIDDEN,
+                "FOREIGN_ORIGIN",
+                FOREIGN_ORIGIN.to_owned(),
+                Some("Origin".to_owned()),
+            ),
+            Self::ForeignHost => (
+                StatusCode::FORBIDDEN,
+                "FOREIGN_HOST",
+                FOREIGN_HOST.to_owned(),
+                Some("Host".to_owned()),
+            ),
             Self::Internal => (
                 StatusCode::INTERNAL_SERVER_ERROR,
                 "INTERNAL",
                 "something went wrong here; the log may say what".to_owned(),
                 None,
             ),
-            Self::Engine(error @ EngineError::RequestIdReused) => (
-                StatusCode::CONFLICT,
-                "REQUEST_ID_REUSED",
-                error.to_string(),
-                Some("requestId".to_owned()),
-            ),
-            Self::Engine(
-                error @ (EngineError::RequestIdInUse | EngineError::RequestIdUnreadable),
-            ) => (
-                StatusCode::CONFLICT,
-                "REQUEST_ID_IN_USE",
-                error.to_string(),
-                Some("requestId".to_owned()),
-            ),
-            Self::Engine(error @ EngineError::ReservationUnknown) => (
-                StatusCode::NOT_FOUND,
-                "RESERVATION_NOT_FOUND",
-                error.to_string(),
-                Some("reservationId".to_owned()),
-            ),
-            Self::Engine(error @ EngineError::ReservationEnded(ending)) => (
-                StatusCode::CONFLICT,
-                match ending {
-                    Ending::Settled => "RESERVATION_SETTLED",
-                    Ending::Released => "RESERVATION_RELEASED",
-                },
-                error.to_string(),
-                Some("reservationId".to_owned()),
-            ),
-            Self::Engine(error @ EngineError::ReservationUnreadable) => (
-                StatusCode::CONFLICT,
-                "RESERVATION_UNREADABLE",
-                error.to_string(),
-                Some("reservationId".to_owned()),
-            ),
-            Self::Engine(error @ EngineError::OnlySlots) => (
-                StatusCode::CONFLICT,
-                "ONLY_SLOTS",
-                error.to_string(),
-                Some("reservationId".to_owned()),
-            ),
-            Self::Engine(error @ EngineError::ReservationsFull) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "RESERVATIONS_FULL", error.to_string(), None)
-            }
-            Self::Engine(error @ EngineError::Store(_)) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE", error.to_string(), None)
-            }
+            Self::Engine(error) => engine_parts(&error),
         }
     }
 
@@ -156,6 +132,60 @@ impl ApiError {
             response.headers_mut().insert(name, HeaderValue::from_static(value));
         }
         response
+    }
+}
+
+/// Status, code, message and field of what the engine refuses to do.
+fn engine_parts(error: &EngineError) -> (StatusCode, &'static str, String, Option<String>) {
+    match error {
+        EngineError::RequestIdReused => (
+            StatusCode::CONFLICT,
+            "REQUEST_ID_REUSED",
+            error.to_string(),
+            Some("requestId".to_owned()),
+        ),
+        EngineError::RequestIdInUse | EngineError::RequestIdUnreadable => (
+            StatusCode::CONFLICT,
+            "REQUEST_ID_IN_USE",
+            error.to_string(),
+            Some("requestId".to_owned()),
+        ),
+        EngineError::ReservationUnknown => (
+            StatusCode::NOT_FOUND,
+            "RESERVATION_NOT_FOUND",
+            error.to_string(),
+            Some("reservationId".to_owned()),
+        ),
+        EngineError::ReservationEnded(ending) => (
+            StatusCode::CONFLICT,
+            match ending {
+                Ending::Settled => "RESERVATION_SETTLED",
+                Ending::Released => "RESERVATION_RELEASED",
+            },
+            error.to_string(),
+            Some("reservationId".to_owned()),
+        ),
+        EngineError::ReservationUnreadable => (
+            StatusCode::CONFLICT,
+            "RESERVATION_UNREADABLE",
+            error.to_string(),
+            Some("reservationId".to_owned()),
+        ),
+        EngineError::OnlySlots => (
+            StatusCode::CONFLICT,
+            "ONLY_SLOTS",
+            error.to_string(),
+            Some("reservationId".to_owned()),
+        ),
+        EngineError::ReservationsFull => {
+            (StatusCode::SERVICE_UNAVAILABLE, "RESERVATIONS_FULL", error.to_string(), None)
+        }
+        EngineError::MissingKey { .. } | EngineError::NotReservable => {
+            (StatusCode::BAD_REQUEST, "INVALID_REQUEST", error.to_string(), None)
+        }
+        EngineError::Store(_) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "STORE_UNAVAILABLE", error.to_string(), None)
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, 
     form_urlencoded::parse(query.as_bytes())
 }
 
-impl<S: Store> Api<S> {
+impl<S: Store + 'static> Api<S> {
     pub(crate) async fn status(
         &self,
         query: &str,

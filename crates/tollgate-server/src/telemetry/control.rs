@@ -10,7 +10,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::stores::{counters, gauges};
 use crate::audit::AuditTrail;
 use crate::control::ControlFigures;
-use crate::control::figures::Source;
+use crate::control::figures::{INCIDENT_KINDS, Source};
 
 /// Reads the control plane's figures at every scrape.
 pub(super) struct ControlCollector {
@@ -63,6 +63,25 @@ impl Collector for ControlCollector {
             "config_load_failures",
             "Rule sets that could not be got or used",
             [(vec![], failures)],
+        )?;
+        // Nodes without a Redis do not know it.
+        let owners = i64::try_from(figures.owners()).unwrap_or(i64::MAX);
+        gauges(
+            &mut encoder,
+            "rule_owners",
+            "Databases and rule files that nodes which share a Redis have their rules from; more than \
+             one: they enforce different rules. Absent where it is not known",
+            (owners > 0).then(|| (vec![], number(owners))),
+        )?;
+        let current = figures.incidents();
+        let is_current = |kind: &str| current.iter().any(|(one, _)| *one == kind);
+        gauges(
+            &mut encoder,
+            "incident",
+            "States that an operator must see, by kind; 1 while it lasts. /readyz and GET node say what \
+             to do",
+            INCIDENT_KINDS
+                .map(|kind| (vec![("kind", kind.to_owned())], number(is_current(kind).into()))),
         )?;
         let Some(trail) = &self.trail else { return Ok(()) };
         let kept = trail.figures();

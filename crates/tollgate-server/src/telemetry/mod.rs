@@ -6,7 +6,7 @@
 //! | `latency.rs` | how long calls take |
 //! | `history.rs` | what happened lately |
 //! | `keeper.rs` | the thread that looks after all this |
-//! | `decided.rs`, `reservations.rs`, `stores.rs`, `control.rs`, `edge.rs`, `process.rs` | metrics, read from the parts that do the work |
+//! | `decided.rs`, `descriptors.rs`, `reservations.rs`, `stores.rs`, `control.rs`, `edge.rs`, `process.rs` | metrics, read from the parts that do the work |
 //! | `statsd.rs` | the same, sent |
 //! | `traces.rs` | spans, sent by OTLP |
 //!
@@ -15,6 +15,7 @@
 mod control;
 mod decided;
 pub mod decisions;
+mod descriptors;
 mod edge;
 pub(crate) mod history;
 mod keeper;
@@ -34,6 +35,7 @@ use tollgate_engine::{Engine, SharedClock};
 
 use crate::audit::AuditTrail;
 use crate::control::ControlFigures;
+use crate::envoy::DescriptorStats;
 use crate::stores::Stores;
 use decisions::Witness;
 use history::History;
@@ -55,6 +57,7 @@ pub(crate) struct Observed {
 /// Every metric of this process.
 pub(crate) struct Telemetry {
     registry: Registry,
+    descriptor_stats: Arc<DescriptorStats>,
 }
 
 impl Telemetry {
@@ -71,6 +74,9 @@ impl Telemetry {
         let started = crate::admin::now() as f64 / 1e3;
         let process = registry.sub_registry_with_prefix("process");
         process.register_collector(Box::new(process::ProcessCollector { started }));
+        let descriptor_stats = Arc::new(DescriptorStats::default());
+        let descriptors = descriptors::DescriptorCollector(Arc::clone(&descriptor_stats));
+        registry.register_collector(Box::new(descriptors));
         let own = registry.sub_registry_with_prefix("rate_limiter");
         let version = [("version", env!("CARGO_PKG_VERSION"))];
         own.register("build", "Which Tollgate this is", Info::new(version));
@@ -82,7 +88,12 @@ impl Telemetry {
         own.register_collector(Box::new(edge::EdgeCollector(Arc::clone(edge))));
         let (figures, trail) = (Arc::clone(control), trail.cloned());
         own.register_collector(Box::new(control::ControlCollector { figures, trail }));
-        Self { registry }
+        Self { registry, descriptor_stats }
+    }
+
+    /// The statistics of limits that Envoy asks about.
+    pub(crate) fn descriptor_stats(&self) -> &Arc<DescriptorStats> {
+        &self.descriptor_stats
     }
 
     /// All of them, as Prometheus reads them.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use tollgate_core::Nanos;
 
 use super::Telemetry;
+use super::descriptors::{METRIC_PREFIX, statsd_figures};
 use crate::config::StatsdConfig;
 
 /// What fits a packet on any network.
@@ -20,9 +21,13 @@ pub(crate) struct Statsd {
     socket: UdpSocket,
     prefix: String,
     interval: Nanos,
+    /// Whether figures of imported limits are sent under the names of envoyproxy/ratelimit.
+    has_envoy_names: bool,
     last: Nanos,
     /// What each counter said the last time.
     counters: HashMap<String, f64>,
+    /// What each figure of imported limits was the last time.
+    envoy_counters: HashMap<String, u64>,
 }
 
 impl Statsd {
@@ -46,8 +51,10 @@ impl Statsd {
             socket,
             prefix: config.prefix.clone(),
             interval: u64::try_from(config.interval.as_nanos()).unwrap_or(u64::MAX),
+            has_envoy_names: config.envoy_names,
             last: now,
             counters: HashMap::new(),
+            envoy_counters: HashMap::new(),
         }))
     }
 
@@ -58,7 +65,10 @@ impl Statsd {
         }
         self.last = now;
         let text = self.telemetry.text();
-        let lines = self.lines(&text);
+        let mut lines = self.lines(&text);
+        if self.has_envoy_names {
+            self.add_envoy_lines(&mut lines);
+        }
         let mut packet = String::with_capacity(MOST_PACKET_BYTES);
         for line in lines {
             if !packet.is_empty() && packet.len() + 1 + line.len() > MOST_PACKET_BYTES {
@@ -80,6 +90,17 @@ impl Statsd {
         }
     }
 
+    /// Adds what was counted for imported limits since the last time.
+    fn add_envoy_lines(&mut self, lines: &mut Vec<String>) {
+        for (name, value) in statsd_figures(self.telemetry.descriptor_stats()) {
+            let last = self.envoy_counters.insert(name.clone(), value).unwrap_or(0);
+            let added = value.saturating_sub(last);
+            if added > 0 {
+                lines.push(format!("{name}:{added}|c"));
+            }
+        }
+    }
+
     /// The lines to send for what `/metrics` says.
     fn lines(&mut self, text: &str) -> Vec<String> {
         let before = std::mem::take(&mut self.counters);
@@ -97,15 +118,17 @@ impl Statsd {
             }
             let Some(sample) = Sample::read(line) else { continue };
             // Buckets are many, and what StatsD servers make of times they make themselves.
-            if sample.name.ends_with("_bucket") {
+            let is_envoy = sample.name.starts_with(METRIC_PREFIX);
+            if sample.name.ends_with("_bucket") || (is_envoy && self.has_envoy_names) {
                 continue;
             }
-            let is_counter = ["_total", "_count", "_sum"].iter().any(|end| {
-                let family = sample.name.strip_suffix(end);
-                family.is_some_and(|family| {
-                    matches!(kinds.get(family), Some(&("counter" | "histogram")))
-                })
-            });
+            let is_counter = is_envoy
+                || ["_total", "_count", "_sum"].iter().any(|end| {
+                    let family = sample.name.strip_suffix(end);
+                    family.is_some_and(|family| {
+                        matches!(kinds.get(family), Some(&("counter" | "histogram")))
+                    })
+                });
             let value = if is_counter {
                 let series = line.rsplit_once(' ').map_or(line, |(series, _)| series);
                 self.counters.insert(series.to_owned(), sample.value);

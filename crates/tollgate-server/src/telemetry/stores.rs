@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
 use prometheus_client::metrics::MetricType;
+use tollgate_core::MICRO;
 use tollgate_engine::{Engine, SharedClock};
 use tollgate_policy::Consistency;
 use tollgate_store::redis::{LATENCY_BOUNDS, Operation, RedisMetrics};
@@ -56,6 +57,12 @@ impl Collector for StoreCollector {
             "memory_evictions",
             "Counters in use that had to go for want of room",
             evicted,
+        )?;
+        counters(
+            &mut encoder,
+            "memory_finalized_charges",
+            "Refundable charges that became final because their bucket had too many",
+            [(vec![], memory.finalized_charges)],
         )?;
         let named: Vec<(&str, &Shared)> =
             stores.names().iter().map(String::as_str).zip(stores.shared()).collect();
@@ -129,6 +136,24 @@ fn redis(
         "Calls that Redis came to when nobody waited for them",
         late,
     )?;
+    counters(
+        encoder,
+        "redis_finalized_charges",
+        "Refundable charges that became final because their bucket had too many",
+        all(&RedisMetrics::finalized_charges),
+    )?;
+    let mut lost = Vec::new();
+    for (result, of) in [
+        ("refunded", &RedisMetrics::lost_answers_refunded as &dyn Fn(&RedisMetrics) -> u64),
+        ("forgotten", &RedisMetrics::lost_answers_forgotten),
+    ] {
+        for (mut labels, value) in all(of) {
+            labels.push(("result", result.to_owned()));
+            lost.push((labels, value));
+        }
+    }
+    let help = "Requests whose answer from Redis was lost: their charges were refunded, or Redis no longer knew of them";
+    counters(encoder, "redis_lost_answers", help, lost)?;
     let open = all(&RedisMetrics::open_breakers);
     let open = open.into_iter().map(|(labels, value)| (labels, count(value)));
     gauges(encoder, "redis_open_breakers", "Redis servers that are left alone at the moment", open)
@@ -198,6 +223,11 @@ fn leases(
     let passed_on = figures(&|store| &store.inner().figures().passed_on);
     let help = "Charges of leased rules that were decided on the shared counter";
     counters(encoder, "leases_passed_on", help, passed_on)?;
+    let round_trips = stores.iter().map(|(name, store)| {
+        (vec![named(name)], seconds_of_micros(store.inner().round_trip() / MICRO))
+    });
+    let help = "The usual round trip of leased rules' calls to Redis";
+    gauges(encoder, "lease_round_trip_seconds", help, round_trips)?;
     let local = stores.iter().map(|(name, store)| (vec![named(name)], store.inner().usage().local));
     counters(encoder, "leases_local_charges", "Charges decided without asking Redis", local)
 }
@@ -242,6 +272,23 @@ fn fallbacks(
     });
     let help = "Admissions without the store that it will not be told of";
     counters(encoder, "fallback_reports_dropped", help, dropped)?;
+    let open = stores
+        .iter()
+        .map(|(name, store)| (vec![named(name)], f64::from(u8::from(store.is_handing_over()))));
+    let help = "1 while a node that lost its store awaits the reports of others, and decides on its share too";
+    gauges(encoder, "handover_open", help, open)?;
+    let mut handovers = Vec::new();
+    for (name, store) in stores {
+        let figures = store.figures();
+        for (result, total) in
+            [("reported", &figures.handovers), ("timed_out", &figures.handovers_timed_out)]
+        {
+            let labels = vec![("result", result.to_owned()), named(name)];
+            handovers.push((labels, total.load(Ordering::Relaxed)));
+        }
+    }
+    let help = "Hand-overs to a store that was lost, by how they ended";
+    counters(encoder, "handovers", help, handovers)?;
     let mut totals = Vec::new();
     for (name, store) in stores {
         for mode in [Fallback::Local { nodes: 1 }, Fallback::Open, Fallback::Closed] {
@@ -289,7 +336,7 @@ pub(super) fn gauges(
 }
 
 #[derive(Debug)]
-struct Labels(Vec<Label>);
+pub(super) struct Labels(pub(super) Vec<Label>);
 
 impl EncodeLabelSet for Labels {
     fn encode(

@@ -30,8 +30,18 @@ struct Limit {
 }
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
-const VALUES: [Option<&str>; 8] =
-    [None, None, Some("x"), Some("xy"), Some("y"), Some("x*"), Some("xy*"), Some("*")];
+const VALUES: [Option<&str>; 10] = [
+    None,
+    None,
+    Some("x"),
+    Some("xy"),
+    Some("y"),
+    Some("x*"),
+    Some("xy*"),
+    Some("*"),
+    Some("x*z"),
+    Some("*y*"),
+];
 const ASKED: [&str; 6] = ["x", "xy", "xyz", "y", "z", ""];
 const UNITS: [(&str, u64); 3] = [("minute", 60), ("hour", 3_600), ("day", 86_400)];
 const NAMES: [&str; 3] = ["one", "two", "three"];
@@ -63,7 +73,7 @@ fn nodes(children: impl Strategy<Value = Vec<Node>>) -> impl Strategy<Value = Ve
         children,
     );
     let node = node.prop_map(|(key, value, limit, is_shadow, is_quota, share, children)| {
-        let is_shared = share && value.is_some_and(|value| value.ends_with('*'));
+        let is_shared = share && value.is_some_and(|value| value.contains('*'));
         Node { key, value, limit, is_shadow, is_quota, is_shared, children }
     });
     proptest::collection::vec(node, 0..6).prop_map(|nodes| {
@@ -124,9 +134,12 @@ fn print(text: &mut String, nodes: &[Node], depth: usize) {
     }
 }
 
+/// A descriptor: its entries and the hits of its own.
+type Descriptor = (Vec<(&'static str, &'static str)>, Option<u64>);
+
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
-    descriptors: Vec<Vec<(&'static str, &'static str)>>,
+    descriptors: Vec<Descriptor>,
     hits: u32,
     pub(crate) advance_seconds: u64,
 }
@@ -134,7 +147,8 @@ pub(crate) struct Asked {
 pub(crate) fn request() -> impl Strategy<Value = Asked> {
     let entry = (proptest::sample::select(&KEYS[..]), proptest::sample::select(&ASKED[..]));
     let descriptor = proptest::collection::vec(entry, 1..4);
-    let descriptors = proptest::collection::vec(descriptor, 1..4);
+    let own = prop_oneof![6 => Just(None), 2 => Just(Some(0)), 1 => (1_u64..4).prop_map(Some)];
+    let descriptors = proptest::collection::vec((descriptor, own), 1..4);
     let hits = prop_oneof![4 => 0_u32..2, 1 => 2_u32..4];
     let advance = prop_oneof![5 => Just(0), 1 => 1_u64..60, 1 => Just(3_600)];
     (descriptors, hits, advance).prop_map(|(descriptors, hits, advance_seconds)| Asked {
@@ -146,7 +160,8 @@ pub(crate) fn request() -> impl Strategy<Value = Asked> {
 
 impl Asked {
     pub(crate) fn message(&self) -> RateLimitRequest {
-        let descriptor = |entries: &Vec<(&str, &str)>| RateLimitDescriptor {
+        let descriptor = |(entries, own): &Descriptor| RateLimitDescriptor {
+            hits_addend: *own,
             entries: entries
                 .iter()
                 .map(|(key, value)| Entry { key: (*key).into(), value: (*value).to_owned().into() })
@@ -178,6 +193,31 @@ struct Met<'t> {
     node: &'t Node,
     limit: &'t Limit,
     counter: Counter,
+    /// None: it is only checked.
+    hits: Option<u64>,
+}
+
+impl Met<'_> {
+    fn is_group(&self) -> bool {
+        self.node.is_quota && !self.node.is_shadow
+    }
+
+    fn is_must(&self) -> bool {
+        !self.node.is_quota && !self.node.is_shadow
+    }
+}
+
+/// Whether a pattern takes a value: every way to place the star is tried.
+fn takes(pattern: &str, value: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == value,
+        Some((before, behind)) => value.strip_prefix(before).is_some_and(|rest| {
+            rest.char_indices()
+                .map(|(at, _)| at)
+                .chain([rest.len()])
+                .any(|at| rest.get(at..).is_some_and(|rest| takes(behind, rest)))
+        }),
+    }
 }
 
 pub(crate) struct Model<'t> {
@@ -197,15 +237,14 @@ impl<'t> Model<'t> {
         let exact = same.clone().find(|node| node.value == Some(value));
         let wildcard = || {
             same.clone().find(|node| {
-                let prefix = node.value.and_then(|value| value.strip_suffix('*'));
-                prefix.is_some_and(|prefix| value.starts_with(prefix))
+                node.value.is_some_and(|pattern| pattern.contains('*') && takes(pattern, value))
             })
         };
         let wildcard = exact.or_else(wildcard);
         wildcard.or_else(|| same.find(|node| node.value.is_none()))
     }
 
-    fn find(&self, entries: &[(&'static str, &'static str)]) -> Option<Met<'t>> {
+    fn find(&self, (entries, own): &Descriptor, request_hits: u64) -> Option<Met<'t>> {
         let mut nodes = self.tree;
         let mut named = Vec::new();
         let mut last = None;
@@ -219,13 +258,16 @@ impl<'t> Model<'t> {
         let node = last?;
         let limit = node.limit.as_ref()?;
         let seconds = UNITS.iter().find(|(unit, _)| *unit == limit.unit).map_or(1, |unit| unit.1);
-        Some(Met { node, limit, counter: (named, self.now_seconds / seconds) })
+        let hits = own.unwrap_or(request_hits);
+        let hits = (hits > 0).then_some(hits);
+        Some(Met { node, limit, counter: (named, self.now_seconds / seconds), hits })
     }
 
     pub(crate) fn ask(&mut self, asked: &Asked) -> Told {
         self.now_seconds += asked.advance_seconds;
+        let hits = u64::from(asked.hits.max(1));
         let mut met: Vec<Option<Met<'t>>> =
-            asked.descriptors.iter().map(|entries| self.find(entries)).collect();
+            asked.descriptors.iter().map(|descriptor| self.find(descriptor, hits)).collect();
         let replaced: HashSet<&str> =
             met.iter().flatten().flat_map(|met| met.limit.replaces.iter().copied()).collect();
         for place in &mut met {
@@ -237,22 +279,27 @@ impl<'t> Model<'t> {
                 *place = None;
             }
         }
-        let hits = u64::from(asked.hits.max(1));
-        let fits = self.fits(&met, hits);
-        let is_quota = |met: &Met<'_>| met.node.is_quota && !met.node.is_shadow;
-        let is_must = |met: &Met<'_>| !met.node.is_quota && !met.node.is_shadow;
+        let has_own = |(place, (_, own)): (&Option<Met<'t>>, &Descriptor)| {
+            place.is_some() && own.is_some_and(|own| own > 0)
+        };
+        let owes = met.iter().zip(&asked.descriptors).any(has_own);
+        let fits = self.fits(&met, owes);
+        // A member that is only reported counts as one that has room.
+        let is_open = met.iter().flatten().any(|met| met.node.is_quota && met.node.is_shadow);
         let pairs = || met.iter().flatten().zip(&fits);
-        let has_group = pairs().any(|(met, _)| is_quota(met));
-        let group_has_room = pairs().any(|(met, fits)| is_quota(met) && *fits);
+        let has_group = pairs().any(|(met, _)| met.is_group());
+        let group_has_room = is_open || pairs().any(|(met, fits)| met.is_group() && *fits);
         let passes =
-            pairs().all(|(met, fits)| !is_must(met) || *fits) && (!has_group || group_has_room);
+            pairs().all(|(met, fits)| !met.is_must() || *fits) && (!has_group || group_has_room);
         let mut told = Told {
-            overall: String::new(),
+            overall: if passes { "OK" } else { "OVER" }.to_owned(),
             codes: Vec::new(),
             limits: Vec::new(),
             remaining: Vec::new(),
             would_deny: pairs().any(|(met, fits)| met.node.is_shadow && !fits),
         };
+        // What is only checked stands as it was before the call.
+        let before = self.used.clone();
         let mut fits = fits.iter();
         for place in &met {
             let Some(met) = place else {
@@ -263,29 +310,41 @@ impl<'t> Model<'t> {
             };
             let fits = *fits.next().unwrap();
             let used = self.used.entry(met.counter.clone()).or_default();
-            if passes && fits {
+            if let Some(hits) = met.hits
+                && (owes || (passes && fits))
+            {
                 *used += hits;
             }
-            let is_over = (is_must(met) && !fits) || (is_quota(met) && !group_has_room);
+            let used = if met.hits.is_some() {
+                *used
+            } else {
+                before.get(&met.counter).copied().unwrap_or(0)
+            };
+            let is_over = !met.node.is_shadow && !fits;
             told.codes.push(if is_over { "OVER" } else { "OK" }.to_owned());
             let Limit { quota, unit, .. } = met.limit;
             told.limits.push(format!("{quota}/{}", unit.to_uppercase()));
-            told.remaining.push(quota - u32::try_from(*used).unwrap());
+            let remaining = quota.saturating_sub(u32::try_from(used).unwrap());
+            told.remaining.push(if is_over { 0 } else { remaining });
         }
-        let is_over = told.codes.iter().any(|code| code == "OVER");
-        Told { overall: if is_over { "OVER" } else { "OK" }.to_owned(), ..told }
+        told
     }
 
-    /// Whether each limit has room. Those on one counter must fit together; of those that may be left
-    /// out, the ones that do not fit are.
-    fn fits(&self, met: &[Option<Met<'t>>], hits: u64) -> Vec<bool> {
+    /// Whether each limit has room. Charges on one counter must fit together; of those that may be left
+    /// out, the ones that do not fit are. A check fits until its limit is exceeded.
+    fn fits(&self, met: &[Option<Met<'t>>], owes: bool) -> Vec<bool> {
         let mut asked: HashMap<&Counter, u64> = HashMap::new();
         let mut fits = Vec::new();
         for met in met.iter().flatten() {
             let used = self.used.get(&met.counter).copied().unwrap_or(0);
+            let quota = u64::from(met.limit.quota);
+            let Some(hits) = met.hits else {
+                fits.push(quota > 0 && used <= quota);
+                continue;
+            };
             let before = asked.entry(&met.counter).or_default();
-            let fit = used + *before + hits <= u64::from(met.limit.quota);
-            if fit || !(met.node.is_quota || met.node.is_shadow) {
+            let fit = used + *before + hits <= quota;
+            if fit || owes || met.is_must() {
                 *before += hits;
             }
             fits.push(fit);

@@ -4,8 +4,8 @@
 //! model at the instant the store decided at: examination and figures must be equal.
 
 use tollgate_core::{
-    Algorithm, Ask, Examination, Limit, LimitSpec, Nanos, Outcome, Receipt, SECOND, SlotId, State,
-    Status, Window,
+    Algorithm, Ask, Examination, Limit, LimitSpec, Nanos, Outcome, Receipt, Refundable, SECOND,
+    SlotId, State, Status, Window,
 };
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -60,6 +60,8 @@ pub(super) struct Meter {
     /// own choice that it did not tell.
     model: Option<State>,
     slots: u128,
+    /// Whether its charges can be refunded whenever that is.
+    refundable: Refundable,
 }
 
 impl Meter {
@@ -77,7 +79,14 @@ impl Meter {
             tag: tag.to_owned(),
             limit,
             slots: 0,
+            refundable: Refundable::No,
         }
+    }
+
+    /// The same, with charges that are refunded later.
+    pub(super) fn refundable(mut self) -> Self {
+        self.refundable = Refundable::UntilClosed;
+        self
     }
 
     /// A counter named after its case and algorithm.
@@ -111,7 +120,8 @@ impl Meter {
     /// A charge of this cost, of a slot never named before where slots are held.
     pub(super) fn ask(&mut self, cost: u64) -> Ask {
         self.slots += 1;
-        Ask { slot: SlotId(self.slots << 64 | 7), ..Ask::cost(cost) }
+        let (slot, refundable) = (SlotId(self.slots << 64 | 7), self.refundable);
+        Ask { slot, refundable, ..Ask::cost(cost) }
     }
 
     /// Charges one if it fits.
@@ -200,9 +210,11 @@ pub(super) async fn settle(
             counter: meter.counter(key),
             limit: &meter.limit,
             change: *change,
+            closes: Receipt::Nothing,
         })
         .collect();
-    let settlement = Settlement { id, remember: 60 * SECOND, adjustments: &adjustments };
+    let remember = 60 * SECOND;
+    let settlement = Settlement { id, remember, is_here: false, adjustments: &adjustments };
     let now = harness.now().await;
     harness.store().settle(&settlement, now).await.expect("the store answers")
 }

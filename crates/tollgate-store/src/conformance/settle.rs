@@ -21,11 +21,11 @@ fn id(case: u8, number: usize) -> u128 {
 pub async fn settling_gives_back_the_difference<H: Harness>(harness: &Arc<H>) {
     let harness = &**harness;
     for (number, algorithm) in counted().enumerate() {
-        let mut meter = Meter::of("settled below", algorithm, QUOTA, LONG);
+        let mut meter = Meter::of("settled below", algorithm, QUOTA, LONG).refundable();
         meter.fill(harness, 1).await;
         let receipt = meter.fill(harness, 4).await[0];
         meter.forget_model();
-        let rest = Change::GiveBack(meter.limit.part_of(&receipt, 3, 0));
+        let rest = Change::GiveBack(receipt.part(3));
         assert_eq!(settle(harness, id(1, number), &[(&meter, rest)]).await, Applied::Now);
         assert_eq!(meter.used(harness).await, 2, "{algorithm}");
         for _ in 0..3 {
@@ -57,10 +57,10 @@ pub async fn settling_charges_the_difference_above_the_limit<H: Harness>(harness
 /// However many settle at the same time under one id, it is done once.
 pub async fn settling_is_done_once_by_many_at_the_same_time<H: Harness>(harness: &Arc<H>) {
     for (number, algorithm) in counted().enumerate() {
-        let mut meter = Meter::of("settled by many", algorithm, 1_000, LONG);
+        let mut meter = Meter::of("settled by many", algorithm, 1_000, LONG).refundable();
         let receipt = meter.fill(&**harness, 500).await[0];
         meter.forget_model();
-        let changes = [Change::GiveBack(meter.limit.part_of(&receipt, 200, 0)), Change::Owe(300)];
+        let changes = [Change::GiveBack(receipt.part(200)), Change::Owe(300)];
         let meter = Arc::new(meter);
         let mut tasks = Vec::new();
         for task in 0..16 {
@@ -89,22 +89,22 @@ pub async fn settling_changes_many_counters_at_once<H: Harness>(harness: &Arc<H>
     for key in ["a", "b", "c"] {
         for algorithm in Algorithm::ALL {
             let limit = super::meter::limit(algorithm, QUOTA, LONG);
-            let mut meter = Meter::new("settled together", &[algorithm.name(), key], limit);
+            let mut meter =
+                Meter::new("settled together", &[algorithm.name(), key], limit).refundable();
             let cost = if meter.is_slots() { 1 } else { 3 };
             receipts.push(meter.fill(harness, cost).await[0]);
             meter.forget_model();
             meters.push(meter);
         }
     }
-    let change = |number: usize, meter: &Meter, receipt: Receipt| match (number % 3, receipt) {
+    let change = |number: usize, receipt: Receipt| match (number % 3, receipt) {
         (_, Receipt::Slot(_)) => (Change::GiveBack(receipt), 0),
         (0, _) => (Change::Keep, 3),
-        (1, _) => (Change::GiveBack(meter.limit.part_of(&receipt, 2, 0)), 1),
+        (1, _) => (Change::GiveBack(receipt.part(2)), 1),
         _ => (Change::Owe(7), 10),
     };
-    let expected: Vec<(Change, u64)> = (meters.iter().zip(&receipts).enumerate())
-        .map(|(number, (meter, receipt))| change(number, meter, *receipt))
-        .collect();
+    let expected: Vec<(Change, u64)> =
+        (receipts.iter().enumerate()).map(|(number, receipt)| change(number, *receipt)).collect();
     for applied in [Applied::Now, Applied::Before] {
         let changes: Vec<_> =
             meters.iter().zip(&expected).map(|(meter, (change, _))| (meter, *change)).collect();

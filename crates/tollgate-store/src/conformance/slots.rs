@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{Algorithm, Ask, SlotId};
+use tollgate_core::{Algorithm, Ask, Examination, SECOND, SlotId};
 
 use super::Harness;
-use super::meter::{LONG, Meter, SHORT, decide};
-use crate::{Mode, Role};
+use super::meter::{LONG, Meter, SHORT, decide, home, limit, salt};
+use crate::{Charge, Counter, Mode, Outcomes, Request, Role, Store};
 
 async fn hold(harness: &impl Harness, meter: &mut Meter, slot: u128) -> bool {
     let ask = Ask::slot(SlotId(slot));
@@ -75,4 +75,26 @@ pub async fn a_slot_held_twice_is_one<H: Harness>(harness: &Arc<H>) {
     assert!(meter.release(harness, SlotId(9)).await);
     assert_eq!(meter.used(harness).await, 1);
     assert_eq!(meter.slots(harness).await, [SlotId(8)]);
+}
+
+/// A request that is refused because of slots that others of the same call have just taken says when the first of
+/// those is free again.
+pub async fn slots_of_one_call_say_when_to_retry<H: Harness>(harness: &Arc<H>) {
+    let limit = limit(Algorithm::Concurrency, 2, LONG);
+    let (salt, home) = (salt("slots of one call", "t"), home());
+    let counter = Counter { rule_id: "slots of one call", tag: "t", salt, key: &["k"], home };
+    let charge = |(slot, seconds)| {
+        let ask = Ask { max_slot_ttl: seconds * SECOND, ..Ask::slot(SlotId(slot)) };
+        [Charge { counter, limit: &limit, ask, role: Role::Must }]
+    };
+    let all = [(1, 9_000), (2, 7_000), (3, 100)].map(charge);
+    let requests: Vec<Request<'_>> =
+        all.iter().map(|charges| Request { charges, mode: Mode::Charge }).collect();
+    let (mut outcomes, now) = (Outcomes::new(), harness.now().await);
+    let decided = harness.store().decide(&requests, now, &mut outcomes).await.expect("answers");
+    let admitted: Vec<bool> = outcomes.iter().map(|one| one.examination.admits()).collect();
+    assert_eq!(admitted, [true, true, false]);
+    let retry_at = Some(decided.of(1) + 7_000 * SECOND);
+    let last = outcomes.last().map(|outcome| outcome.examination);
+    assert_eq!(last, Some(Examination::Refuse { retry_at }));
 }

@@ -1,7 +1,6 @@
 //! A chunk of quota: one charge on the shared counter, spent here piece by piece.
 //!
-//! Pieces are taken from its front, so that on a bucket's time line the unspent rest is always its
-//! tail: the pieces' receipts do not overlap, and neither does what is returned at the end.
+//! Pieces are parts of one refundable charge, and so is what is returned at the end: each is refunded for itself.
 
 use tollgate_core::{Algorithm, Limit, Nanos, Receipt};
 
@@ -18,7 +17,7 @@ pub(super) struct Chunk {
     pub(super) starts_at: Nanos,
     /// From then on it is not spent: the shared record of it may be gone.
     pub(super) expires_at: Nanos,
-    /// From then on it is worth nothing: its window is over and forgotten.
+    /// From then on it may not be spent: its window is over.
     pub(super) void_at: Nanos,
     /// From then on the shared counter no longer counts it in full, so that spending it is admitting
     /// more than the counter would.
@@ -47,19 +46,22 @@ impl Chunk {
         late: 0,
     };
 
-    /// A charge of `whole` at `at`, of which `spent` is gone at once.
+    /// A charge of `whole` at `at`, of which `spent` is gone at once. `reset_at` is when the counter is reset, absent
+    /// other traffic; `bridge` is for how long a chunk of a fixed window may be spent after its window.
     pub(super) fn new(
         limit: &Limit,
         receipt: Receipt,
         whole: u64,
         spent: u64,
-        (at, wait): (Nanos, Nanos),
-        expires_at: Nanos,
+        (at, wait, reset_at): (Nanos, Nanos, Nanos),
+        (expires_at, bridge): (Nanos, Nanos),
     ) -> Self {
         let late_at = match receipt {
             Receipt::Window { end, .. } => end,
             Receipt::Log { at, .. } => at.saturating_add(limit.window_nanos()),
-            Receipt::Bucket { nominal_end, .. } => nominal_end.nanos,
+            Receipt::Bucket { .. } | Receipt::LatestOfBucket { .. } | Receipt::Open { .. } => {
+                reset_at
+            }
             Receipt::Nothing | Receipt::Slot(_) => Nanos::MAX,
         };
         let is_fixed = limit.algorithm() == Algorithm::FixedWindow;
@@ -69,7 +71,7 @@ impl Chunk {
             receipt,
             starts_at: at.saturating_add(wait),
             expires_at,
-            void_at: if is_fixed { late_at } else { Nanos::MAX },
+            void_at: if is_fixed { late_at.saturating_add(bridge) } else { Nanos::MAX },
             late_at,
             late: 0,
         }
@@ -78,6 +80,25 @@ impl Chunk {
     #[inline]
     pub(super) const fn may_spend(&self, cost: u64, at: Nanos) -> bool {
         self.left >= cost && at < self.expires_at && at < self.void_at
+    }
+
+    /// Whether something is left that can no longer be spent.
+    #[inline]
+    pub(super) const fn is_expired(&self, at: Nanos) -> bool {
+        self.left > 0 && !self.may_spend(1, at)
+    }
+
+    /// Whether its window has ended and is forgotten, so that it is worth nothing to the counter.
+    pub(super) fn is_worthless(&self, limit: &Limit, at: Nanos) -> bool {
+        limit.algorithm() == Algorithm::FixedWindow && at >= self.late_at
+    }
+
+    /// When it must be renewed or replaced, so that its end is not noticed: `within` before it expires,
+    /// or, in a fixed window, at the end of that.
+    pub(super) fn renew_at(&self, limit: &Limit, within: Nanos) -> Nanos {
+        let is_fixed = limit.algorithm() == Algorithm::FixedWindow;
+        let ends_at = if is_fixed { self.late_at } else { Nanos::MAX };
+        self.expires_at.saturating_sub(within).min(ends_at)
     }
 
     /// Takes a piece from the front. The caller knows that it may.
@@ -99,21 +120,15 @@ impl Chunk {
         } else {
             0
         };
-        Piece { receipt: limit.part_of(&self.receipt, cost, self.left), wait }
+        Piece { receipt: self.receipt.part(cost), wait }
     }
 
-    /// Takes a piece back if it fits where it came from: on a time line only the last one taken
-    /// does. What it gets back may not exceed `most`.
-    pub(super) fn put_back(&mut self, limit: &Limit, receipt: &Receipt, most: u64) -> bool {
-        let cost = match *receipt {
-            Receipt::Window { cost, .. }
-            | Receipt::Log { cost, .. }
-            | Receipt::Bucket { cost, .. } => cost,
-            Receipt::Nothing | Receipt::Slot(_) => return false,
-        };
-        let fits = cost <= most
+    /// Takes a piece back if it is of this chunk. What the chunk gets back may not exceed `most`.
+    pub(super) fn put_back(&mut self, receipt: &Receipt, most: u64) -> bool {
+        let cost = receipt.cost();
+        let fits = (1..=most).contains(&cost)
             && cost <= self.whole.saturating_sub(self.left)
-            && limit.part_of(&self.receipt, cost, self.left) == *receipt;
+            && self.receipt.part(cost) == *receipt;
         if fits {
             self.left += cost;
         }
@@ -122,7 +137,8 @@ impl Chunk {
 
     /// The receipt of what is not spent, if it is worth returning.
     pub(super) fn rest(&self, limit: &Limit, at: Nanos) -> Option<Receipt> {
-        (self.left > 0 && at < self.void_at).then(|| limit.part_of(&self.receipt, self.left, 0))
+        let is_worth_it = self.left > 0 && !self.is_worthless(limit, at);
+        is_worth_it.then(|| self.receipt.part(self.left))
     }
 }
 
@@ -149,16 +165,18 @@ mod tests {
         for algorithm in costs() {
             let limit = limit(algorithm);
             let mut state = limit.fresh();
-            let receipt = limit.charge(&mut state, &Ask::cost(20), NOW);
-            let mut chunk = Chunk::new(&limit, receipt, 20, 2, (NOW, 0), NOW + SECOND);
+            let receipt = limit.charge(&mut state, &Ask::cost(20).refundable(), NOW);
+            let reset_at = limit.status(&state, NOW).reset_at;
+            let ends = (NOW + SECOND, 0);
+            let mut chunk = Chunk::new(&limit, receipt, 20, 2, (NOW, 0, reset_at), ends);
             let first = chunk.piece(&limit, 2, NOW);
             let second = chunk.spend(&limit, 5, NOW);
             let third = chunk.spend(&limit, 3, NOW);
             assert_eq!(chunk.left, 10, "{algorithm}");
-            let in_turn = chunk.put_back(&limit, &second.receipt, 100);
-            assert_eq!(in_turn, !algorithm.is_bucket(), "{algorithm}: the third lies behind it");
-            assert!(chunk.put_back(&limit, &third.receipt, 3), "{algorithm}");
-            assert!(!chunk.put_back(&limit, &third.receipt, 2), "{algorithm}: more than allowed");
+            let in_turn = chunk.put_back(&second.receipt, 100);
+            assert!(in_turn, "{algorithm}: whichever was taken last");
+            assert!(chunk.put_back(&third.receipt, 3), "{algorithm}");
+            assert!(!chunk.put_back(&third.receipt, 2), "{algorithm}: more than allowed");
             let mut given = vec![chunk.rest(&limit, NOW).expect("something is left")];
             if !in_turn {
                 given.push(second.receipt);
@@ -177,8 +195,10 @@ mod tests {
         let mut state = limit.fresh();
         limit.charge(&mut state, &Ask::cost(7), NOW);
         let wait = 6 * SECOND;
-        let receipt = limit.charge(&mut state, &Ask::cost(14), NOW);
-        let mut chunk = Chunk::new(&limit, receipt, 14, 7, (NOW, wait), NOW + 100 * SECOND);
+        let receipt = limit.charge(&mut state, &Ask::cost(14).refundable(), NOW);
+        let reset_at = limit.status(&state, NOW).reset_at;
+        let ends = (NOW + 100 * SECOND, 0);
+        let mut chunk = Chunk::new(&limit, receipt, 14, 7, (NOW, wait, reset_at), ends);
         assert_eq!(chunk.piece(&limit, 7, NOW).wait, wait);
         assert_eq!(chunk.spend(&limit, 7, NOW + SECOND).wait, 11 * SECOND);
     }
@@ -188,9 +208,10 @@ mod tests {
         for algorithm in costs() {
             let limit = limit(algorithm);
             let mut state = limit.fresh();
-            let receipt = limit.charge(&mut state, &Ask::cost(20), NOW);
+            let receipt = limit.charge(&mut state, &Ask::cost(20).refundable(), NOW);
+            let reset_at = limit.status(&state, NOW).reset_at;
             let far = NOW + 1000 * SECOND;
-            let mut chunk = Chunk::new(&limit, receipt, 20, 2, (NOW, 0), far);
+            let mut chunk = Chunk::new(&limit, receipt, 20, 2, (NOW, 0, reset_at), (far, 0));
             let over = chunk.late_at;
             assert!(chunk.may_spend(18, over - 1) && !chunk.may_spend(19, over - 1));
             let is_fixed = algorithm == Algorithm::FixedWindow;
@@ -202,5 +223,20 @@ mod tests {
             chunk.spend(&limit, 2, over);
             assert_eq!(chunk.late, 2, "{algorithm}");
         }
+    }
+
+    #[test]
+    fn a_bridge_lets_a_fixed_windows_chunk_be_spent_for_a_while_and_never_returned() {
+        let limit = limit(Algorithm::FixedWindow);
+        let mut state = limit.fresh();
+        let receipt = limit.charge(&mut state, &Ask::cost(20), NOW);
+        let far = NOW + 1000 * SECOND;
+        let mut chunk = Chunk::new(&limit, receipt, 20, 0, (NOW, 0, 0), (far, SECOND));
+        let over = chunk.late_at;
+        assert_eq!(chunk.renew_at(&limit, SECOND), over);
+        assert!(chunk.may_spend(1, over) && !chunk.may_spend(1, over + SECOND));
+        assert!(chunk.rest(&limit, over).is_none() && chunk.is_expired(over + SECOND));
+        chunk.spend(&limit, 3, over);
+        assert_eq!(chunk.late, 3, "and it is counted as admitted beyond the window");
     }
 }

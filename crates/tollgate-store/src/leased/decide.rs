@@ -1,8 +1,10 @@
 //! A request over several counters: reserved on all leases, the rest decided on the shared store, all
 //! or none.
 
+use std::pin::pin;
 use std::sync::Arc;
 
+use futures_util::future::{Either, select};
 use smallvec::SmallVec;
 use tollgate_core::{Examination, Limit, Nanos, Outcome, Receipt, Status};
 
@@ -14,7 +16,8 @@ use super::lease::{Reserved, Wanted};
 use super::table::Due;
 use super::{is_leased, wanted};
 use crate::{
-    Charge, Decided, Degraded, Failure, Mode, Outcomes, Request, SharedStore, StoreError, passes_as,
+    Charge, Decided, Degraded, Failure, Mode, Outcomes, Request, SharedStore, StoreError,
+    check_outcomes, passes_as,
 };
 
 /// How far one charge of a request has come.
@@ -118,7 +121,7 @@ impl<S: SharedStore + 'static> Shared<S> {
     #[inline]
     fn reserve(self: &Arc<Self>, charge: &Charge<'_>, wanted: &Wanted<'_>, at: Nanos) -> Step {
         let fingerprint = self.fingerprints.of(&charge.counter);
-        let about = (&self.options, &self.figures);
+        let about = (&self.terms(), &self.figures);
         let due = |due| self.due.lock().push(due);
         match self.table.reserve(fingerprint, charge, wanted, at, about, due) {
             Reserved::Spent(outcome, None) => Step::Spent(fingerprint, outcome),
@@ -222,10 +225,12 @@ impl<S: SharedStore + 'static> Shared<S> {
             } else {
                 let first = outcomes.len();
                 let decided = self.inner.decide(these, now, outcomes).await;
-                if decided.is_err() {
+                let checked = decided
+                    .and_then(|decided| check_outcomes(these, first, outcomes).map(|()| decided));
+                if checked.is_err() {
                     outcomes.truncate(first);
                 }
-                decided
+                checked
             };
             rest = others;
             match decided {
@@ -261,7 +266,7 @@ impl<S: SharedStore + 'static> Shared<S> {
     ) -> Result<Decided, StoreError> {
         let at = self.inner.clock(now);
         for (charge, step) in request.charges.iter().zip(&mut steps.each) {
-            self.arrive(charge, request.mode, step, at).await?;
+            self.arrive(charge, request.mode, step, now).await?;
         }
         let is_refused = steps.each.iter().any(|step| matches!(step, Step::Refused(_)));
         let rest: SmallVec<[Charge<'_>; 8]> = (request.charges.iter().zip(&steps.each))
@@ -275,7 +280,11 @@ impl<S: SharedStore + 'static> Shared<S> {
             Decided::at(at)
         } else {
             let requests = [Request { charges: &rest, mode }];
-            self.inner.decide(&requests, now, &mut told).await?
+            let departed = self.inner.clock(now);
+            let decided = self.inner.decide(&requests, now, &mut told).await?;
+            self.distance.observe(departed, self.inner.clock(0));
+            check_outcomes(&requests, 0, &mut told)?;
+            decided
         };
         if let Some(failure) = decided.failed_of(0) {
             return Err(failure.into());
@@ -286,7 +295,7 @@ impl<S: SharedStore + 'static> Shared<S> {
         for (charge, step) in request.charges.iter().zip(&steps.each) {
             let (outcome, at) = match step {
                 Step::Spent(_, outcome) if passes => (*outcome, at),
-                Step::Spent(_, outcome) => (undone(outcome, charge.ask.cost), at),
+                Step::Spent(_, outcome) => (undone(outcome, charge), at),
                 Step::Refused(outcome) => (*outcome, at),
                 Step::PassOn | Step::Fetches(..) | Step::Waits(..) => match passed_on.next() {
                     Some((place, outcome)) => (outcome, decided.of(place)),
@@ -312,12 +321,12 @@ impl<S: SharedStore + 'static> Shared<S> {
         charge: &Charge<'_>,
         mode: Mode,
         step: &mut Step,
-        at: Nanos,
+        now: Nanos,
     ) -> Result<(), StoreError> {
         *step = match step {
             Step::PassOn | Step::Spent(..) | Step::Refused(_) => return Ok(()),
             Step::Fetches(fingerprint, flight) => {
-                flight.wait().await;
+                self.wait_for(flight).await?;
                 match flight.landing() {
                     Some(Landing::Granted(outcome)) => Step::Spent(*fingerprint, outcome),
                     Some(Landing::Refused(outcome)) => Step::Refused(outcome),
@@ -326,10 +335,11 @@ impl<S: SharedStore + 'static> Shared<S> {
                 }
             }
             Step::Waits(fingerprint, flight) => {
-                flight.wait().await;
+                self.wait_for(flight).await?;
                 if let Some(error) = flight.failure() {
                     return Err(error);
                 }
+                let at = self.inner.clock(now);
                 let reserved = wanted(charge, mode)
                     .map(|wanted| self.table.reserve_after_wait(*fingerprint, &wanted, at));
                 match reserved {
@@ -343,14 +353,25 @@ impl<S: SharedStore + 'static> Shared<S> {
     }
 }
 
-/// A charge that fits, of a request that was refused: the figures without it.
-fn undone(outcome: &Outcome, cost: u64) -> Outcome {
+impl<S: SharedStore + 'static> Shared<S> {
+    /// Waits for a flight, but no longer than a request may: a fetch in the background is given more
+    /// time than that.
+    async fn wait_for(&self, flight: &Flight) -> Result<(), StoreError> {
+        let (landed, timeout) = (pin!(flight.wait()), pin!(self.inner.request_timeout()));
+        match select(landed, timeout).await {
+            Either::Left(_) => Ok(()),
+            Either::Right(_) => Err(Failure::Timeout.into()),
+        }
+    }
+}
+
+/// A charge that fits, of a request that was refused: the figures without it. No more remains than the
+/// limit holds, also where the lease last heard of the counter so long ago that it counts as empty.
+fn undone(outcome: &Outcome, charge: &Charge<'_>) -> Outcome {
     let Outcome { examination, status, .. } = *outcome;
-    let status = Status {
-        used: status.used.saturating_sub(cost),
-        remaining: status.remaining.saturating_add(cost),
-        ..status
-    };
+    let used = status.used.saturating_sub(charge.ask.cost);
+    let remaining = status.remaining.saturating_add(charge.ask.cost);
+    let status = Status { used, remaining: remaining.min(charge.limit.capacity()), ..status };
     Outcome { examination, status, receipt: Receipt::Nothing }
 }
 

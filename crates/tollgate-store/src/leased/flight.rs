@@ -93,7 +93,7 @@ mod tests {
         Outcome {
             examination: Examination::Admit { wait: 0 },
             status: Status::default(),
-            receipt: Receipt::Window { end: 1, cost: 2 },
+            receipt: Receipt::Window { end: 1, at: 0, cost: 2 },
         }
     }
 

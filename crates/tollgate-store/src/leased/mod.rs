@@ -8,8 +8,10 @@
 //! | file | what |
 //! |---|---|
 //! | `chunk.rs` | one charge on the shared counter, spent piece by piece |
-//! | `lease.rs` | one counter: its chunks, what is known of it, when to fetch |
-//! | `demand.rs` | how much to fetch |
+//! | `lease.rs` | one counter: its chunks, and what is known of it |
+//! | `lease/fetch.rs`, `lease/land.rs` | when to fetch and how much; what a fetch brought |
+//! | `demand.rs` | the rate at which a counter is asked for |
+//! | `sizing.rs` | how much to hold, and for how long: demand times distance |
 //! | `flight.rs` | one fetch on its way, and those who wait for it |
 //! | `table.rs` | all leases |
 //! | `decide.rs` | a request over several counters: all or none |
@@ -22,6 +24,7 @@ mod figures;
 mod flight;
 pub(crate) mod key;
 mod lease;
+mod sizing;
 mod sweep;
 mod table;
 
@@ -32,13 +35,14 @@ use smallvec::SmallVec;
 use tollgate_core::{Limit, Nanos, SECOND, Slot, SlotId};
 
 use crate::{
-    Applied, Charge, Claim, Consistency, Counter, Decided, GiveBack, Home, LeaseAsk, LeaseGrant,
-    Membership, Mode, Outcomes, RecordAnswer, RecordAsk, Request, Role, Settlement, SharedStore,
-    Store, StoreError,
+    Announcement, Applied, Charge, Claim, Consistency, Counter, Decided, GiveBack, Home, LeaseAsk,
+    LeaseGrant, Mode, Outcomes, RecordAnswer, RecordAsk, Request, Role, Roll, Settlement,
+    SharedStore, Store, StoreError,
 };
 pub use figures::{LeaseFigures, Overshoot};
 use key::Fingerprints;
 use lease::Wanted;
+use sizing::{Distance, Terms};
 use table::{Due, Table};
 
 const MILLISECOND: Nanos = SECOND / 1000;
@@ -50,16 +54,21 @@ pub struct LeaseOptions {
     pub node: String,
     /// How many counters are leased at the same time; others are decided on the shared store.
     pub max_leases: usize,
-    /// How long a chunk may be spent. What a crashed node held is unusable for so long.
+    /// How long a lease lasts at least; up to 20 round trips for counters that are asked for seldom.
+    /// What a crashed node held is unusable for so long.
     pub ttl: Nanos,
-    /// How long before that it is no longer spent, lest this node's idea of the store's clock lags.
+    /// How long before that it is no longer spent, in case this node's idea of the store's clock lags:
+    /// at least half a round trip.
     pub margin: Nanos,
-    /// For how long a chunk should last.
+    /// For how long a chunk should last on a store that is near; the round trip is added to it.
     pub horizon: Nanos,
     /// For how long a refusal is repeated without asking.
     pub refusal: Nanos,
-    /// After how long without a request unspent quota goes back.
+    /// After how long without a request unspent quota goes back, at least.
     pub idle: Nanos,
+    /// Makes the order in which counters are visited the same in every run, for simulations. `None`,
+    /// the default: fingerprints of counters are made under a random secret.
+    pub seed: Option<u64>,
 }
 
 impl LeaseOptions {
@@ -73,6 +82,7 @@ impl LeaseOptions {
             horizon: 100 * MILLISECOND,
             refusal: 50 * MILLISECOND,
             idle: 200 * MILLISECOND,
+            seed: None,
         }
     }
 }
@@ -99,8 +109,17 @@ struct Shared<S> {
     fingerprints: Fingerprints,
     table: Table,
     figures: LeaseFigures,
+    /// How far the store is.
+    distance: Distance,
     /// Quota that could not be put back where it was taken, and must go back to the store.
     due: Mutex<Vec<Due>>,
+}
+
+impl<S> Shared<S> {
+    #[inline]
+    const fn terms(&self) -> Terms<'_> {
+        Terms { options: &self.options, distance: &self.distance }
+    }
 }
 
 impl<S: SharedStore + 'static> Leased<S> {
@@ -111,10 +130,11 @@ impl<S: SharedStore + 'static> Leased<S> {
         options.horizon = options.horizon.min(options.ttl / 2);
         let shared = Shared {
             inner,
-            fingerprints: Fingerprints::new(),
+            fingerprints: Fingerprints::new(options.seed),
             table: Table::new(options.max_leases),
             options,
             figures: LeaseFigures::default(),
+            distance: Distance::default(),
             due: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
@@ -128,6 +148,11 @@ impl<S: SharedStore + 'static> Leased<S> {
     /// What leasing does, in numbers.
     pub fn figures(&self) -> &LeaseFigures {
         &self.shared.figures
+    }
+
+    /// The usual round trip of a fetch, as measured; 0 before the first.
+    pub fn round_trip(&self) -> Nanos {
+        self.shared.distance.smoothed()
     }
 
     /// What is held. Visits every shard.
@@ -293,11 +318,19 @@ impl<S: SharedStore + 'static> SharedStore for Leased<S> {
         self.shared.inner.lease(ask).await
     }
 
-    async fn announce(&self, node: &str, ttl: Nanos) -> Result<Membership, StoreError> {
-        self.shared.inner.announce(node, ttl).await
+    async fn announce(&self, announcement: &Announcement<'_>) -> Result<Roll, StoreError> {
+        self.shared.inner.announce(announcement).await
+    }
+
+    fn has_parts(&self) -> bool {
+        self.shared.inner.has_parts()
     }
 
     fn clock(&self, now: Nanos) -> Nanos {
         self.shared.inner.clock(now)
+    }
+
+    async fn request_timeout(&self) {
+        self.shared.inner.request_timeout().await;
     }
 }

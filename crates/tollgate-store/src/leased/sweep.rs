@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use futures_util::future::join;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tollgate_core::{Nanos, Receipt, SECOND};
+use tollgate_core::{Nanos, SECOND};
 
 use super::figures::LeaseFigures;
 use super::flight::{Flight, Landing};
@@ -50,7 +51,7 @@ impl<S: SharedStore + 'static> Airborne<S> {
         }
         let landing = shared
             .table
-            .with(*fingerprint, |lease| lease.land(plan, answer, &shared.options, figures));
+            .with(*fingerprint, |lease| lease.land(plan, answer, &shared.terms(), figures));
         // Leases in flight are not forgotten, so there always is one.
         let landing = landing.unwrap_or(Landing::Nothing);
         if let Some(receipt) = flight.land(landing) {
@@ -89,11 +90,11 @@ impl<S: SharedStore + 'static> Shared<S> {
         async move {
             let answer = {
                 let Airborne { shared, plan, .. } = &airborne;
-                if let Some(receipt) = plan.beside {
-                    shared.due.lock().push(Due { owned: Arc::clone(&plan.owned), receipt });
-                    // A shared store goes by its own clock.
-                    shared.settle(0).await;
-                }
+                let due = plan.further.iter().map(|receipt| {
+                    let owned = Arc::clone(&plan.owned);
+                    Due { owned, receipt: *receipt }
+                });
+                shared.due.lock().extend(due);
                 let parts = plan.owned.parts();
                 let ask = LeaseAsk {
                     counter: plan.owned.counter(&parts),
@@ -105,12 +106,31 @@ impl<S: SharedStore + 'static> Shared<S> {
                     receipt: plan.receipt,
                     held: plan.held,
                     pool: plan.pool,
-                    ttl: shared.options.ttl,
+                    ttl: plan.sizing.lifetime,
                 };
-                shared.inner.lease(&ask).await
+                // A shared store goes by its own clock.
+                if plan.further.is_empty() {
+                    shared.lease(&ask).await
+                } else if plan.least > 0 {
+                    // What is returned makes room for what is asked for.
+                    shared.settle(0).await;
+                    shared.lease(&ask).await
+                } else {
+                    join(shared.settle(0), shared.lease(&ask)).await.1
+                }
             };
             airborne.land(&answer);
         }
+    }
+
+    /// Asks the store, and notes how long it took.
+    async fn lease(&self, ask: &LeaseAsk<'_>) -> Result<LeaseGrant, StoreError> {
+        let departed = self.inner.clock(0);
+        let answer = self.inner.lease(ask).await;
+        if answer.is_ok() {
+            self.distance.observe(departed, self.inner.clock(0));
+        }
+        answer
     }
 
     /// Gives back what could not be put back on its lease.
@@ -129,7 +149,7 @@ impl<S: SharedStore + 'static> Shared<S> {
                 receipt: *receipt,
             })
             .collect();
-        let sum = due.iter().map(|due| cost_of(&due.receipt)).sum();
+        let sum = due.iter().map(|due| due.receipt.cost()).sum();
         let total = match self.inner.give_back(&returns, now).await {
             Ok(()) => &self.figures.returned,
             Err(_) => &self.figures.lost,
@@ -146,10 +166,14 @@ impl<S: SharedStore + 'static> Shared<S> {
             let remembered = if is_crowded { REMEMBERED_IN_NEED } else { REMEMBERED };
             shard.leases.retain(|fingerprint, lease| {
                 let idle = at.saturating_sub(lease.asked_at);
-                let is_due = everything || idle >= self.options.idle || lease.has_expired(at);
-                if is_due && let Some(fetch) = lease.retreat(at) {
-                    retreats.push((*fingerprint, fetch));
-                }
+                let fetch = if everything || idle >= lease.idle() {
+                    lease.retreat(at)
+                } else if lease.has_expired(at) {
+                    lease.return_expired(at)
+                } else {
+                    None
+                };
+                retreats.extend(fetch.map(|fetch| (*fingerprint, fetch)));
                 LeaseFigures::add(&self.figures.lost, lease.take_lapsed());
                 lease.flight.is_some() || lease.left() > 0 || idle < remembered
             });
@@ -175,15 +199,6 @@ impl<S: SharedStore + 'static> Shared<S> {
             tasks.spawn(self.fly(fingerprint, fetch));
         }
         while tasks.join_next().await.is_some() {}
-    }
-}
-
-fn cost_of(receipt: &Receipt) -> u64 {
-    match *receipt {
-        Receipt::Window { cost, .. } | Receipt::Log { cost, .. } | Receipt::Bucket { cost, .. } => {
-            cost
-        }
-        Receipt::Nothing | Receipt::Slot(_) => 0,
     }
 }
 

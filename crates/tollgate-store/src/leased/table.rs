@@ -5,10 +5,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tollgate_core::{Limit, Nanos, Receipt};
 
-use super::LeaseOptions;
 use super::figures::LeaseFigures;
 use super::key::{ByFingerprint, Owned};
 use super::lease::{Lease, Reserved, Wanted};
+use super::sizing::Terms;
 use crate::{Charge, Counter};
 
 /// A power of two.
@@ -72,7 +72,7 @@ impl Table {
         charge: &Charge<'_>,
         wanted: &Wanted<'_>,
         at: Nanos,
-        (options, figures): (&LeaseOptions, &LeaseFigures),
+        (terms, figures): (&Terms<'_>, &LeaseFigures),
         due: impl FnMut(Due),
     ) -> Reserved {
         let Some(shard) = self.shard(fingerprint) else { return Reserved::PassOn };
@@ -80,12 +80,12 @@ impl Table {
         let Shard { leases, local } = &mut *shard;
         let is_full = leases.len() >= self.per_shard;
         let reserved = match leases.get_mut(&fingerprint) {
-            Some(lease) if lease.owned.is_under(wanted.limit) => lease.reserve(wanted, at, options),
+            Some(lease) if lease.owned.is_under(wanted.limit) => lease.reserve(wanted, at, terms),
             Some(lease) => {
                 if !change_limit(lease, &charge.counter, wanted.limit, at, due) {
                     return Reserved::PassOn;
                 }
-                lease.reserve(wanted, at, options)
+                lease.reserve(wanted, at, terms)
             }
             // A full table is no reason to forget what is leased: newcomers go without.
             None if is_full => Reserved::PassOn,
@@ -93,7 +93,7 @@ impl Table {
                 let owned = Arc::new(Owned::new(&charge.counter, wanted.limit));
                 let strayed = figures.of_rule(owned.rule_id());
                 let mut lease = Lease::new(owned, strayed);
-                let reserved = lease.reserve(wanted, at, options);
+                let reserved = lease.reserve(wanted, at, terms);
                 leases.insert(fingerprint, lease);
                 reserved
             }

@@ -8,9 +8,9 @@ use super::MemoryStore;
 use super::fingerprint::{Fingerprint, Hasher};
 use super::pack::Packed;
 use super::repeat::examine_repeat;
-use super::shard::{Found, Shard, is_large};
+use super::shard::{Shard, is_large};
 use super::table::Place;
-use crate::{Charge, Mode, Outcomes, Request};
+use crate::{Charge, Mode, Outcomes, REFUSED, Request, report_broken};
 
 /// One charge on its way through a decision.
 pub(super) struct Step {
@@ -50,9 +50,12 @@ impl MemoryStore {
     #[inline]
     pub fn decide_single(&self, charge: &Charge<'_>, mode: Mode, now: Nanos) -> Outcome {
         let fingerprint = self.fingerprint_of(&charge.counter);
-        let Some(shard) = self.shard_of(fingerprint) else { return nothing_decided(charge, now) };
+        let Some(shard) = self.shard_of(fingerprint) else { return no_shard() };
         let mut shard = take(shard);
-        if mode == Mode::Charge && !is_large(charge.limit) {
+        if mode == Mode::Charge
+            && !is_large(charge.limit)
+            && !charge.limit.opens_charge(&charge.ask)
+        {
             return shard.decide_small(fingerprint, charge.limit, &charge.ask, now);
         }
         let found = shard.find(fingerprint, charge.limit);
@@ -130,9 +133,11 @@ fn decide_any(
     outcomes: &mut Outcomes,
 ) {
     let first = outcomes.len();
-    let mut founds = SmallVec::<[Found; 8]>::new();
     for ((index, step), charge) in steps.iter().enumerate().zip(request.charges) {
-        let Some(shard) = guards.get(step.guard as usize) else { continue };
+        let Some(shard) = guards.get(step.guard as usize) else {
+            outcomes.push(no_shard());
+            continue;
+        };
         let limit = charge.limit;
         let found = shard.find(step.fingerprint, limit);
         let examination = if step.is_repeat {
@@ -142,31 +147,21 @@ fn decide_any(
         } else {
             shard.examine(&found, step.fingerprint, limit, &charge.ask, now)
         };
-        founds.push(found);
         let (status, receipt) = (Status::default(), Receipt::Nothing);
         outcomes.push(Outcome { examination, status, receipt });
     }
     let Some(mine) = outcomes.get_mut(first..) else { return };
     let charges = request.mode.charges(crate::passes_as(request.mode, request.charges, mine));
-    // Entries in place first: an insertion may move others about, and then they are looked up
-    // again.
-    for insertions in [false, true] {
-        let all = steps.iter().zip(&mut founds).zip(request.charges).zip(&mut *mine);
-        for (((step, found), charge), outcome) in all {
-            if matches!(found, Found::Absent) != insertions {
-                continue;
-            }
-            let Some(shard) = guards.get_mut(step.guard as usize) else { continue };
-            if insertions || step.is_repeat {
-                *found = shard.find(step.fingerprint, charge.limit);
-            }
-            let fingerprint = step.fingerprint;
-            if charges && (request.mode == Mode::Owe || outcome.examination.admits()) {
-                (outcome.receipt, outcome.status) =
-                    shard.charge(found, fingerprint, charge.limit, &charge.ask, now);
-            } else {
-                outcome.status = shard.status(found, fingerprint, charge.limit, now);
-            }
+    // Each is looked up right before: a charge before it may have moved its entry, or dropped it.
+    for ((step, charge), outcome) in steps.iter().zip(request.charges).zip(mine) {
+        let Some(shard) = guards.get_mut(step.guard as usize) else { continue };
+        let (fingerprint, limit) = (step.fingerprint, charge.limit);
+        let found = shard.find(fingerprint, limit);
+        if charges && (request.mode == Mode::Owe || outcome.examination.admits()) {
+            (outcome.receipt, outcome.status) =
+                shard.charge(&found, fingerprint, limit, &charge.ask, now);
+        } else {
+            outcome.status = shard.status(&found, fingerprint, limit, now);
         }
     }
 }
@@ -213,7 +208,12 @@ fn charge_distinct(
     let mut nexts = SmallVec::<[Next; 8]>::new();
     let mut all_in_place = true;
     for (step, charge) in steps.iter().zip(request.charges) {
-        let Some(shard) = guards.get(step.guard as usize) else { continue };
+        let Some(shard) = guards.get(step.guard as usize) else {
+            nexts.push(None);
+            all_in_place = false;
+            outcomes.push(no_shard());
+            continue;
+        };
         let (outcome, next) = shard.work_out(step.fingerprint, charge.limit, &charge.ask, now);
         outcomes.push(outcome);
         all_in_place &= next.is_some();
@@ -260,12 +260,10 @@ fn charge_distinct(
     }
 }
 
-/// There is a shard for every fingerprint, so this is never reached.
-fn nothing_decided(charge: &Charge<'_>, now: Nanos) -> Outcome {
-    let fresh = charge.limit.fresh();
-    Outcome {
-        examination: charge.limit.examine(&fresh, &charge.ask, now),
-        status: charge.limit.status(&fresh, now),
-        receipt: Receipt::Nothing,
-    }
+/// There is a shard for every fingerprint. If there were none, the charge could not be counted, so it is
+/// refused.
+#[cold]
+fn no_shard() -> Outcome {
+    report_broken("a counter has no shard in the memory store");
+    REFUSED
 }

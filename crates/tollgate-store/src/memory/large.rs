@@ -1,4 +1,5 @@
-//! Counters that do not fit a packed entry: logs, slots, and the rare oversized small state.
+//! Counters that do not fit a packed entry: logs, slots, buckets with refundable charges, and the rare oversized
+//! small state.
 //!
 //! They live in a slab with an index beside it, so that a victim can be drawn at random when the
 //! budget is spent. The budget is in the same unit as a packed counter (about 40 bytes).
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
-use tollgate_core::{Nanos, Slots, Small, State};
+use tollgate_core::{Nanos, Slots, State};
 
 use super::fingerprint::Fingerprint;
 use super::group::Level;
@@ -65,6 +66,7 @@ impl Large {
                 State::Small(_) => 0,
                 State::Log(log) => log.len() / 2,
                 State::Slots(slots) => slots.len(),
+                State::Open(open) => open.charges().len() * 2,
             }
     }
 }
@@ -333,9 +335,4 @@ impl Victim {
 /// The state as slots.
 pub(crate) fn as_slots(state: &mut State) -> Option<&mut Slots> {
     if let State::Slots(slots) = state { Some(slots) } else { None }
-}
-
-/// The state as a small one.
-pub(crate) const fn as_small(state: &State) -> Option<Small> {
-    if let State::Small(small) = state { Some(*small) } else { None }
 }

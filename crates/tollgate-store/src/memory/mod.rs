@@ -10,6 +10,7 @@ mod large;
 mod pack;
 mod persist;
 mod records;
+mod refund;
 mod repeat;
 mod shard;
 mod table;
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tollgate_core::{Ask, Limit, Nanos, Slot, SlotId};
+use tollgate_core::{Ask, Limit, Nanos, Receipt, Slot, SlotId};
 
 use crate::once::Once;
 use crate::{
@@ -68,6 +69,8 @@ pub struct MemoryUsage {
     pub bytes: u64,
     /// Counters in use that had to go for want of room, since the start.
     pub evicted: u64,
+    /// Refundable charges that became final because their bucket had too many of them, since the start.
+    pub finalized_charges: u64,
     /// Records of reservations.
     pub reservations: u64,
     /// Open reservations whose time was over, since the start.
@@ -165,6 +168,7 @@ impl MemoryStore {
             usage.counters += (shard.table.len() + shard.rest.large.len()) as u64;
             usage.bytes += (shard.table.bytes() + shard.rest.large.bytes()) as u64;
             usage.evicted += shard.rest.evicted + shard.table.evicted_by_rebuild();
+            usage.finalized_charges += shard.rest.finalized;
         }
         usage.bytes += (self.shards.len() * size_of::<Cell>()) as u64;
         (usage.reservations, usage.expired_reservations) = self.records.usage();
@@ -193,6 +197,7 @@ impl MemoryStore {
             let mut shard = shard.lock();
             shard.table.tidy(now);
             shard.rest.large.tidy(now);
+            shard.rest.resets.tidy(now);
         }
     }
 
@@ -225,6 +230,14 @@ impl MemoryStore {
             shard.lock().give_back(fingerprint, give_back.limit, &give_back.receipt, now);
         }
     }
+
+    /// Makes one refundable charge final.
+    fn close_now(&self, closed: &GiveBack<'_>, now: Nanos) {
+        let fingerprint = self.fingerprint_of(&closed.counter);
+        if let Some(shard) = self.shard_of(fingerprint) {
+            shard.lock().close(fingerprint, closed.limit, &closed.receipt, now);
+        }
+    }
 }
 
 impl MemoryStore {
@@ -242,7 +255,10 @@ impl MemoryStore {
     }
 
     fn adjust(&self, adjustment: &Adjustment<'_>, now: Nanos) {
-        let Adjustment { counter, limit, change } = *adjustment;
+        let Adjustment { counter, limit, change, closes } = *adjustment;
+        if let Receipt::Open { .. } = closes {
+            self.close_now(&GiveBack { counter, limit, receipt: closes }, now);
+        }
         match change {
             Change::Keep => {}
             Change::GiveBack(receipt) => {
@@ -296,11 +312,11 @@ impl Store for MemoryStore {
         Ok(())
     }
 
-    async fn reset(&self, counters: &[Counter<'_>], _now: Nanos) -> Result<(), StoreError> {
+    async fn reset(&self, counters: &[Counter<'_>], now: Nanos) -> Result<(), StoreError> {
         for counter in counters {
             let fingerprint = self.fingerprint_of(counter);
             if let Some(shard) = self.shard_of(fingerprint) {
-                shard.lock().remove(fingerprint);
+                shard.lock().reset(fingerprint, now);
             }
         }
         Ok(())
@@ -337,6 +353,10 @@ impl Store for MemoryStore {
 
     async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
         Ok(self.settle_now(settlement, now))
+    }
+
+    fn is_in_process(&self) -> bool {
+        true
     }
 
     async fn record(

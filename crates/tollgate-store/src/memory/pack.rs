@@ -6,6 +6,8 @@
 
 use tollgate_core::{Algorithm, Bucket, FixedWindow, Limit, Nanos, SlidingCounter, Small, Span};
 
+/// Earlier versions kept how far give-backs had moved a bucket in the lower half of its word, in microseconds, and
+/// counted it into the first word. Files that they wrote are still read.
 const SHIFT_GRAIN: Nanos = 1_000;
 
 /// A packed state. `fresh_at` is 0 only for a fresh one.
@@ -34,7 +36,7 @@ pub(crate) fn pack(state: &Small, limit: &Limit) -> Option<Packed> {
     let word = match state {
         Small::Fixed(window) => window.count,
         Small::Sliding(counter) => halves(counter.current, counter.previous)?,
-        Small::Bucket(bucket) => halves(bucket.tat.part, bucket.shift_micros)?,
+        Small::Bucket(bucket) => halves(bucket.tat.part, 0)?,
     };
     // A saturated instant could not be told back into its parts.
     (fresh_at < u64::MAX).then_some(Packed { fresh_at, word })
@@ -56,7 +58,7 @@ pub(crate) fn unpack(packed: Packed, limit: &Limit) -> Small {
             let (part, shift_micros) = (high(word), low(word));
             let ceil = fresh_at.saturating_sub(shift_micros * SHIFT_GRAIN);
             let tat = Span { nanos: ceil.saturating_sub(u64::from(part > 0)), part };
-            limit.adopt(Small::Bucket(Bucket { tat, shift_micros }))
+            limit.adopt(Small::Bucket(Bucket { tat }))
         }
     }
 }

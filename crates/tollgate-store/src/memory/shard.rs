@@ -8,9 +8,10 @@ use tollgate_core::{
 
 use super::fingerprint::Fingerprint;
 use super::group::{FULL, Level};
-use super::large::{Budget, Large, LargeCounters, Unsaved, as_slots, as_small};
+use super::large::{Budget, Large, LargeCounters, Unsaved, as_slots};
 use super::pack::{Packed, pack, unpack};
 use super::table::{Inserted, Place, Table};
+use crate::resets::Resets;
 
 /// Counters behind one lock. What every decision needs comes first and, with the lock, fills one cache
 /// line; the rest lies apart.
@@ -30,6 +31,10 @@ pub(crate) struct Rest {
     journals: bool,
     /// Counters in use that had to go for want of room.
     pub(crate) evicted: u64,
+    /// Refundable charges that became final because their bucket had too many.
+    pub(crate) finalized: u64,
+    /// Counters that were reset lately.
+    pub(crate) resets: Resets<Fingerprint>,
 }
 
 /// Where a counter was found, and its state if that is small.
@@ -39,6 +44,8 @@ pub(crate) enum Found {
     Packed(Place, Small),
     /// Among the large ones, in a small state too big to pack.
     Oversized(Small),
+    /// Among the large ones: a bucket with refundable charges, as callers see it.
+    Open(Small),
     /// Among the large ones: a log or slots.
     Large,
     /// Nowhere: it is fresh.
@@ -49,7 +56,7 @@ impl Found {
     #[inline]
     pub(crate) fn small(&self, limit: &Limit) -> Small {
         match self {
-            Self::Packed(_, small) | Self::Oversized(small) => *small,
+            Self::Packed(_, small) | Self::Oversized(small) | Self::Open(small) => *small,
             Self::Large | Self::Absent => limit.fresh_small(),
         }
     }
@@ -63,7 +70,7 @@ pub(crate) const fn is_large(limit: &Limit) -> bool {
 /// it is the count itself: a counter that a single request fills is no better than one that a single
 /// request touched, or a flood of such would drive out the rest.
 #[inline]
-fn level(limit: &Limit, used: u64) -> Level {
+pub(super) fn level(limit: &Limit, used: u64) -> Level {
     let capacity = limit.capacity().max(1);
     let shift = 60 - capacity.leading_zeros().min(60);
     (used >> shift).min(FULL.into()) as Level
@@ -76,6 +83,8 @@ impl Shard {
             removed: Vec::new(),
             journals,
             evicted: 0,
+            finalized: 0,
+            resets: Resets::default(),
         };
         Self { table: Table::new(most_counters), is_dirty: false, rest: Box::new(rest) }
     }
@@ -91,9 +100,10 @@ impl Shard {
         if let Some((place, packed)) = self.table.find(fingerprint) {
             return Found::Packed(place, unpack(packed, limit));
         }
-        match self.rest.large.get(fingerprint).and_then(|large| as_small(&large.state)) {
-            Some(small) => Found::Oversized(limit.adopt(small)),
-            None => Found::Absent,
+        match self.rest.large.get(fingerprint).map(|large| &large.state) {
+            Some(State::Small(small)) => Found::Oversized(limit.adopt(*small)),
+            Some(State::Open(open)) => Found::Open(limit.adopt(Small::Bucket(open.bucket()))),
+            Some(State::Log(_) | State::Slots(_)) | None => Found::Absent,
         }
     }
 
@@ -183,6 +193,15 @@ impl Shard {
     ) -> Outcome {
         let found = self.find(fingerprint, limit);
         let mut small = found.small(limit);
+        if let Found::Open(_) = found {
+            let examination = limit.examine_small(&small, ask, now);
+            let (receipt, status) = if examination.admits() {
+                self.charge(&found, fingerprint, limit, ask, now)
+            } else {
+                (Receipt::Nothing, limit.status_small(&small, now))
+            };
+            return Outcome { examination, status, receipt };
+        }
         let outcome = limit.decide_small(&mut small, ask, now);
         if outcome.examination.admits() {
             self.is_dirty = true;
@@ -209,7 +228,10 @@ impl Shard {
     ) -> (Receipt, Status) {
         self.is_dirty = true;
         if is_large(limit) {
-            return self.charge_large(fingerprint, limit, ask, now);
+            return self.charge_large(limit.fresh(), fingerprint, limit, ask, now);
+        }
+        if limit.opens_charge(ask) || matches!(found, Found::Open(_)) {
+            return self.charge_open(found, fingerprint, limit, ask, now);
         }
         let mut small = found.small(limit);
         let receipt = limit.charge_small(&mut small, ask.cost, now);
@@ -229,6 +251,7 @@ impl Shard {
         now: Nanos,
     ) -> (Outcome, Option<(Place, Packed)>) {
         if !is_large(limit)
+            && !limit.opens_charge(ask)
             && let Some((place, packed)) = self.table.find(fingerprint)
         {
             let mut small = unpack(packed, limit);
@@ -261,7 +284,7 @@ impl Shard {
     }
 
     #[inline]
-    fn write(
+    pub(super) fn write(
         &mut self,
         found: &Found,
         fingerprint: Fingerprint,
@@ -313,8 +336,10 @@ impl Shard {
         }
     }
 
-    fn charge_large(
+    /// Charges a counter among the large ones; one that is not there yet is put there in this state.
+    pub(super) fn charge_large(
         &mut self,
+        state: State,
         fingerprint: Fingerprint,
         limit: &Limit,
         ask: &Ask,
@@ -325,61 +350,29 @@ impl Shard {
             let status = limit.status(&large.state, now);
             large.fresh_at = limit.fresh_at(&large.state);
             large.level = level(limit, status.used);
-            large.unsaved = match large.state {
+            let mut finalized = 0;
+            large.unsaved = match &mut large.state {
                 State::Log(_) => large.unsaved.appended(),
+                State::Open(open) => {
+                    finalized = open.take_finalized();
+                    Unsaved::All
+                }
                 _ => Unsaved::All,
             };
-            (receipt, status)
+            (receipt, status, finalized)
         };
-        if let Some(charged) = self.rest.large.change(fingerprint, charge) {
+        if let Some((receipt, status, finalized)) = self.rest.large.change(fingerprint, charge) {
+            self.rest.finalized += u64::from(finalized);
             self.rest.evicted += self.rest.large.make_room(fingerprint, now);
-            return charged;
+            return (receipt, status);
         }
         let unsaved = Unsaved::All;
-        let state = limit.fresh();
         let mut large = Large { fingerprint, state, fresh_at: 0, level: 0, unsaved };
-        let charged = charge(&mut large);
+        let (receipt, status, _) = charge(&mut large);
         if large.fresh_at > now {
             self.rest.evicted += self.rest.large.insert(large, now);
         }
-        charged
-    }
-
-    /// Undoes a charge.
-    pub(crate) fn give_back(
-        &mut self,
-        fingerprint: Fingerprint,
-        limit: &Limit,
-        receipt: &Receipt,
-        now: Nanos,
-    ) {
-        let found = self.find(fingerprint, limit);
-        match found {
-            Found::Absent => {}
-            Found::Large => {
-                let fresh = self.rest.large.change(fingerprint, |large| {
-                    limit.give_back(&mut large.state, receipt, now);
-                    large.fresh_at = limit.fresh_at(&large.state);
-                    large.level = level(limit, limit.status(&large.state, now).used);
-                    large.unsaved = Unsaved::All;
-                    large.fresh_at <= now
-                });
-                if fresh == Some(true) {
-                    self.remove(fingerprint);
-                }
-            }
-            Found::Packed(..) | Found::Oversized(_) => {
-                let mut small = found.small(limit);
-                limit.give_back_small(&mut small, receipt, now);
-                if small.fresh_at(limit.window_nanos()) <= now {
-                    self.remove(fingerprint);
-                } else {
-                    let used = limit.status_small(&small, now).used;
-                    self.write(&found, fingerprint, limit, &small, used, now);
-                }
-            }
-        }
-        self.is_dirty = true;
+        (receipt, status)
     }
 
     pub(crate) fn pending_changes(&self) -> usize {
@@ -402,7 +395,17 @@ impl Shard {
         self.rest.large.remove(fingerprint);
     }
 
-    /// Makes a counter as new.
+    /// Resets a counter: charges that were made before give back nothing.
+    pub(crate) fn reset(&mut self, fingerprint: Fingerprint, now: Nanos) {
+        let packed = self.table.find(fingerprint).map(|(_, packed)| packed.fresh_at);
+        let large = self.rest.large.get(fingerprint).map(|large| large.fresh_at);
+        if let Some(fresh_at) = packed.max(large).filter(|fresh_at| *fresh_at > now) {
+            self.rest.resets.note(fingerprint, fresh_at, now);
+        }
+        self.remove(fingerprint);
+    }
+
+    /// Drops a counter, which is fresh then.
     pub(crate) fn remove(&mut self, fingerprint: Fingerprint) {
         let packed = self.table.find(fingerprint).map(|(place, _)| self.table.remove(place));
         let large = self.rest.large.remove(fingerprint);

@@ -27,7 +27,7 @@ pub enum BreakerState {
 
 /// Instants are told as the time since some beginning.
 #[derive(Debug)]
-pub(super) struct Breaker {
+pub struct Breaker {
     failures: u32,
     pause: Duration,
     /// While open: when a probe may go.
@@ -43,7 +43,7 @@ impl Default for Breaker {
 
 impl Breaker {
     /// Whether a call may go now. If so, its result must be told.
-    pub(super) fn admits(&mut self, now: Duration) -> bool {
+    pub fn admits(&mut self, now: Duration) -> bool {
         let Some(probe_at) = self.probe_at else { return true };
         if now < probe_at {
             return false;
@@ -54,12 +54,13 @@ impl Breaker {
         true
     }
 
-    pub(super) fn succeeded(&mut self) {
+    /// A call was answered: calls go through again.
+    pub fn succeeded(&mut self) {
         *self = Self::default();
     }
 
-    /// `spread` from 0 to 255 moves the probe by up to a half of the pause.
-    pub(super) fn failed(&mut self, now: Duration, spread: u8) {
+    /// A call failed. `spread` from 0 to 255 moves the probe by up to a half of the pause.
+    pub fn failed(&mut self, now: Duration, spread: u8) {
         self.failures = self.failures.saturating_add(1);
         if self.failures < FAILURES {
             return;
@@ -73,7 +74,8 @@ impl Breaker {
         self.probing = false;
     }
 
-    pub(super) fn state(&self) -> BreakerState {
+    /// What it does at the moment.
+    pub fn state(&self) -> BreakerState {
         match (self.probe_at, self.probing) {
             (None, _) => BreakerState::Closed,
             (Some(_), false) => BreakerState::Open,

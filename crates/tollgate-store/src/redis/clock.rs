@@ -8,7 +8,7 @@ const DRIFT: i64 = 200;
 
 /// Microseconds, since some beginning of ours where nothing else is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Estimate {
+pub struct Estimate {
     /// The server's clock less ours.
     offset: i64,
     /// By how much it was wrong at most, when it was made.
@@ -18,19 +18,26 @@ pub(super) struct Estimate {
 
 impl Estimate {
     /// The server's clock showed `theirs` at some instant from `sent` to `received`.
-    pub(super) fn new(theirs: i64, sent: i64, received: i64) -> Self {
+    pub fn new(theirs: i64, sent: i64, received: i64) -> Self {
         let ours = i64::midpoint(sent, received);
         let error = received.saturating_sub(sent) / 2 + 1;
         Self { offset: theirs.saturating_sub(ours), error, made: received }
     }
 
+    /// Half the round trip it was made by.
+    pub(super) const fn error(&self) -> i64 {
+        self.error
+    }
+
+    /// By how much it may be wrong at `now`: half the round trip it was made by, and more with age.
     fn error_at(&self, now: i64) -> i64 {
         let age = now.saturating_sub(self.made).max(0);
         self.error.saturating_add(age / 1_000_000 * DRIFT + age % 1_000_000 * DRIFT / 1_000_000)
     }
 
     /// The better one of this and a newer one.
-    pub(super) fn or(self, newer: Self) -> Self {
+    #[must_use]
+    pub fn or(self, newer: Self) -> Self {
         let error = self.error_at(newer.made);
         let apart = self.offset.saturating_sub(newer.offset).saturating_abs();
         // Where both cannot be true, the clock was set, or it is another server's.
@@ -39,7 +46,7 @@ impl Estimate {
     }
 
     /// What the server's clock shows when ours shows `ours`.
-    pub(super) fn at(&self, ours: i64) -> Option<u64> {
+    pub fn at(&self, ours: i64) -> Option<u64> {
         u64::try_from(self.offset.saturating_add(ours)).ok()
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::connect::{Endpoint, Refusal, ask, dial, refusal};
+use super::credentials::Credentials;
 use super::health::Health;
 use super::key::SLOTS;
 use super::metrics::RedisMetrics;
@@ -37,6 +38,7 @@ pub(super) struct Cluster {
     seeds: Vec<ConnectionInfo>,
     /// How to connect to any node of it.
     template: ConnectionInfo,
+    credentials: Credentials,
     metrics: Arc<RedisMetrics>,
     table: RwLock<Table>,
     is_refreshing: AtomicBool,
@@ -55,10 +57,10 @@ impl Cluster {
         metrics: Arc<RedisMetrics>,
     ) -> Option<Self> {
         let slots = (0..SLOTS).map(|_| None).collect();
-        let seeds: Vec<_> = seeds.into_iter().map(|seed| options.with_credentials(seed)).collect();
         Some(Self {
             template: seeds.first()?.clone(),
             seeds,
+            credentials: options.credentials(),
             metrics,
             table: RwLock::new(Table { slots, nodes: HashMap::new() }),
             is_refreshing: AtomicBool::new(false),
@@ -138,7 +140,8 @@ impl Cluster {
             return Arc::clone(node);
         }
         let info = Box::new(at_address(&self.template, host.clone(), port));
-        let endpoint = Endpoint::Fixed { info, expects_cluster: true };
+        let credentials = self.credentials.clone();
+        let endpoint = Endpoint::Fixed { info, expects_cluster: true, credentials };
         let node = Arc::new(Node::new(endpoint, Arc::clone(&self.metrics)));
         table.nodes.insert((host, port), Arc::clone(&node));
         node
@@ -163,7 +166,8 @@ impl Cluster {
         };
         let mut last = (Failure::Connection, "no address of the cluster answers".to_owned());
         for info in known.iter().chain(&self.seeds) {
-            let asked = tokio::time::timeout(PATIENCE, slots_from(info)).await;
+            let info = self.credentials.apply(info.clone());
+            let asked = tokio::time::timeout(PATIENCE, slots_from(&info)).await;
             match asked.unwrap_or_else(|_| Err((Failure::Timeout, "no answer".to_owned()))) {
                 Ok(ranges) if !ranges.is_empty() => {
                     self.adopt(ranges);

@@ -10,6 +10,7 @@ use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, FromRedisValue, Value};
 use tokio::time::Instant;
 
+use super::credentials::Credentials;
 use super::node::Node;
 use super::sentinel::Sentinels;
 use super::trouble::Trouble;
@@ -25,7 +26,7 @@ pub(super) const NO_TLS: &str = "no TLS connection in time";
 
 /// Where a server is.
 pub(super) enum Endpoint {
-    Fixed { info: Box<ConnectionInfo>, expects_cluster: bool },
+    Fixed { info: Box<ConnectionInfo>, expects_cluster: bool, credentials: Credentials },
     Sentinel(Arc<Sentinels>),
 }
 
@@ -41,6 +42,14 @@ impl Endpoint {
         matches!(self, Self::Fixed { info, .. } if matches!(info.addr(), ConnectionAddr::TcpTls { .. }))
     }
 
+    /// Where the server is at this moment, and who we are to it.
+    pub(super) async fn locate(&self) -> Result<ConnectionInfo, Refusal> {
+        match self {
+            Self::Fixed { info, credentials, .. } => Ok(credentials.apply((**info).clone())),
+            Self::Sentinel(sentinels) => sentinels.master().await,
+        }
+    }
+
     const fn expects_cluster(&self) -> bool {
         matches!(self, Self::Fixed { expects_cluster: true, .. })
     }
@@ -52,11 +61,7 @@ pub(super) type Refusal = (Failure, String);
 /// A connection that has been asked what it leads to.
 pub(super) async fn open(node: &Node) -> Result<MultiplexedConnection, Refusal> {
     let made = async {
-        let info = match &node.endpoint {
-            Endpoint::Fixed { info, .. } => (**info).clone(),
-            Endpoint::Sentinel(sentinels) => sentinels.master().await?,
-        };
-        let connection = dial(info).await?;
+        let connection = dial(node.endpoint.locate().await?).await?;
         greet(node, &connection).await?;
         Ok(connection)
     };

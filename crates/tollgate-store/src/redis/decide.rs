@@ -6,13 +6,15 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tollgate_core::{Examination, MICRO, Nanos, Outcome, Receipt, Status};
+use tollgate_core::{MICRO, Nanos, Outcome};
 
+use super::delivery::Acceptance;
 use super::encode::{Encoded, Lines};
 use super::figures::{self, SeenList};
 use super::hub::{Hub, Topology};
 use super::lane::{Answer, Job};
 use super::metrics::Operation;
+use super::several::Told;
 use super::turns::Turns;
 use crate::{Decided, Failure, Mode, Outcomes, Request};
 
@@ -67,6 +69,9 @@ struct Group {
 
 pub(super) type Waiting<T = Answer> = oneshot::Receiver<Result<T, Failure>>;
 
+/// The answers of one call to the store, which are accepted together when it returns.
+type Acceptances = SmallVec<[Acceptance; 1]>;
+
 /// What a script said about one request.
 #[expect(clippy::large_enum_variant, reason = "nearly all of them are judged, and boxing costs")]
 pub(super) enum Verdict {
@@ -109,7 +114,7 @@ impl Hub {
         }
         let clock = clock.unwrap_or(now);
         let (mut plan, mut groups) = (SmallVec::<[_; 1]>::new(), SmallVec::<[_; 1]>::new());
-        let mut turns = Turns::default();
+        let (mut turns, mut acceptances) = (Turns::default(), Acceptances::new());
         for request in requests {
             plan.push(self.plan(request, clock, &mut turns, plan.len(), &mut groups));
         }
@@ -118,9 +123,11 @@ impl Hub {
         let end = began + self.deadline().duration_since(began) * MOST_TURNS;
         for turn in 0..=turns.last {
             let deadline = self.deadline().min(end);
-            self.take_turn(&mut plan, &mut groups, turn, clock, deadline).await;
+            self.take_turn(&mut plan, &mut groups, &mut acceptances, turn, clock, deadline).await;
         }
-        tell(&plan, clock, outcomes)
+        let decided = tell(&plan, clock, outcomes);
+        acceptances.into_iter().for_each(Acceptance::accept);
+        decided
     }
 
     /// Decides when a request goes, and puts it to those of its slot that go at the same time.
@@ -171,6 +178,7 @@ impl Hub {
         self: &Arc<Self>,
         plan: &mut [Planned<'_>],
         groups: &mut [Group],
+        acceptances: &mut Acceptances,
         turn: usize,
         clock: Nanos,
         deadline: Instant,
@@ -192,12 +200,14 @@ impl Hub {
                 Err(failure) => Err(failure),
             };
             match answer {
-                Ok(Answer { now, numbers }) => {
+                Ok(Answer { now, numbers, acceptance }) => {
+                    acceptances.push(acceptance);
                     let mut numbers = numbers.into_iter();
                     for place in places {
                         let Some(planned) = plan.get_mut(place) else { continue };
                         let verdict = verdict(&planned.lines, now, &mut numbers);
-                        planned.fate = self.settle(planned, verdict, deadline).await.into();
+                        let settled = self.settle(planned, verdict, acceptances, deadline).await;
+                        planned.fate = settled.into();
                     }
                 }
                 Err(failure) => {
@@ -211,9 +221,14 @@ impl Hub {
         }
         for (place, waiting) in several {
             let told = wait(waiting, deadline).await;
-            if let Some(planned) = plan.get_mut(place) {
-                planned.fate = told.map_or_else(Fate::Failed, Fate::Told);
-            }
+            let Some(planned) = plan.get_mut(place) else { continue };
+            planned.fate = match told {
+                Ok(Told { outcomes, acceptance }) => {
+                    acceptances.push(acceptance);
+                    Fate::Told(outcomes)
+                }
+                Err(failure) => Fate::Failed(failure),
+            };
         }
     }
 
@@ -222,18 +237,24 @@ impl Hub {
         self: &Arc<Self>,
         planned: &Planned<'_>,
         verdict: Option<Verdict>,
+        acceptances: &mut Acceptances,
         deadline: Instant,
     ) -> Result<Judged, Failure> {
-        match verdict {
-            Some(Verdict::Judged(judged)) => Ok(judged),
-            other => Box::pin(self.settle_again(planned, other, deadline)).await,
+        let judged = match verdict {
+            Some(Verdict::Judged(judged)) => judged,
+            other => Box::pin(self.settle_again(planned, other, acceptances, deadline)).await?,
+        };
+        if judged.charged {
+            self.metrics.finalized(figures::finalized(&planned.lines, &judged.seen));
         }
+        Ok(judged)
     }
 
     async fn settle_again(
         self: &Arc<Self>,
         planned: &Planned<'_>,
         mut verdict: Option<Verdict>,
+        acceptances: &mut Acceptances,
         deadline: Instant,
     ) -> Result<Judged, Failure> {
         for _ in 0..LOOKS_AT_THE_CALENDAR {
@@ -250,8 +271,9 @@ impl Hub {
             let (mut encoded, mut lines) = (Encoded::default(), Lines::new());
             encoded.push(&self.speller, &planned.request, clock, &mut lines)?;
             let waiting = self.submit(encoded, planned.slot, deadline).await?;
-            let answer = wait(waiting, deadline).await?;
-            verdict = self::verdict(&lines, answer.now, &mut answer.numbers.into_iter());
+            let Answer { now, numbers, acceptance } = wait(waiting, deadline).await?;
+            acceptances.push(acceptance);
+            verdict = self::verdict(&lines, now, &mut numbers.into_iter());
         }
         Err(Failure::Protocol)
     }
@@ -276,11 +298,15 @@ impl Hub {
     }
 }
 
-pub(super) async fn wait<T>(waiting: Waiting<T>, deadline: Instant) -> Result<T, Failure> {
-    match tokio::time::timeout_at(deadline, waiting).await {
+pub(super) async fn wait<T>(mut waiting: Waiting<T>, deadline: Instant) -> Result<T, Failure> {
+    match tokio::time::timeout_at(deadline, &mut waiting).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(_)) => Err(Failure::Connection),
-        Err(_) => Err(Failure::Timeout),
+        Err(_) => {
+            // From here on the sender finds that nobody listens, unless it has answered already.
+            waiting.close();
+            waiting.try_recv().unwrap_or(Err(Failure::Timeout))
+        }
     }
 }
 
@@ -322,11 +348,7 @@ fn tell(plan: &[Planned<'_>], clock: Nanos, outcomes: &mut Outcomes) -> Result<D
     Ok(Decided { failed, ..instants.decided(clock) })
 }
 
-pub(super) const NOTHING: Outcome = Outcome {
-    examination: Examination::Refuse { retry_at: None },
-    status: Status { used: 0, remaining: 0, reset_at: 0 },
-    receipt: Receipt::Nothing,
-};
+pub(super) use crate::REFUSED as NOTHING;
 
 /// When charges were decided, if they were.
 #[derive(Debug, Default)]
@@ -357,6 +379,10 @@ impl Instants {
 /// Whether a request passes whose charges fit or not.
 pub(super) fn passes(mode: Mode, lines: &Lines<'_>, seen: &[figures::Seen]) -> bool {
     use crate::Role;
+    if lines.len() != seen.len() {
+        crate::report_broken("a script saw another number of charges than it was sent");
+        return false;
+    }
     let mut any_of = None;
     for (line, seen) in lines.iter().zip(seen) {
         match line.role {

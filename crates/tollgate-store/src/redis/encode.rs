@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
-use tollgate_core::{Algorithm, Ask, Limit, MICRO, MOST_MICROS, Nanos, Receipt, SECOND, Window};
+use tollgate_core::{
+    Algorithm, Ask, Limit, MICRO, MOST_MICROS, Nanos, Receipt, Refundable, SECOND, Window,
+};
 
 use super::figures::Line;
 use super::key::{Keys, Speller};
@@ -20,6 +22,12 @@ const SLIDING: u64 = 4;
 const LOG: u64 = 5;
 const SLOTS: u64 = 6;
 
+/// Stands for any instant in the receipt of a bucket; later than all instants.
+const ANY_INSTANT: Nanos = MOST_MICROS * MICRO;
+
+/// The kind of the receipt of a refundable charge to a bucket; `scripts/receipts.lua` has the same name.
+const OPEN: u64 = 7;
+
 /// How far the server's clock may be from what we take it for before a calendar's next or last window
 /// has to be looked up for it.
 const CLOCK_DOUBT: Nanos = 60 * SECOND;
@@ -33,6 +41,8 @@ pub(super) struct Encoded {
     pub(super) replies: SmallVec<[u32; 4]>,
     /// Whether any of it may change a counter.
     pub(super) charges: bool,
+    /// Whether any of it was spent already, and is owed.
+    pub(super) owes: bool,
 }
 
 impl Encoded {
@@ -64,6 +74,7 @@ impl Encoded {
             Mode::Hold => 3,
         };
         self.charges |= mode != Mode::Peek;
+        self.owes |= mode == Mode::Owe;
         self.elements.number(mode_number);
         self.elements.number(charges as u64);
         self.replies.push(0);
@@ -95,6 +106,7 @@ impl Encoded {
         self.elements.append(&other.elements);
         self.replies.extend_from_slice(&other.replies);
         self.charges |= other.charges;
+        self.owes |= other.owes;
     }
 }
 
@@ -102,8 +114,8 @@ impl Encoded {
 pub(super) fn answer_width(limit: &Limit) -> u32 {
     match limit.algorithm() {
         Algorithm::FixedWindow => 3,
-        Algorithm::Concurrency => 5,
-        _ => 4,
+        Algorithm::SlidingWindowLog | Algorithm::SlidingWindowCounter => 4,
+        _ => 5,
     }
 }
 
@@ -170,6 +182,8 @@ pub(super) fn push_parameters(elements: &mut Elements, limit: &Limit, ask: &Ask,
             elements.number(span.micros);
             elements.number(span.part);
             elements.number(pace.unit());
+            let refundable = if limit.opens_charge(ask) { ask.refundable } else { Refundable::No };
+            elements.number(refundable as u64);
         }
         _ => {
             elements.number(cost);
@@ -179,28 +193,44 @@ pub(super) fn push_parameters(elements: &mut Elements, limit: &Limit, ask: &Ask,
     }
 }
 
+/// The figures of a charge to a bucket.
+pub(super) fn push_open_charge(elements: &mut Elements, limit: &Limit, at: Nanos, cost: u64) {
+    let pace = limit.micro_pace();
+    let span = pace.span_of(cost.min(MOST_MICROS));
+    for number in [at / MICRO, span.micros, span.part, pace.unit()] {
+        elements.number(number);
+    }
+}
+
 /// The kind and figures of a receipt, as `scripts/receipts.lua` reads them; false where there is nothing
 /// to give back.
 pub(super) fn push_receipt(elements: &mut Elements, limit: &Limit, receipt: &Receipt) -> bool {
     let Ok(kind) = kind_of(limit) else { return false };
     match (kind, receipt) {
-        (BUCKET, Receipt::Bucket { nominal_end, cost }) => {
-            let pace = limit.micro_pace();
+        (BUCKET, Receipt::Bucket { at, cost }) => {
             elements.number(kind);
-            for span in [pace.rounded_down(*nominal_end), pace.span_of((*cost).min(MOST_MICROS))] {
-                elements.number(span.micros);
-                elements.number(span.part);
-            }
-            elements.number(pace.unit());
+            push_open_charge(elements, limit, *at, *cost);
         }
-        (WINDOW | CALENDAR, Receipt::Window { end, cost }) => {
+        (BUCKET, Receipt::LatestOfBucket { cost }) => {
             elements.number(kind);
-            elements.number(end / MICRO);
+            push_open_charge(elements, limit, ANY_INSTANT, *cost);
+        }
+        (BUCKET, Receipt::Open { at, cost }) => {
+            elements.number(OPEN);
+            push_open_charge(elements, limit, *at, *cost);
+        }
+        (WINDOW | CALENDAR | SLIDING, Receipt::Window { end, at, cost }) => {
+            elements.number(kind);
+            elements.number(at / MICRO);
             elements.number((*cost).min(MOST_MICROS));
-        }
-        (SLIDING, Receipt::Window { end, cost }) | (LOG, Receipt::Log { at: end, cost }) => {
-            elements.number(kind);
             elements.number(end / MICRO);
+            if kind == SLIDING {
+                elements.number(limit.window_nanos() / MICRO);
+            }
+        }
+        (LOG, Receipt::Log { at, cost }) => {
+            elements.number(kind);
+            elements.number(at / MICRO);
             elements.number((*cost).min(MOST_MICROS));
             elements.number(limit.window_nanos() / MICRO);
         }

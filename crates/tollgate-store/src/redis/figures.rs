@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 use tollgate_core::{
-    Algorithm, Ask, Examination, FixedWindow, Limit, MICRO, MOST_MICROS, MicroSpan, Nanos, Outcome,
-    Receipt, SlidingCounter, Small, Status,
+    Algorithm, Ask, Bucket, Examination, FixedWindow, Limit, MICRO, MOST_MICROS, MicroSpan, Nanos,
+    Outcome, Receipt, SlidingCounter, Small, Status,
 };
 
 use crate::{Mode, Role};
@@ -27,8 +27,23 @@ pub(super) struct Line<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum View {
     Small(Small),
-    Log { used: u64, newest: u64, retry_at: u64 },
-    Slots { held: u64, own: u64, latest: u64, retry_at: u64 },
+    /// `latest`: the instant of its last refundable charge, or 0. `is_full`: another one makes the oldest final.
+    Bucket {
+        bucket: Bucket,
+        latest: u64,
+        is_full: bool,
+    },
+    Log {
+        used: u64,
+        newest: u64,
+        retry_at: u64,
+    },
+    Slots {
+        held: u64,
+        own: u64,
+        latest: u64,
+        retry_at: u64,
+    },
 }
 
 /// What a script saw of one charge.
@@ -36,6 +51,13 @@ pub(super) enum View {
 pub(super) struct Seen {
     pub(super) fits: bool,
     pub(super) view: View,
+}
+
+impl Seen {
+    /// Whether the slot that was asked for was held before the request.
+    pub(super) const fn is_own_slot(&self) -> bool {
+        matches!(self.view, View::Slots { own: 1.., .. })
+    }
 }
 
 pub(super) type SeenList = SmallVec<[Seen; 8]>;
@@ -61,10 +83,32 @@ pub(super) fn read(limit: &Limit, numbers: &mut impl Iterator<Item = u64>) -> Op
         }
         _ => {
             let tat = MicroSpan { micros: next()?, part: next()? };
-            View::Small(Small::Bucket(limit.micro_pace().bucket(tat, next()?)))
+            let bucket = limit.micro_pace().bucket(tat);
+            View::Bucket { bucket, latest: next()?, is_full: next()? == 1 }
         }
     };
     Some(Seen { fits, view })
+}
+
+impl View {
+    /// The state, where it is of a fixed size.
+    const fn small(&self) -> Option<Small> {
+        match self {
+            Self::Small(small) => Some(*small),
+            Self::Bucket { bucket, .. } => Some(Small::Bucket(*bucket)),
+            Self::Log { .. } | Self::Slots { .. } => None,
+        }
+    }
+}
+
+/// How many refundable charges became final when these charges were made, because a bucket had too many of them.
+pub(super) fn finalized(lines: &[Line<'_>], seen: &[Seen]) -> u64 {
+    let pushed_out = |(line, seen): &(&Line<'_>, &Seen)| {
+        seen.fits
+            && matches!(seen.view, View::Bucket { is_full: true, .. })
+            && line.limit.opens_charge(&line.ask)
+    };
+    lines.iter().zip(seen).filter(pushed_out).count() as u64
 }
 
 const fn nanos(micros: u64) -> Nanos {
@@ -89,7 +133,11 @@ pub(super) fn replay(
             ask.cost = ask.cost.saturating_add(cost_before(mode, line, earlier, all));
         }
         let examination = examine(line.limit, &ask, seen, now);
-        let Some(view) = views.get_mut(line.counter) else { continue };
+        let Some(view) = views.get_mut(line.counter) else {
+            crate::report_broken("a charge names a counter that no script saw");
+            push(crate::REFUSED);
+            continue;
+        };
         let receipt = if charged && (mode == Mode::Owe || seen.fits) {
             charge(line.limit, &own, view, now)
         } else {
@@ -113,10 +161,12 @@ fn cost_before(mode: Mode, line: &Line<'_>, earlier: &[Line<'_>], seen: &[Seen])
 fn examine(limit: &Limit, ask: &Ask, seen: &Seen, now: Nanos) -> Examination {
     let refused =
         |retry_at: u64| Examination::Refuse { retry_at: (retry_at > 0).then_some(nanos(retry_at)) };
+    let small = seen.view.small();
     match seen.view {
-        _ if seen.fits && !matches!(seen.view, View::Small(_)) => Examination::Admit { wait: 0 },
+        _ if seen.fits && small.is_none() => Examination::Admit { wait: 0 },
         View::Log { retry_at, .. } | View::Slots { retry_at, .. } => refused(retry_at),
-        View::Small(small) => {
+        View::Small(_) | View::Bucket { .. } => {
+            let small = small.unwrap_or_else(|| limit.fresh_small());
             let examination = limit.examine_small(&small, ask, now);
             if examination.admits() == seen.fits {
                 return examination;
@@ -147,6 +197,20 @@ fn charge(limit: &Limit, ask: &Ask, view: &mut View, now: Nanos) -> Receipt {
     let now_micros = now / MICRO;
     match view {
         View::Small(small) => limit.charge_small(small, ask.cost, now),
+        View::Bucket { bucket, latest, .. } => {
+            // A clock that was set back does not reorder refundable charges.
+            let at = nanos((*latest).max(now_micros));
+            let mut small = Small::Bucket(*bucket);
+            let receipt = limit.charge_small(&mut small, ask.cost, at);
+            if let Small::Bucket(charged) = small {
+                *bucket = charged;
+            }
+            if !limit.opens_charge(ask) {
+                return receipt;
+            }
+            *latest = at / MICRO;
+            Receipt::Open { at, cost: ask.cost }
+        }
         View::Log { used, newest, .. } => {
             let at = (*newest).max(now_micros);
             if ask.cost > 0 {
@@ -166,6 +230,7 @@ fn charge(limit: &Limit, ask: &Ask, view: &mut View, now: Nanos) -> Receipt {
 fn status(limit: &Limit, view: &View, now: Nanos) -> Status {
     let (used, fresh_at) = match view {
         View::Small(small) => return limit.status_small(small, now),
+        View::Bucket { bucket, .. } => return limit.status_small(&Small::Bucket(*bucket), now),
         View::Log { used, newest: 0, .. } => (*used, 0),
         View::Log { used, newest, .. } => {
             (*used, nanos(*newest).saturating_add(limit.window_nanos()))

@@ -124,5 +124,6 @@ const fn advice(failure: Failure) -> &'static str {
         Failure::Overloaded => "Redis is slower than requests come in",
         Failure::CircuitOpen => "it is asked again in a moment",
         Failure::Protocol => "check that a Redis 6.2 or later, or Valkey, is at the address",
+        Failure::Contract => "report it: it is a bug, and requests are refused until it is fixed",
     }
 }

@@ -1,30 +1,31 @@
 //! What all lanes share, and one call with all that may go wrong with it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{Cmd, Value};
+use redis::Value;
 use tokio::time::Instant;
-use tollgate_core::MOST_MICROS;
 
+use super::call::{Call, Reply, SendOptions, Sent, command, exchange, remember, two_attempts};
 use super::cluster::Cluster;
 use super::connect::{ask, refusal};
-use super::key::{Keys, Speller, once};
+use super::key::Speller;
 use super::metrics::{Operation, RedisMetrics};
-use super::msgpack::{self, Element, Elements};
+use super::msgpack::{self, Element};
 use super::node::Node;
 use super::operations::Strangers;
-use super::script::{Script, Scripts};
+use super::script::Scripts;
 use super::trouble::Trouble;
 use crate::{Failure, Nanos};
 
-/// Beyond two attempts, for what lies between them.
-const MARGIN: Duration = Duration::from_millis(10);
-
 /// How long after its deadline a call is cut off.
-const GRACE: Duration = Duration::from_millis(2);
+pub(super) const GRACE: Duration = Duration::from_millis(2);
+
+/// A call that no request waits for may take this many round trips, where that is longer than the
+/// timeout of requests; and no longer than this.
+const BACKGROUND_ROUND_TRIPS: u32 = 4;
+const MAX_BACKGROUND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// So many errors that prove that nothing happened, and a call is given up, whatever time is left.
 const MOST_TRIES: u32 = 16;
@@ -44,50 +45,12 @@ pub(super) struct Hub {
     pub(super) metrics: Arc<RedisMetrics>,
     pub(super) timeout: Duration,
     pub(super) strangers: Strangers,
+    /// How many calls are being undone.
+    pub(super) undoing: AtomicUsize,
     seed: u64,
     drawn: AtomicU64,
-}
-
-/// One script call.
-pub(super) struct Call<'a> {
-    pub(super) operation: Operation,
-    pub(super) script: &'a Script,
-    /// At least one; all of one slot.
-    pub(super) keys: &'a Keys,
-    pub(super) body: &'a Elements,
-    /// Whether it changes anything, so that it must not run twice.
-    pub(super) remember: bool,
-    pub(super) slot: u16,
-    pub(super) deadline: Instant,
-    /// Whether it is made of parts that could go one by one.
-    pub(super) may_split: bool,
-}
-
-/// How a call is sent.
-#[derive(Debug, Clone, Copy)]
-struct Manner {
-    id: [u8; 8],
-    /// With the script, which the server does not know.
-    sends_script: bool,
-    /// To a node that has the slot only for those who were sent there.
-    is_asked: bool,
-    /// Without a place for its answer: while a slot moves, a call must not name a key that does not exist
-    /// beside one that does. It must not be repeated then if its answer is lost.
-    is_bare: bool,
-}
-
-/// What a script answered.
-#[derive(Debug)]
-pub(super) struct Reply {
-    /// The server's clock, in microseconds.
-    pub(super) now: u64,
-    pub(super) elements: Vec<Element>,
-}
-
-impl Reply {
-    pub(super) fn number(&self, index: usize) -> Option<u64> {
-        self.elements.get(index).and_then(Element::number)
-    }
+    /// The log says that the timeout is shorter than the distance.
+    warned_of_distance: AtomicBool,
 }
 
 impl Hub {
@@ -103,7 +66,20 @@ impl Hub {
         let _ = getrandom::fill(&mut seed);
         let seed = u64::from_le_bytes(seed);
         let (strangers, drawn) = (Strangers::default(), AtomicU64::new(0));
-        Self { topology, speller, scripts, metrics, timeout, strangers, seed, drawn }
+        let warned_of_distance = AtomicBool::new(false);
+        let undoing = AtomicUsize::new(0);
+        Self {
+            topology,
+            speller,
+            scripts,
+            metrics,
+            timeout,
+            strangers,
+            undoing,
+            seed,
+            drawn,
+            warned_of_distance,
+        }
     }
 
     /// A number that does not come again in this process, and hardly in another.
@@ -115,9 +91,27 @@ impl Hub {
         mixed ^ mixed >> 31
     }
 
-    /// When whoever asks now gives up.
+    /// How long a request waits at most: two attempts, and what lies between them.
+    pub(super) fn request_timeout(&self) -> Duration {
+        two_attempts(self.timeout)
+    }
+
+    /// When a request that is made now gives up.
     pub(super) fn deadline(&self) -> Instant {
-        Instant::now() + self.timeout * 2 + MARGIN
+        Instant::now() + self.request_timeout()
+    }
+
+    /// How long an attempt may take that no request waits for: long enough for the distance that was
+    /// measured, also where the timeout of requests is shorter than that.
+    pub(super) fn background_timeout(&self) -> Duration {
+        let round_trip = match &self.topology {
+            Topology::One(node) => node.long_round_trip(),
+            Topology::Cluster(cluster) => {
+                let nodes = cluster.nodes();
+                nodes.iter().map(|node| node.long_round_trip()).max().unwrap_or_default()
+            }
+        };
+        self.timeout.max((round_trip * BACKGROUND_ROUND_TRIPS).min(MAX_BACKGROUND_TIMEOUT))
     }
 
     pub(super) fn slot_of(&self, key: &[u8]) -> u16 {
@@ -191,6 +185,12 @@ impl Hub {
         Ok(())
     }
 
+    /// A call that has not been sent.
+    pub(super) fn unsent(&self) -> Sent {
+        let id = self.draw().to_le_bytes();
+        Sent::new(id)
+    }
+
     /// Runs a script. Nothing is charged twice, and nothing takes longer than the deadline. `None`: its
     /// parts must go one by one.
     pub(super) async fn call(
@@ -198,35 +198,67 @@ impl Hub {
         call: &Call<'_>,
         first: Option<&Arc<Node>>,
     ) -> Result<Option<Reply>, Failure> {
+        self.call_as(call, first, &mut self.unsent()).await
+    }
+
+    /// The same, where the caller must know what may have run if it fails.
+    pub(super) async fn call_as(
+        self: &Arc<Self>,
+        call: &Call<'_>,
+        first: Option<&Arc<Node>>,
+        sent: &mut Sent,
+    ) -> Result<Option<Reply>, Failure> {
         let began = Instant::now();
         // Attempts end at the deadline by themselves, and say so to the breaker; a moment for that.
         let end = call.deadline + GRACE;
         let mut blamed = None;
-        let result = tokio::time::timeout_at(end, self.tries(call, first, &mut blamed)).await;
+        let tries = self.tries(call, first, sent, &mut blamed);
+        let result = tokio::time::timeout_at(end, tries).await;
         self.metrics.called(call.operation, began.elapsed());
         let result = result.unwrap_or(Err(Failure::Timeout));
         if let Err(failure) = &result {
             self.metrics.failed(call.operation, *failure);
             if let Some((node, failure, text)) = blamed {
                 node.gave_up(failure, &text);
+                if failure == Failure::Timeout {
+                    self.warn_of_distance(&node);
+                }
             }
         }
         result
+    }
+
+    /// Says once that no decision can be in time, because the server is further than the timeout lets
+    /// an answer come from.
+    fn warn_of_distance(&self, node: &Node) {
+        let round_trip = node.shortest_round_trip();
+        if round_trip > self.timeout && !self.warned_of_distance.swap(true, Relaxed) {
+            let round_trip_ms = u64::try_from(round_trip.as_millis()).unwrap_or(u64::MAX);
+            let timeout_ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+            tracing::warn!(
+                redis = node.name,
+                round_trip_ms,
+                timeout_ms,
+                "this Redis is further than timeout_ms lets an answer come from: set timeout_ms to \
+                 three times the round trip"
+            );
+        }
     }
 
     async fn tries(
         self: &Arc<Self>,
         call: &Call<'_>,
         first: Option<&Arc<Node>>,
+        sent: &mut Sent,
         blamed: &mut Option<(Arc<Node>, Failure, String)>,
     ) -> Result<Option<Reply>, Failure> {
-        let id = self.draw().to_le_bytes();
-        let mut manner = Manner { id, sends_script: false, is_asked: false, is_bare: false };
+        let id = sent.id();
+        let mut options = SendOptions { id, sends_script: false, is_asked: false, is_bare: false };
         let (mut is_repeated, mut was_late) = (false, false);
         let mut last = Failure::Timeout;
         let mut asked: Option<Arc<Node>> = None;
         for attempt in 0..MOST_TRIES {
-            manner.is_asked = asked.is_some();
+            options.is_asked = asked.is_some();
             let node = match (asked.take(), first) {
                 (Some(target), _) => target,
                 (None, Some(node)) if attempt == 0 => Arc::clone(node),
@@ -235,7 +267,7 @@ impl Hub {
             if !node.admits() {
                 return Err(if attempt == 0 { Failure::CircuitOpen } else { last });
             }
-            let trouble = match self.attempt(call, &node, manner).await {
+            let trouble = match self.attempt(call, &node, options, sent).await {
                 Ok(Some(reply)) => {
                     node.succeeded();
                     return Ok(Some(reply));
@@ -261,7 +293,7 @@ impl Hub {
                 node.succeeded();
             }
             match trouble {
-                Trouble::NoScript => manner.sends_script = true,
+                Trouble::NoScript => options.sends_script = true,
                 Trouble::Moved(address) => {
                     let Topology::Cluster(cluster) = &self.topology else {
                         let text = "it is a node of a cluster, and sends us to another";
@@ -276,8 +308,10 @@ impl Hub {
                         asked = cluster.node_at(&node, &address);
                     }
                 }
+                // An earlier attempt may have run: sent in another way it would run again.
+                Trouble::TryAgain if is_repeated && call.remember => return Err(last),
                 Trouble::TryAgain if call.may_split => return Ok(None),
-                Trouble::TryAgain if !manner.is_bare => manner.is_bare = true,
+                Trouble::TryAgain if !options.is_bare => options.is_bare = true,
                 Trouble::TryAgain => self.pause().await,
                 Trouble::Again(..) | Trouble::Elsewhere(..) => {
                     self.refresh();
@@ -285,7 +319,7 @@ impl Hub {
                 }
                 Trouble::Lost(..) => {
                     self.refresh();
-                    if is_repeated || manner.is_bare && call.remember {
+                    if is_repeated || options.is_bare && call.remember {
                         return Err(last);
                     }
                     is_repeated = true;
@@ -303,9 +337,10 @@ impl Hub {
         &self,
         call: &Call<'_>,
         node: &Arc<Node>,
-        manner: Manner,
+        options: SendOptions,
+        attempts: &mut Sent,
     ) -> Result<Option<Reply>, Trouble> {
-        let until = (Instant::now() + self.timeout).min(call.deadline);
+        let until = (Instant::now() + call.timeout).min(call.deadline);
         let lane = node.lane();
         let (number, connection) = match lane.connection(node, until).await {
             Ok(connected) => connected,
@@ -315,10 +350,16 @@ impl Hub {
             Err((failure, text)) => return Err(Trouble::Lost(failure, text)),
         };
         let sent = Instant::now();
-        let until = (sent + self.timeout).min(call.deadline);
-        let command = command(call, node.clock_at(call.deadline), self.remember(), manner);
+        let until = (sent + call.timeout).min(call.deadline);
+        let command = command(call, node.clock_at(call.deadline), remember(call), options);
+        attempts.begins(options);
         let answer =
-            tokio::time::timeout_at(until, exchange(connection, &command, manner.is_asked)).await;
+            tokio::time::timeout_at(until, exchange(connection, &command, options.is_asked)).await;
+        let is_lost = |error: &redis::RedisError| matches!(Trouble::of(error), Trouble::Lost(..));
+        attempts.ends(match &answer {
+            Ok(answer) => answer.as_ref().is_err_and(is_lost),
+            Err(_) => true,
+        });
         let value = match answer {
             Ok(Ok(value)) => value,
             Ok(Err(error)) => {
@@ -340,15 +381,12 @@ impl Hub {
         let [Element::Number(late), Element::Number(now), ..] = *elements.as_slice() else {
             return Err(nonsense());
         };
-        node.saw_clock(now, sent, Instant::now());
+        // A remembered answer shows the clock of the attempt that ran.
+        if late != 0 || !attempts.may_be_repeated() {
+            node.saw_clock(now, sent, Instant::now());
+        }
         elements.drain(..2);
         Ok((late == 0).then_some(Reply { now, elements }))
-    }
-
-    /// For how many milliseconds an answer is remembered: longer than anybody asks for it.
-    fn remember(&self) -> u64 {
-        let longest = self.timeout * 2 + MARGIN + Duration::from_secs(1);
-        u64::try_from(longest.as_millis()).unwrap_or(u64::MAX).min(MOST_MICROS)
     }
 
     /// Between 5 and 10 ms.
@@ -361,45 +399,4 @@ impl Hub {
             cluster.refresh_soon();
         }
     }
-}
-
-/// The call as a command. `deadline` is told by the server's clock, in microseconds.
-fn command(call: &Call<'_>, deadline: Option<u64>, remember: u64, manner: Manner) -> Cmd {
-    let mut head = Elements::default();
-    head.number(deadline.unwrap_or(0));
-    head.number(if call.remember && !manner.is_bare { remember } else { 0 });
-    head.text(&manner.id);
-    let mut command = Cmd::new();
-    if manner.sends_script {
-        command.arg("EVAL").arg(call.script.text.as_str());
-    } else {
-        command.arg("EVALSHA").arg(call.script.hash.as_str());
-    }
-    command.arg(call.keys.len() + 1);
-    let first = call.keys.get(0).unwrap_or_default();
-    if manner.is_bare {
-        command.arg(first);
-    } else {
-        command.arg(once(first, manner.id));
-    }
-    for key in call.keys.iter() {
-        command.arg(key);
-    }
-    command.arg(head.array(call.body));
-    command
-}
-
-async fn exchange(
-    mut connection: MultiplexedConnection,
-    command: &Cmd,
-    is_asked: bool,
-) -> redis::RedisResult<Value> {
-    if !is_asked {
-        return connection.send_packed_command(command).await?.extract_error();
-    }
-    // The permission holds for the next command only, so the two must go together.
-    let mut pipeline = redis::Pipeline::new();
-    pipeline.cmd("ASKING").add_command(command.clone());
-    let mut answers = connection.send_packed_commands(&pipeline, 0, 2).await?;
-    answers.pop().unwrap_or(Value::Nil).extract_error()
 }

@@ -53,6 +53,15 @@ impl Keys {
         self.ends.extend(other.ends.iter().map(|end| end + before));
     }
 
+    /// The same keys, and after them the marks of the counters from `first` on, in the same order.
+    pub(super) fn with_reset_marks(&self, first: usize) -> Self {
+        let mut all = self.clone();
+        for key in self.iter().skip(first) {
+            all.push(&reset_mark(key));
+        }
+        all
+    }
+
     fn end(&mut self) {
         self.ends.push(self.bytes.len() as u32);
     }
@@ -131,6 +140,11 @@ pub(super) fn beside(key: &[u8], name: &str) -> Vec<u8> {
     bytes.push(b'!');
     bytes.extend_from_slice(name.as_bytes());
     bytes
+}
+
+/// Where the reset of a counter is noted.
+pub(super) fn reset_mark(key: &[u8]) -> Vec<u8> {
+    beside(key, "reset")
 }
 
 /// Where the answer to a call is remembered, in the slot of one of its keys.

@@ -1,28 +1,44 @@
 //! One connection of one runtime to one Redis node, and the decisions that wait for it.
 //!
-//! A decision goes at once while fewer than two calls are under way. Otherwise it waits, and when a call
-//! returns, all that have gathered go together as one. No timer is involved: the busier the server, the
-//! larger the calls.
+//! A decision is sent at once while fewer than two calls are under way. Otherwise it waits, and when a
+//! call returns, all that have gathered are sent together as one: the busier the server, the larger the
+//! calls.
+//!
+//! A server that is far would make a decision wait for the round trip of another before its own. So
+//! there what has gathered is also sent once [`SPACING`] has passed since the last call, however many
+//! are under way: a decision takes one round trip, and calls still carry many.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
+use smallvec::SmallVec;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::connect::{self, Refusal};
+use super::delivery::{Acceptance, AnsweredCall, call};
 use super::encode::Encoded;
-use super::hub::{Call, Hub};
-use super::metrics::Operation;
+use super::hub::Hub;
 use super::node::Node;
+use super::undo::Fate;
 use crate::Failure;
 
-/// Calls under way at once.
+/// Calls under way at once to a server that is near.
 const CALLS: usize = 2;
+
+/// Calls under way at once to a server that is far.
+const MAX_CALLS: usize = 1_024;
+
+/// From this round trip on a server is far.
+const FAR: Duration = Duration::from_millis(2);
+
+/// The least time between calls to a server that is far, once two are under way.
+const SPACING: Duration = Duration::from_millis(1);
 
 /// The most requests and charges of one call.
 pub(super) const MOST_REQUESTS: usize = 64;
@@ -40,17 +56,35 @@ pub(super) struct Job {
 }
 
 /// What became of it: per request a verdict, and what the script saw.
-#[derive(Debug, Default)]
 pub(super) struct Answer {
     /// The server's clock, in microseconds.
     pub(super) now: u64,
     pub(super) numbers: Vec<u64>,
+    pub(super) acceptance: Acceptance,
 }
 
 #[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
     pumps: usize,
+    /// When the last call was sent.
+    sent_at: Option<Instant>,
+    /// A pump waits for its time.
+    is_timed: bool,
+}
+
+impl Queue {
+    /// When another pump may send what is in the queue; `None` if those at work do so soon enough.
+    fn next_pump(&self, node: &Node) -> Option<Instant> {
+        let now = Instant::now();
+        if self.pumps < CALLS {
+            return Some(now);
+        }
+        if self.is_timed || self.pumps >= MAX_CALLS || node.shortest_round_trip() < FAR {
+            return None;
+        }
+        Some(self.sent_at.map_or(now, |sent_at| now.max(sent_at + SPACING)))
+    }
 }
 
 type Connected = Result<(u64, MultiplexedConnection), Refusal>;
@@ -83,16 +117,24 @@ impl Lane {
             return Err(Failure::Overloaded);
         }
         queue.jobs.push_back(job);
-        if queue.pumps < CALLS {
+        if let Some(at) = queue.next_pump(node) {
+            let waits = at > Instant::now();
             queue.pumps += 1;
+            queue.is_timed |= waits;
             drop(queue);
             let pump = Pump {
                 hub: Arc::clone(hub),
                 node: Arc::clone(node),
                 lane: Arc::clone(self),
+                is_timed: waits,
                 is_done: false,
             };
-            tokio::spawn(pump.run());
+            tokio::spawn(async move {
+                if waits {
+                    tokio::time::sleep_until(at).await;
+                }
+                pump.run().await;
+            });
         }
         Ok(())
     }
@@ -169,6 +211,8 @@ impl Lane {
         }
         if jobs.is_empty() {
             queue.pumps -= 1;
+        } else {
+            queue.sent_at = Some(Instant::now());
         }
         jobs
     }
@@ -185,11 +229,16 @@ struct Pump {
     hub: Arc<Hub>,
     node: Arc<Node>,
     lane: Arc<Lane>,
+    /// It waits for its time, and no other one needs to.
+    is_timed: bool,
     is_done: bool,
 }
 
 impl Pump {
     async fn run(mut self) {
+        if std::mem::take(&mut self.is_timed) {
+            self.lane.queue.lock().is_timed = false;
+        }
         loop {
             let mut jobs = self.lane.take();
             let Some(first) = jobs.first() else { break };
@@ -217,7 +266,9 @@ impl Drop for Pump {
     fn drop(&mut self) {
         // Ended by its runtime in the middle of a call.
         if !self.is_done {
-            self.lane.queue.lock().pumps -= 1;
+            let mut queue = self.lane.queue.lock();
+            queue.pumps -= 1;
+            queue.is_timed &= !self.is_timed;
         }
     }
 }
@@ -240,31 +291,23 @@ async fn send(hub: &Arc<Hub>, node: &Arc<Node>, mut jobs: Vec<Job>) {
         let _ = jobs.swap_remove(place).reply.send(Err(Failure::Timeout));
     }
     let Some(deadline) = jobs.iter().map(|job| job.deadline).min() else { return };
-    let merged;
-    let encoded = match jobs.as_slice() {
-        [only] => &only.encoded,
+    let shapes: SmallVec<[Shape; 8]> = jobs.iter().map(Shape::of).collect();
+    let encoded = match jobs.as_mut_slice() {
+        [only] => std::mem::take(&mut only.encoded),
         several => {
             let mut all = Encoded::default();
             for job in several {
                 all.append(&job.encoded);
             }
-            merged = all;
-            &merged
+            all
         }
     };
-    let requests: usize = jobs.iter().map(|job| job.encoded.replies.len()).sum();
+    let requests = encoded.replies.len();
     hub.metrics.batch(requests);
-    let call = Call {
-        operation: Operation::Decide,
-        script: &hub.scripts.decide,
-        keys: &encoded.keys,
-        body: &encoded.elements,
-        remember: encoded.charges,
-        slot: jobs.first().map_or(0, |job| job.slot),
-        deadline,
-        may_split: jobs.len() > 1,
-    };
-    let mut answer = match hub.call(&call, Some(node)).await {
+    let slot = jobs.first().map_or(0, |job| job.slot);
+    let call = call(hub, &encoded, slot, deadline, jobs.len() > 1);
+    let mut sent = hub.unsent();
+    let mut answer = match hub.call_as(&call, Some(node), &mut sent).await {
         Ok(Some(reply)) => reply,
         Ok(None) => {
             // Their slot is moving: some have their keys here, some there.
@@ -276,23 +319,45 @@ async fn send(hub: &Arc<Hub>, node: &Arc<Node>, mut jobs: Vec<Job>) {
             return;
         }
         Err(failure) => {
+            hub.undo_later(&call, &sent, std::iter::repeat_n(Fate::Undo, requests));
             for job in jobs {
                 let _ = job.reply.send(Err(failure));
             }
             return;
         }
     };
+    let answered = AnsweredCall::new(hub, encoded, slot, deadline, sent);
     let now = answer.now;
     let mut numbers = answer.elements.drain(..).map_while(|element| element.number());
-    for job in jobs {
-        let mut mine = Answer { now, numbers: Vec::new() };
-        for width in &job.encoded.replies {
+    let mut widths = answered.encoded.replies.iter();
+    let mut first = 0;
+    for (job, Shape { requests, owes }) in jobs.into_iter().zip(shapes) {
+        let mut mine = Vec::new();
+        for width in widths.by_ref().take(requests) {
             let Some(verdict) = numbers.next() else { break };
-            mine.numbers.push(verdict);
+            mine.push(verdict);
             if verdict <= 1 {
-                mine.numbers.extend(numbers.by_ref().take(*width as usize));
+                mine.extend(numbers.by_ref().take(*width as usize));
             }
         }
-        let _ = job.reply.send(Ok(mine));
+        // What is owed stays owed.
+        let acceptance =
+            if owes { Acceptance::needless() } else { answered.acceptance(first, requests) };
+        // An answer to a request that has been given up is dropped here, and so undone.
+        let _ = job.reply.send(Ok(Answer { now, numbers: mine, acceptance }));
+        first += requests;
+    }
+}
+
+/// What is to be known of a job when its requests have become part of a call.
+struct Shape {
+    requests: usize,
+    /// Whether any of it was spent already.
+    owes: bool,
+}
+
+impl Shape {
+    fn of(job: &Job) -> Self {
+        Self { requests: job.encoded.replies.len(), owes: job.encoded.owes }
     }
 }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use tokio::time::Instant;
 use tollgate_core::{Algorithm, Ask, MICRO, MOST_MICROS, Nanos, Outcome, Receipt};
 
+use super::call::{Call, two_attempts};
 use super::encode::{kind_of, push_parameters, push_receipt};
 use super::figures::{self, Line};
-use super::hub::{Call, Hub};
-use super::key::{Keys, beside};
+use super::hub::Hub;
+use super::key::{Keys, beside, reset_mark};
 use super::metrics::Operation;
 use super::msgpack::{Element, Elements};
 use crate::{Failure, LeaseAsk, LeaseGrant, Mode, Role};
@@ -23,10 +25,14 @@ impl Hub {
         }
         let mut keys = Keys::default();
         self.speller.push_counter(&ask.counter, &mut keys);
-        let ledger = beside(keys.get(0).unwrap_or_default(), "leases");
+        let counter = keys.get(0).unwrap_or_default();
+        let (ledger, mark) = (beside(counter, "leases"), reset_mark(counter));
         keys.push(&ledger);
+        keys.push(&mark);
         let slot = self.slot_of(&ledger);
-        let deadline = self.deadline();
+        // A request that waits has its own time; a fetch ahead of need has what the distance takes.
+        let timeout = if ask.least > 0 { self.timeout } else { self.background_timeout() };
+        let deadline = Instant::now() + two_attempts(timeout);
         let mut clock = self.clock().unwrap_or(0);
         for _ in 0..LOOKS_AT_THE_CALENDAR {
             let body = body(ask, clock)?;
@@ -38,6 +44,7 @@ impl Hub {
                 remember: true,
                 slot,
                 deadline,
+                timeout,
                 may_split: false,
             };
             let reply = self.call(&call, None).await?.ok_or(Failure::Protocol)?;
@@ -78,21 +85,15 @@ fn body(ask: &LeaseAsk<'_>, clock: Nanos) -> Result<Elements, Failure> {
     body.number(kind_of(ask.limit)?);
     for amount in amounts(ask.want.min(MOST_MICROS / 4), ask.least.min(MOST_MICROS / 4)) {
         body.number(amount);
-        push_parameters(&mut body, ask.limit, &Ask::cost(amount), clock);
+        push_parameters(&mut body, ask.limit, &Ask::cost(amount).refundable(), clock);
     }
     Ok(body)
 }
 
 /// The receipt of what is given back: of the whole chunk, with the cost of a part of it.
 fn returned(ask: &LeaseAsk<'_>) -> Option<Receipt> {
-    let part = |cost: u64| cost.min(ask.returned);
-    let receipt = match ask.receipt {
-        Receipt::Window { end, cost } => Receipt::Window { end, cost: part(cost) },
-        Receipt::Log { at, cost } => Receipt::Log { at, cost: part(cost) },
-        Receipt::Bucket { nominal_end, cost } => Receipt::Bucket { nominal_end, cost: part(cost) },
-        Receipt::Nothing | Receipt::Slot(_) => return None,
-    };
-    (ask.returned > 0).then_some(receipt)
+    let cost = ask.returned.min(ask.receipt.cost());
+    (cost > 0).then(|| ask.receipt.part(cost))
 }
 
 fn grant(
@@ -103,7 +104,8 @@ fn grant(
     let (granted, others, expires) = (numbers.next()?, numbers.next()?, numbers.next()?);
     let seen = [figures::read(ask.limit, numbers)?];
     let cost = if granted > 0 { granted } else { ask.least };
-    let line = Line { counter: 0, limit: ask.limit, ask: Ask::cost(cost), role: Role::Must };
+    let charged = Ask::cost(cost).refundable();
+    let line = Line { counter: 0, limit: ask.limit, ask: charged, role: Role::Must };
     let mut outcome: Option<Outcome> = None;
     let push = |told| outcome = Some(told);
     figures::replay(Mode::Charge, &[line], &seen, granted > 0, at, push);

@@ -12,6 +12,8 @@ pub enum Operation {
     Decide,
     /// Giving charges back.
     GiveBack,
+    /// Undoing decisions whose answer was lost.
+    Undo,
     /// Settling reservations.
     Settle,
     /// Records of reservations.
@@ -32,9 +34,10 @@ pub enum Operation {
 
 impl Operation {
     /// Every operation.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Decide,
         Self::GiveBack,
+        Self::Undo,
         Self::Settle,
         Self::Records,
         Self::Reset,
@@ -50,6 +53,7 @@ impl Operation {
         match self {
             Self::Decide => "decide",
             Self::GiveBack => "give_back",
+            Self::Undo => "undo",
             Self::Settle => "settle",
             Self::Records => "records",
             Self::Reset => "reset",
@@ -119,6 +123,9 @@ pub struct RedisMetrics {
     batches: Histogram<8>,
     retries: AtomicU64,
     late: AtomicU64,
+    finalized_charges: AtomicU64,
+    refunded: AtomicU64,
+    forgotten: AtomicU64,
     open_breakers: AtomicI64,
     drift_nanos: AtomicI64,
 }
@@ -159,6 +166,23 @@ impl RedisMetrics {
         self.late.load(Relaxed)
     }
 
+    /// Refundable charges that became final because their bucket had too many of them.
+    pub fn finalized_charges(&self) -> u64 {
+        self.finalized_charges.load(Relaxed)
+    }
+
+    /// Requests whose charges were refunded, because nobody received the answer of the call that made
+    /// them.
+    pub fn lost_answers_refunded(&self) -> u64 {
+        self.refunded.load(Relaxed)
+    }
+
+    /// Requests that may have been charged by a call whose answer nobody received, and could not be
+    /// refunded: the server did not answer, or no longer remembered the call.
+    pub fn lost_answers_forgotten(&self) -> u64 {
+        self.forgotten.load(Relaxed)
+    }
+
     /// How many Redis nodes are left alone at the moment.
     pub fn open_breakers(&self) -> u64 {
         u64::try_from(self.open_breakers.load(Relaxed)).unwrap_or(0)
@@ -190,8 +214,22 @@ impl RedisMetrics {
         self.retries.fetch_add(1, Relaxed);
     }
 
+    pub(super) fn finalized(&self, charges: u64) {
+        if charges > 0 {
+            self.finalized_charges.fetch_add(charges, Relaxed);
+        }
+    }
+
     pub(super) fn was_late(&self) {
         self.late.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn refunded(&self, requests: u64) {
+        self.refunded.fetch_add(requests, Relaxed);
+    }
+
+    pub(super) fn forgot(&self, requests: u64) {
+        self.forgotten.fetch_add(requests, Relaxed);
     }
 
     pub(super) fn breaker_moved(&self, by: i64) {

@@ -8,10 +8,13 @@
 
 mod board;
 mod breaker;
+mod call;
 mod clock;
 mod cluster;
 mod connect;
+mod credentials;
 mod decide;
+mod delivery;
 mod encode;
 mod figures;
 mod health;
@@ -30,14 +33,16 @@ mod settle;
 mod several;
 mod trouble;
 mod turns;
+mod undo;
 
 use std::sync::Arc;
 
 use tollgate_core::{Limit, Nanos, Slot, SlotId};
 
 use crate::{
-    Applied, Claim, Counter, Decided, Failure, GiveBack, Home, LeaseAsk, LeaseGrant, Membership,
-    Outcomes, RecordAnswer, RecordAsk, Request, Settlement, SharedStore, Store, StoreError,
+    Announcement, Applied, Claim, Counter, Decided, Failure, GiveBack, Home, LeaseAsk, LeaseGrant,
+    Outcomes, RecordAnswer, RecordAsk, Request, Roll, Settlement, SharedStore, Store, StoreError,
+    report_broken,
 };
 use cluster::Cluster;
 use connect::Endpoint;
@@ -48,7 +53,12 @@ use script::Scripts;
 use sentinel::Sentinels;
 
 pub use board::{Board, BoardListener, BoardSet, MAX_NODE_STATE, Published};
+#[doc(hidden)]
+pub use breaker::Breaker;
 pub use breaker::BreakerState;
+#[doc(hidden)]
+pub use clock::Estimate;
+pub use credentials::Password;
 pub use metrics::{BATCH_BOUNDS, Histogram, LATENCY_BOUNDS, Operation, RedisMetrics};
 pub use options::{RedisKind, RedisOptions, RedisOptionsError};
 
@@ -73,6 +83,13 @@ impl RedisStore {
         Self::on_clock(options, script::CLOCK)
     }
 
+    /// Whether nothing is under way in the background, undoing included: for tests that must see the end of it.
+    /// Everything that is holds the hub; so do clones of the store, which such a test does not make.
+    #[doc(hidden)]
+    pub fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.hub) == 1
+    }
+
     /// The same on a clock that the Lua expression `clock` reads, as seconds and microseconds: for tests
     /// that must hit an instant.
     #[doc(hidden)]
@@ -87,8 +104,8 @@ impl RedisStore {
             }
             RedisKind::Single => {
                 let seed = seeds.into_iter().next().ok_or(RedisOptionsError::NoUrl)?;
-                let info = Box::new(options.with_credentials(seed));
-                let endpoint = Endpoint::Fixed { info, expects_cluster: false };
+                let (info, credentials) = (Box::new(seed), options.credentials());
+                let endpoint = Endpoint::Fixed { info, expects_cluster: false, credentials };
                 Topology::One(Arc::new(Node::new(endpoint, Arc::clone(&metrics))))
             }
             RedisKind::Sentinel { master_name } => {
@@ -171,6 +188,11 @@ impl Store for RedisStore {
         ask: &RecordAsk<'_>,
         _now: Nanos,
     ) -> Result<RecordAnswer, StoreError> {
+        if let RecordAsk::Keep { is_here: true, .. } = ask {
+            // It may hold API keys, and everybody could read it there.
+            report_broken("a record of one process was to be kept in Redis");
+            return Err(Failure::Contract.into());
+        }
         Ok(self.hub.record(id, ask).await?)
     }
 
@@ -197,11 +219,19 @@ impl SharedStore for RedisStore {
         Ok(self.hub.lease(ask).await?)
     }
 
-    async fn announce(&self, node: &str, ttl: Nanos) -> Result<Membership, StoreError> {
-        Ok(self.hub.announce(node, ttl).await?)
+    async fn announce(&self, announcement: &Announcement<'_>) -> Result<Roll, StoreError> {
+        Ok(self.hub.announce(announcement).await?)
+    }
+
+    fn has_parts(&self) -> bool {
+        matches!(self.hub.topology, Topology::Cluster(_))
     }
 
     fn clock(&self, now: Nanos) -> Nanos {
         self.hub.clock().unwrap_or(now)
+    }
+
+    async fn request_timeout(&self) {
+        tokio::time::sleep(self.hub.request_timeout() + hub::GRACE * 2).await;
     }
 }

@@ -14,6 +14,7 @@ use super::connect::Endpoint;
 use super::health::Health;
 use super::lane::Lane;
 use super::metrics::RedisMetrics;
+use crate::round_trip::RoundTrip;
 use crate::{Failure, Nanos};
 
 /// More lanes than this belong to runtimes that have gone.
@@ -27,6 +28,8 @@ pub(super) struct Node {
     breaker: Mutex<Breaker>,
     /// The server's clock against the time since `began`.
     seen: Mutex<Option<Estimate>>,
+    /// How far the server is, from calls of any kind.
+    round_trip: Mutex<RoundTrip>,
     began: Instant,
     metrics: Arc<RedisMetrics>,
     lanes: RwLock<Vec<(Id, Arc<Lane>)>>,
@@ -40,6 +43,7 @@ impl Node {
             health: Health::default(),
             breaker: Mutex::default(),
             seen: Mutex::default(),
+            round_trip: Mutex::default(),
             began: Instant::now(),
             metrics,
             lanes: RwLock::default(),
@@ -75,10 +79,23 @@ impl Node {
 
     /// The server said that its clock shows `micros`, between these instants of ours.
     pub(super) fn saw_clock(&self, micros: u64, sent: Instant, received: Instant) {
+        let took = received.saturating_duration_since(sent).as_nanos();
+        self.round_trip.lock().observe(u64::try_from(took).unwrap_or(Nanos::MAX));
         let (sent, received) = (self.elapsed_micros(sent), self.elapsed_micros(received));
         let newer = Estimate::new(i64::try_from(micros).unwrap_or(i64::MAX), sent, received);
         let mut seen = self.seen.lock();
         *seen = Some(seen.map_or(newer, |older| older.or(newer)));
+    }
+
+    /// The shortest round trip lately: how far the server is, however busy; zero before the first.
+    pub(super) fn shortest_round_trip(&self) -> Duration {
+        let error = self.seen.lock().map_or(0, |seen| seen.error());
+        Duration::from_micros(u64::try_from(error).unwrap_or(0).saturating_mul(2))
+    }
+
+    /// A round trip that is seldom exceeded.
+    pub(super) fn long_round_trip(&self) -> Duration {
+        Duration::from_nanos(self.round_trip.lock().high())
     }
 
     /// What the server's clock shows at `at`, in microseconds, if we have seen it.

@@ -5,13 +5,17 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use tollgate_core::{MICRO, MOST_MICROS, Nanos, Receipt, Slot, SlotId};
 
+use super::call::{Call, Reply, Sent};
 use super::encode::push_receipt;
-use super::hub::{Call, Hub, Reply};
+use super::hub::Hub;
 use super::key::{Keys, slot_of};
 use super::metrics::Operation;
 use super::msgpack::{Element, Elements};
 use super::script::Script;
-use crate::{Claim, Counter, Failure, GiveBack, MOST_SLOTS_TOLD, Membership, Request};
+use crate::{
+    Announcement, Claim, Counter, Failure, GiveBack, MAX_ROLL, MOST_SLOTS_TOLD, Membership,
+    Request, Roll, RollEntry,
+};
 
 /// How long an id is being answered before another node may try, and how long the answer is known, in
 /// milliseconds.
@@ -43,11 +47,33 @@ impl Hub {
         keys: &Keys,
         body: &Elements,
     ) -> Result<Reply, Failure> {
+        self.run_as(operation, script, keys, body, &mut self.unsent()).await
+    }
+
+    /// The same under the id of `sent`: repeated under the same id it has one effect, while the server
+    /// remembers it.
+    async fn run_as(
+        self: &Arc<Self>,
+        operation: Operation,
+        script: &Script,
+        keys: &Keys,
+        body: &Elements,
+        sent: &mut Sent,
+    ) -> Result<Reply, Failure> {
         let slot = self.slot_of(keys.get(0).unwrap_or_default());
         let deadline = self.deadline();
-        let (remember, may_split) = (true, false);
-        let call = Call { operation, script, keys, body, remember, slot, deadline, may_split };
-        self.call(&call, None).await?.ok_or(Failure::Protocol)
+        let call = Call {
+            operation,
+            script,
+            keys,
+            body,
+            remember: true,
+            slot,
+            deadline,
+            timeout: self.timeout,
+            may_split: false,
+        };
+        self.call_as(&call, None, sent).await?.ok_or(Failure::Protocol)
     }
 
     pub(super) async fn give_back(
@@ -71,14 +97,20 @@ impl Hub {
             }
         }
         // One that fails does not keep the others from being given back.
-        let returned = join_all(groups.iter().map(|group| self.give_back_slot(group))).await;
+        let returned =
+            groups.iter().map(async |group| self.give_back_slot(group, &mut self.unsent()).await);
+        let returned = join_all(returned).await;
         returned.into_iter().collect()
     }
 
-    pub(super) async fn give_back_slot(self: &Arc<Self>, group: &Returns) -> Result<(), Failure> {
-        let reply = self
-            .run(Operation::GiveBack, &self.scripts.give_back, &group.keys, &group.body)
-            .await?;
+    pub(super) async fn give_back_slot(
+        self: &Arc<Self>,
+        group: &Returns,
+        sent: &mut Sent,
+    ) -> Result<(), Failure> {
+        let keys = group.keys.with_reset_marks(0);
+        let script = &self.scripts.give_back;
+        let reply = self.run_as(Operation::GiveBack, script, &keys, &group.body, sent).await?;
         match reply.number(0) {
             Some(0) => Ok(()),
             Some(_) => Err(Failure::ForeignKey),
@@ -100,7 +132,8 @@ impl Hub {
         }
         let script = &self.scripts.reset;
         for (_, keys) in &groups {
-            self.run(Operation::Reset, script, keys, &Elements::default()).await?;
+            let keys = keys.with_reset_marks(0);
+            self.run(Operation::Reset, script, &keys, &Elements::default()).await?;
         }
         Ok(())
     }
@@ -152,19 +185,17 @@ impl Hub {
 
     pub(super) async fn announce(
         self: &Arc<Self>,
-        node: &str,
-        ttl: Nanos,
-    ) -> Result<Membership, Failure> {
+        announcement: &Announcement<'_>,
+    ) -> Result<Roll, Failure> {
         let (mut keys, mut body) = (Keys::default(), Elements::default());
         keys.push(&self.speller.own("nodes", "live"));
-        body.text(node.as_bytes());
-        body.number((ttl / MICRO).min(MOST_MICROS / 2));
+        keys.push(&self.speller.own("nodes", "reported"));
+        body.text(announcement.node.as_bytes());
+        body.number((announcement.ttl / MICRO).min(MOST_MICROS / 2));
+        body.number(u64::from(announcement.has_reported));
+        body.number(MAX_ROLL as u64);
         let reply = self.run(Operation::Nodes, &self.scripts.nodes, &keys, &body).await?;
-        let (Some(nodes), Some(rank)) = (reply.number(0), reply.number(1)) else {
-            return Err(Failure::Protocol);
-        };
-        let bounded = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        Ok(Membership { nodes: bounded(nodes).max(1), rank: bounded(rank) })
+        roll(&reply).ok_or(Failure::Protocol)
     }
 
     pub(super) async fn claim(self: &Arc<Self>, id: u128, content: u128) -> Result<Claim, Failure> {
@@ -214,6 +245,29 @@ impl Hub {
         }
         self.strangers.report(&keys);
     }
+}
+
+/// The roll of nodes, as `scripts/nodes.lua` writes it.
+fn roll(reply: &Reply) -> Option<Roll> {
+    let bounded = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let [nodes, rank, is_cut_short] = [reply.number(0)?, reply.number(1)?, reply.number(2)?];
+    let entry = |entry: &[Element]| match entry {
+        [Element::Text(name), Element::Number(is_alive), Element::Number(reported)] => {
+            Some(RollEntry {
+                name: String::from_utf8_lossy(name).into_owned(),
+                is_alive: *is_alive == 1,
+                reported_at: reported.saturating_mul(MICRO),
+            })
+        }
+        _ => None,
+    };
+    let entries = reply.elements.get(3..).unwrap_or_default().chunks_exact(3);
+    Some(Roll {
+        at: reply.now.saturating_mul(MICRO),
+        membership: Membership { nodes: bounded(nodes).max(1), rank: bounded(rank) },
+        nodes: entries.map(entry).collect::<Option<_>>()?,
+        is_cut_short: is_cut_short == 1,
+    })
 }
 
 /// Keys that were reported, so that each is reported once.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use redis::{ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates};
 
+use super::credentials::{Credentials, Password};
+
 /// What is at the other end.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum RedisKind {
@@ -32,8 +34,8 @@ pub struct RedisOptions {
     /// The user of the servers, before the one in an address.
     pub username: Option<String>,
     /// The password of the servers, before the one in an address. Sentinels get what is in their
-    /// addresses.
-    pub password: Option<String>,
+    /// addresses. It may be changed while the store is in use: new connections use the new one.
+    pub password: Password,
     /// PEM file of the authorities that may have signed the server's certificate; those of the system if
     /// absent.
     pub tls_ca_file: Option<PathBuf>,
@@ -55,7 +57,7 @@ impl Default for RedisOptions {
             urls: vec!["redis://127.0.0.1:6379".to_owned()],
             kind: RedisKind::Single,
             username: None,
-            password: None,
+            password: Password::default(),
             tls_ca_file: None,
             tls_client: None,
             tls_insecure: false,
@@ -150,7 +152,14 @@ impl RedisOptions {
             .into_connection_info()
             .map_err(|error| wrong(error.detail().unwrap_or("it cannot be read").to_owned()))?;
         if let ConnectionAddr::TcpTls { host, port, insecure, .. } = info.addr() {
-            let insecure = *insecure || self.tls_insecure;
+            if *insecure {
+                return Err(wrong(
+                    "#insecure switches the verification of the server's certificate off, and is \
+                     not accepted; give the authority that signed it (ca_file)"
+                        .to_owned(),
+                ));
+            }
+            let insecure = self.tls_insecure;
             let (host, port) = (host.clone(), *port);
             info = info.set_addr(ConnectionAddr::TcpTls { host, port, insecure, tls_params: None });
             if let Some(certificates) = certificates {
@@ -166,14 +175,12 @@ impl RedisOptions {
 
     /// The same for a server: with the user and password of the options, if there are any.
     pub fn with_credentials(&self, info: ConnectionInfo) -> ConnectionInfo {
-        let mut settings = info.redis_settings().clone();
-        if let Some(username) = &self.username {
-            settings = settings.set_username(username);
-        }
-        if let Some(password) = &self.password {
-            settings = settings.set_password(password);
-        }
-        info.set_redis_settings(settings)
+        self.credentials().apply(info)
+    }
+
+    /// The user and the password of the servers.
+    pub(super) fn credentials(&self) -> Credentials {
+        Credentials { username: self.username.clone(), password: self.password.clone() }
     }
 
     fn certificates(&self) -> Result<Option<TlsCertificates>, RedisOptionsError> {
@@ -204,7 +211,7 @@ mod tests {
     #[test]
     fn passwords_are_not_shown() {
         let urls = vec!["redis://user:hunter2@host:1".to_owned(), "rediss://:hunter2@x".to_owned()];
-        let password = Some("hunter2".to_owned());
+        let password = Password::new(Some("hunter2".to_owned()));
         let options = RedisOptions { urls, password, ..RedisOptions::default() };
         let shown = format!("{options:?}");
         assert!(!shown.contains("hunter2") && shown.contains("host:1"), "{shown}");
@@ -222,6 +229,12 @@ mod tests {
         assert!(with(|options| options.prefix = "a{b".to_owned()).is_err());
         assert!(with(|options| options.timeout = Duration::ZERO).is_err());
         assert!(with(|options| options.tls_ca_file = Some("/nowhere.pem".into())).is_err());
+        let insecure = RedisOptions {
+            urls: vec!["rediss://:hunter2@host:1/#insecure".to_owned()],
+            ..RedisOptions::default()
+        };
+        let error = insecure.seeds().expect_err("#insecure").to_string();
+        assert!(error.contains("not accepted") && !error.contains("hunter2"), "{error}");
         for url in ["", "redis", "http://x", "redis://:hunter2@[::bad"] {
             let options = RedisOptions { urls: vec![url.to_owned()], ..RedisOptions::default() };
             let error = options.seeds().expect_err(url).to_string();

@@ -10,6 +10,7 @@ pub(super) struct Script {
 pub(super) struct Scripts {
     pub(super) decide: Script,
     pub(super) give_back: Script,
+    pub(super) undo: Script,
     pub(super) settle: Script,
     pub(super) records: Script,
     pub(super) lease: Script,
@@ -21,6 +22,7 @@ pub(super) struct Scripts {
 }
 
 const COMMON: &str = include_str!("scripts/common.lua");
+const OPEN_CHARGES: &str = include_str!("scripts/open_charges.lua");
 const COUNTERS: &str = include_str!("scripts/counters.lua");
 const LOGS: &str = include_str!("scripts/logs.lua");
 const RECEIPTS: &str = include_str!("scripts/receipts.lua");
@@ -38,11 +40,36 @@ impl Scripts {
             Script { text, hash }
         };
         Self {
-            decide: script(&[COUNTERS, LOGS, include_str!("scripts/decide.lua")]),
-            give_back: script(&[COUNTERS, LOGS, RECEIPTS, include_str!("scripts/give_back.lua")]),
-            settle: script(&[COUNTERS, LOGS, RECEIPTS, include_str!("scripts/settle.lua")]),
+            decide: script(&[OPEN_CHARGES, COUNTERS, LOGS, include_str!("scripts/decide.lua")]),
+            give_back: script(&[
+                OPEN_CHARGES,
+                COUNTERS,
+                LOGS,
+                RECEIPTS,
+                include_str!("scripts/give_back.lua"),
+            ]),
+            undo: script(&[
+                OPEN_CHARGES,
+                COUNTERS,
+                LOGS,
+                RECEIPTS,
+                include_str!("scripts/undo.lua"),
+            ]),
+            settle: script(&[
+                OPEN_CHARGES,
+                COUNTERS,
+                LOGS,
+                RECEIPTS,
+                include_str!("scripts/settle.lua"),
+            ]),
             records: script(&[include_str!("scripts/records.lua")]),
-            lease: script(&[COUNTERS, LOGS, RECEIPTS, include_str!("scripts/lease.lua")]),
+            lease: script(&[
+                OPEN_CHARGES,
+                COUNTERS,
+                LOGS,
+                RECEIPTS,
+                include_str!("scripts/lease.lua"),
+            ]),
             held: script(&[include_str!("scripts/held.lua")]),
             slots: script(&[include_str!("scripts/slots.lua")]),
             nodes: script(&[include_str!("scripts/nodes.lua")]),

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tollgate_core::{Ask, MICRO, MOST_MICROS, Nanos};
+use tollgate_core::{Ask, MICRO, MOST_MICROS, Nanos, Receipt};
 
-use super::encode::{kind_of, push_parameters, push_receipt};
-use super::hub::{Call, Hub};
+use super::call::Call;
+use super::encode::{kind_of, push_open_charge, push_parameters, push_receipt};
+use super::hub::Hub;
 use super::key::{Keys, settled};
 use super::metrics::Operation;
 use super::msgpack::{Element, Elements};
@@ -48,6 +49,14 @@ impl Group<'_> {
                     body.number(kind_of(adjustment.limit)?);
                     push_parameters(&mut body, adjustment.limit, &Ask::cost(cost), clock);
                 }
+            }
+            if let Receipt::Open { at, cost } = adjustment.closes
+                && adjustment.limit.algorithm().is_bucket()
+            {
+                body.number(1);
+                push_open_charge(&mut body, adjustment.limit, at, cost);
+            } else {
+                body.number(0);
             }
         }
         Ok(body)
@@ -96,17 +105,19 @@ impl Hub {
         group: &Group<'_>,
     ) -> Result<Applied, Failure> {
         let deadline = self.deadline();
+        let keys = group.keys.with_reset_marks(1);
         let mut clock = self.clock().unwrap_or(0);
         for _ in 0..LOOKS_AT_THE_CALENDAR {
             let body = group.body(remember, clock)?;
             let call = Call {
                 operation: Operation::Settle,
                 script: &self.scripts.settle,
-                keys: &group.keys,
+                keys: &keys,
                 body: &body,
                 remember: true,
                 slot: group.slot,
                 deadline,
+                timeout: self.timeout,
                 may_split: false,
             };
             let reply = self.call(&call, None).await?.ok_or(Failure::Protocol)?;

@@ -13,16 +13,20 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tollgate_core::{Ask, Limit, Nanos, Outcome};
 
+use super::call::answer_retention;
 use super::decide::{Judged, NOTHING, Verdict, Waiting, passes, verdict, wait};
+use super::delivery::Acceptance;
 use super::encode::{Encoded, Lines, push_receipt};
 use super::figures::{self, Line, Seen};
 use super::hub::Hub;
 use super::key::Keys;
+use super::lane::Answer;
+use super::metrics::Operation;
 use super::operations::{Returns, is_charged};
 use crate::{Failure, Mode, Request, Role};
 
-/// How often a give-back is tried that must not be left out.
-const TRIES: u32 = 5;
+/// How long after a give-back that failed it is tried again; twice as long each time.
+const RETURN_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long before its deadline a caller is told of a refusal in any case.
 const MARGIN: Duration = Duration::from_millis(2);
@@ -68,11 +72,15 @@ impl Part {
         Ok(encoded)
     }
 
-    /// What was charged, for a give-back.
-    fn returns(&self, outcomes: &[Outcome]) -> Returns {
+    /// What is given back where the request does not pass. A slot that was held before stays held.
+    fn returns(&self, outcomes: &[Outcome], seen: &[Seen]) -> Returns {
         let mut returns = Returns::of_slot(self.slot);
-        for (index, (charge, outcome)) in self.charges.iter().zip(outcomes).enumerate() {
+        let seen = seen.iter().map(Some).chain(std::iter::repeat(None));
+        let charged = self.charges.iter().zip(outcomes).zip(seen).enumerate();
+        for (index, ((charge, outcome), seen)) in charged {
+            let was_held = seen.is_some_and(Seen::is_own_slot);
             if is_charged(&outcome.receipt)
+                && !was_held
                 && push_receipt(&mut returns.body, &charge.limit, &outcome.receipt)
             {
                 returns.keys.push(self.keys.get(index).unwrap_or_default());
@@ -82,8 +90,12 @@ impl Part {
     }
 }
 
-/// Outcome and instant of every charge, by its place in the request.
-type Told = Vec<(Outcome, Nanos)>;
+/// What became of a request.
+pub(super) struct Told {
+    /// Outcome and instant of every charge, by its place in the request.
+    pub(super) outcomes: Vec<(Outcome, Nanos)>,
+    pub(super) acceptance: Acceptance,
+}
 
 impl Hub {
     /// Begins to decide a request; it goes on by itself.
@@ -113,7 +125,9 @@ impl Hub {
             let index = part.keys.len();
             part.keys.append(&key);
             let counter = part.keys.first_like(0, index);
-            let (limit, ask, role) = (charge.limit.clone(), charge.ask, charge.role);
+            let (limit, role) = (charge.limit.clone(), charge.role);
+            // If another part refuses, it is refunded, however many others were charged meanwhile.
+            let ask = charge.ask.refundable_as_hold();
             part.charges.push(Owned { place, counter, limit, ask, role });
         }
         parts
@@ -160,22 +174,31 @@ impl Hub {
             Some(failure) => Err(failure),
             None => Ok(in_order(&parts, &judged, &outcomes, part_mode, keeps)),
         };
-        let mut untold = Some((reply, answer));
-        if keeps && let Some((reply, answer)) = untold.take() {
-            // If nobody wants to know any more, nobody is served, and nobody pays.
-            if reply.send(answer).is_ok() || mode == Mode::Owe {
+        let told = |acceptance| answer.map(|outcomes| Told { outcomes, acceptance });
+        let mut refused = None;
+        if mode == Mode::Owe && keeps {
+            let _ = reply.send(told(Acceptance::needless()));
+            return;
+        } else if keeps {
+            // A request that is given up before it has seen its answer is not charged.
+            let (acceptance, accepted) = Acceptance::of_hold();
+            let _ = reply.send(told(acceptance));
+            if accepted.await.is_ok() {
                 return;
             }
+        } else {
+            refused = Some((reply, told(Acceptance::needless())));
         }
         let mut returning = tokio::task::JoinSet::new();
-        for (part, outcomes) in parts.iter().zip(&outcomes) {
-            let returns = part.returns(outcomes);
+        for ((part, outcomes), judged) in parts.iter().zip(&outcomes).zip(&judged) {
+            let seen = judged.as_ref().map_or(&[][..], |judged| &judged.seen);
+            let returns = part.returns(outcomes, seen);
             if returns.keys.len() > 0 {
                 returning.spawn(Arc::clone(&self).return_surely(returns));
             }
         }
         let mut returned = async || while returning.join_next().await.is_some() {};
-        if let Some((reply, answer)) = untold {
+        if let Some((reply, answer)) = refused {
             // A refusal is told when it has left no trace, if that is soon.
             let soon = deadline.checked_sub(MARGIN).unwrap_or(deadline);
             let _ = tokio::time::timeout_at(soon, returned()).await;
@@ -189,14 +212,21 @@ impl Hub {
         self: &Arc<Self>,
         part: &Part,
         mode: Mode,
-        answer: Result<super::lane::Answer, Failure>,
+        answer: Result<Answer, Failure>,
         deadline: Instant,
     ) -> Result<Judged, Failure> {
         let mut answer = answer?;
         for _ in 0..3 {
-            let numbers = &mut answer.numbers.into_iter();
-            let clock = match verdict(&part.lines(), answer.now, numbers) {
-                Some(Verdict::Judged(judged)) => return Ok(judged),
+            let Answer { now, numbers, acceptance } = answer;
+            // This task refunds what it does not keep.
+            acceptance.accept();
+            let clock = match verdict(&part.lines(), now, &mut numbers.into_iter()) {
+                Some(Verdict::Judged(judged)) => {
+                    if judged.charged {
+                        self.metrics.finalized(figures::finalized(&part.lines(), &judged.seen));
+                    }
+                    return Ok(judged);
+                }
                 Some(Verdict::Outside(clock)) => clock,
                 Some(Verdict::Foreign) => {
                     self.strangers.report(&part.keys);
@@ -210,14 +240,26 @@ impl Hub {
         Err(Failure::Protocol)
     }
 
-    /// Gives back, and tries again for a while: what stays held is lost to others until its window ends.
+    /// Gives back, and tries again while the server is sure to remember an attempt that ran: what stays
+    /// held is lost to others until its window ends, and what is given back twice is admitted twice.
     async fn return_surely(self: Arc<Self>, returns: Returns) {
-        for attempt in 1..=TRIES {
-            match self.give_back_slot(&returns).await {
+        let mut sent = self.unsent();
+        let until = Instant::now() + answer_retention(Operation::GiveBack, self.timeout);
+        let mut pause = RETURN_PAUSE;
+        loop {
+            match self.give_back_slot(&returns, &mut sent).await {
                 Ok(()) | Err(Failure::ForeignKey) => return,
-                Err(_) => tokio::time::sleep(self.timeout * attempt * 2).await,
+                Err(_) if sent.is_bare() => break,
+                Err(_) => {}
             }
+            // The last try ends before the first is forgotten.
+            if Instant::now() + pause + self.request_timeout() >= until {
+                break;
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
         }
+        self.metrics.forgot(1);
     }
 }
 
@@ -265,4 +307,66 @@ fn in_order(
         }
     }
     ordered
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, reason = "these are tests: a panic is how they fail")]
+mod tests {
+    use tollgate_core::{Algorithm, LimitSpec, SECOND, Window};
+    use tollgate_testkit::{FaultProxy, Redis};
+
+    use super::*;
+    use crate::redis::{RedisOptions, RedisStore};
+    use crate::{Charge, Counter, Home, Outcomes, Store as _};
+
+    /// The answer to a give-back is lost, and so are those of the next attempts.
+    #[tokio::test]
+    async fn a_give_back_whose_answers_are_lost_has_one_effect() {
+        let server = Redis::start();
+        let proxy = FaultProxy::start(server.addr());
+        let timeout = Duration::from_millis(300);
+        let options =
+            RedisOptions { urls: vec![proxy.url("redis")], timeout, ..Default::default() };
+        let store = RedisStore::new(&options).unwrap();
+        let window = Window::Every(30 * 24 * 3600 * SECOND);
+        let spec = LimitSpec {
+            algorithm: Algorithm::FixedWindow,
+            quota: 100,
+            window,
+            burst: None,
+            slot_ttl: SECOND,
+        };
+        let limit = Limit::new(spec).unwrap();
+        let home = Home { partition: Some(0), ..Home::default() };
+        let counter = Counter { rule_id: "rule", tag: "t", salt: 0, key: &["k"], home };
+        let charge =
+            |cost| Charge { counter, limit: &limit, ask: Ask::cost(cost), role: Role::Must };
+        let decide = async |cost, mode| {
+            let (charges, mut outcomes) = ([charge(cost)], Outcomes::new());
+            let request = Request { charges: &charges, mode };
+            store.decide(&[request], 0, &mut outcomes).await.unwrap();
+            outcomes.first().unwrap().status.used
+        };
+        assert_eq!(decide(50, Mode::Charge).await, 50);
+        let hold = async || {
+            let held = Request { charges: &[charge(5)], mode: Mode::Charge };
+            let mut outcomes = Outcomes::new();
+            store.decide(&[held], 0, &mut outcomes).await.unwrap();
+            store.hub.parts(&held).pop().unwrap().returns(&outcomes, &[])
+        };
+        // The server has the script from here on.
+        Arc::clone(&store.hub).return_surely(hold().await).await;
+        assert_eq!(decide(1, Mode::Peek).await, 50);
+        let returns = hold().await;
+        let before = proxy.accepted();
+        proxy.hold_replies();
+        let returning = tokio::spawn(Arc::clone(&store.hub).return_surely(returns));
+        // One connection for the second attempt, the next for the second try.
+        while proxy.accepted() < before + 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        proxy.heal();
+        returning.await.unwrap();
+        assert_eq!(decide(1, Mode::Peek).await, 50);
+    }
 }

@@ -10,20 +10,20 @@ use tollgate_core::{Nanos, Outcome};
 use super::Resilient;
 use super::outage::{Extent, extent};
 use super::report::Telling;
-use crate::{Decided, Degraded, Failure, Outcomes, Request, SharedStore};
+use crate::{Decided, Degraded, Failure, Outcomes, Request, SharedStore, check_outcomes};
 
 /// So often a counter is told before a decision. More comes up meanwhile only where others fail to
 /// reach the store all the time: then this decision does not reach it either.
 const ROUNDS: usize = 3;
 
 /// The store's answer to one request.
-struct Answer {
-    outcomes: Outcomes,
-    decided: Decided,
+pub(super) struct Answer {
+    pub(super) outcomes: Outcomes,
+    pub(super) decided: Decided,
 }
 
 /// What became of every request of a call; `None`: not asked yet.
-type Answers = SmallVec<[Option<Result<Answer, Failure>>; 4]>;
+pub(super) type Answers = SmallVec<[Option<Result<Answer, Failure>>; 4]>;
 
 /// The places of requests in a call.
 type Places = SmallVec<[usize; 8]>;
@@ -36,6 +36,12 @@ impl<S: SharedStore> Resilient<S> {
         now: Nanos,
         outcomes: &mut Outcomes,
     ) -> Decided {
+        let answers = self.ask_each(requests, now).await;
+        self.put_together(requests, answers, now, outcomes)
+    }
+
+    /// What the store says to every request, after what it missed of that request's counters was reported.
+    pub(super) async fn ask_each(&self, requests: &[Request<'_>], now: Nanos) -> Answers {
         let mut answers: Answers = requests.iter().map(|_| None).collect();
         let waiting: SmallVec<[bool; 8]> =
             requests.iter().map(|request| !self.untold(request).is_empty()).collect();
@@ -52,7 +58,7 @@ impl<S: SharedStore> Resilient<S> {
                 *slot = Some(answer);
             }
         }
-        self.put_together(requests, answers, now, outcomes)
+        answers
     }
 
     /// The counters of a request of which the store has not been told everything.
@@ -179,6 +185,7 @@ impl<S: SharedStore> Resilient<S> {
         let mut outcomes = Outcomes::new();
         let decided = self.inner.decide(requests, now, &mut outcomes).await;
         let decided = decided.map_err(|error| error.failure)?;
+        check_outcomes(requests, 0, &mut outcomes).map_err(|error| error.failure)?;
         Ok(self.apart(requests, &decided, outcomes))
     }
 
@@ -224,7 +231,7 @@ impl<S: SharedStore> Resilient<S> {
     }
 
     /// The answers of a call in its order; what the store did not decide is decided here.
-    fn put_together(
+    pub(super) fn put_together(
         &self,
         requests: &[Request<'_>],
         answers: Answers,

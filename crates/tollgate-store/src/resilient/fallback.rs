@@ -8,13 +8,14 @@ use smallvec::SmallVec;
 use tollgate_core::{Ask, Examination, Limit, Nanos, Outcome, Receipt, SECOND, SlotId, Status};
 
 use super::Resilient;
+use super::known::Carry;
 use crate::{
     Charge, Decided, Degraded, Failure, Fallback, Membership, MemoryStore, Mode, OnFailure,
     Outcomes, Request, Role, SharedStore, Store, passes_as,
 };
 
 /// After how long whoever was refused for want of the store may ask again.
-const ASK_AGAIN: Nanos = SECOND;
+pub(super) const ASK_AGAIN: Nanos = SECOND;
 
 /// The share of every charge that is decided here.
 type Shares = SmallVec<[Limit; 4]>;
@@ -29,9 +30,13 @@ impl<S: SharedStore> Resilient<S> {
         outcomes: &mut Outcomes,
     ) -> Decided {
         let at = self.inner.clock(now);
-        self.lose(requests, failure, at);
-        let each: SmallVec<[Fallback; 4]> =
-            requests.iter().map(|request| self.decide_without(request, at, outcomes)).collect();
+        if failure == Failure::Contract {
+            return self.refuse(requests, failure, at, outcomes);
+        }
+        let each: SmallVec<[Fallback; 4]> = requests
+            .iter()
+            .map(|request| self.decide_without(request, failure, at, outcomes))
+            .collect();
         for fallback in &each {
             self.figures.count(*fallback);
         }
@@ -50,35 +55,68 @@ impl<S: SharedStore> Resilient<S> {
         }
     }
 
+    /// Refuses requests whose store broke its contract, whatever their rules say about failures: it is
+    /// not known what was charged, and no outage that ends.
+    #[cold]
+    fn refuse(
+        &self,
+        requests: &[Request<'_>],
+        failure: Failure,
+        at: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> Decided {
+        for request in requests {
+            outcomes.extend(request.charges.iter().map(|_| closed(at)));
+            self.figures.count(Fallback::Closed);
+        }
+        let degraded = Some(Degraded { failure, fallback: Fallback::Closed });
+        Decided { degraded, ..Decided::at(at) }
+    }
+
     fn decide_without(
         &self,
         request: &Request<'_>,
+        failure: Failure,
         at: Nanos,
         outcomes: &mut Outcomes,
     ) -> Fallback {
         let Membership { nodes, rank } = self.membership();
-        let policy = |charge: &Charge<'_>| charge.counter.home.on_failure;
-        let is_closed = (request.charges.iter())
-            .any(|charge| charge.role != Role::Watch && policy(charge) == OnFailure::Closed);
+        let is_closed = is_closed(request);
         let is_local = |charge: &&Charge<'_>| policy(charge) == OnFailure::Local;
         let local = request.charges.iter().filter(is_local);
         let shares: Shares = local.clone().map(|charge| charge.limit.share(rank, nodes)).collect();
         for (charge, share) in local.clone().zip(&shares) {
             self.carry(charge, share, at);
         }
-        // Until all of it is noted: whoever accounts anew for what is known must find it there.
+        // Until all of it is noted: code that recounts what is known must find it there, and who
+        // ends the outage must find it reported.
         let memory = self.memory.read();
+        self.lose(request, failure, at);
         let told = {
             let shared = local.zip(&shares).map(|(charge, limit)| Charge { limit, ..*charge });
             let shared: SmallVec<[Charge<'_>; 4]> = shared.collect();
             decide_shares(request, &shared, &memory, is_closed, at)
         };
-        let (mut told, mut shares) = (told.into_iter(), shares.iter());
+        self.answer_without(request, told.into_iter().zip(&shares), at, outcomes)
+    }
+
+    /// Notes what was charged to the shares, and answers a request that is decided on them. `on_shares` has
+    /// the outcome and the share of every charge that falls to this node. The caller has locked the memory
+    /// for reading.
+    pub(super) fn answer_without<'s>(
+        &self,
+        request: &Request<'_>,
+        on_shares: impl IntoIterator<Item = (Outcome, &'s Limit)>,
+        at: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> Fallback {
+        let is_closed = is_closed(request);
+        let mut on_shares = on_shares.into_iter();
         for charge in request.charges {
             let outcome = match policy(charge) {
                 OnFailure::Local => {
-                    let share = shares.next().unwrap_or(charge.limit);
-                    let outcome = told.next().unwrap_or_else(|| closed(at));
+                    let decided = on_shares.next();
+                    let (outcome, share) = decided.unwrap_or_else(|| (closed(at), charge.limit));
                     if outcome.receipt != Receipt::Nothing {
                         self.note(charge, share, at);
                     }
@@ -106,33 +144,46 @@ impl<S: SharedStore> Resilient<S> {
         if is_closed {
             Fallback::Closed
         } else if request.charges.iter().any(|charge| policy(charge) == OnFailure::Local) {
-            Fallback::Local { nodes }
+            Fallback::Local { nodes: self.membership().nodes }
         } else {
             Fallback::Open
         }
     }
 
-    /// Charges this node's part of what was last known to be used, once, before the first decision
-    /// on a counter.
-    fn carry(&self, charge: &Charge<'_>, share: &Limit, at: Nanos) {
+    /// Charges this node's part of what was last known to be used, before a decision on a counter: once
+    /// instead of what is counted, and when more is known, so that at least its part of that is.
+    pub(super) fn carry(&self, charge: &Charge<'_>, share: &Limit, at: Nanos) {
         let (counter, limit) = (&charge.counter, charge.limit);
         let fingerprint = self.fingerprints.of(counter);
+        self.known.begin(fingerprint);
         if !self.known.is_news(fingerprint) {
             return;
         }
         // Nobody decides meanwhile what is not yet noted.
         let memory = self.memory.write();
-        self.known.hand_on(fingerprint, |then| {
+        self.known.hand_on(fingerprint, |then, carry| {
             let used = limit.used_later(&then, at);
             let carried = part_of(used, share.capacity(), limit.capacity());
             // What was counted here in an outage before this one is in what is known, except for
             // what could not be reported yet.
             let (untold, slots) = self.reports.untold(fingerprint, at);
-            memory.reset(std::slice::from_ref(counter), at).now_or_never();
-            let owe = |ask: Ask| {
+            let decide = |ask: Ask, mode: Mode| {
                 let charge = Charge { counter: *counter, limit: share, ask, role: Role::Must };
-                memory.decide_single(&charge, Mode::Owe, at);
+                memory.decide_single(&charge, mode, at)
             };
+            let owe = |ask: Ask| {
+                decide(ask, Mode::Owe);
+            };
+            if carry == Carry::Raise {
+                let counted = decide(Ask::cost(1), Mode::Peek).status.used;
+                let missing = carried.saturating_add(untold).saturating_sub(counted);
+                // Slots are held here by name, and those of others come and go.
+                if missing > 0 && !limit.holds_slots() {
+                    owe(Ask::cost(missing));
+                }
+                return;
+            }
+            memory.reset(std::slice::from_ref(counter), at).now_or_never();
             if limit.holds_slots() {
                 let others = (0..carried.min(share.capacity())).map(|number| {
                     // Nobody's: they come back by expiry only.
@@ -165,6 +216,16 @@ impl<S: SharedStore> Resilient<S> {
     pub(super) fn memory(&self) -> Arc<MemoryStore> {
         Arc::clone(&self.memory.read())
     }
+}
+
+const fn policy(charge: &Charge<'_>) -> OnFailure {
+    charge.counter.home.on_failure
+}
+
+/// Whether a request is refused for want of the store, whatever the shares say.
+pub(super) fn is_closed(request: &Request<'_>) -> bool {
+    let can_refuse = |charge: &&Charge<'_>| charge.role != Role::Watch;
+    request.charges.iter().filter(can_refuse).any(|charge| policy(charge) == OnFailure::Closed)
 }
 
 /// Decides the charges of a request that fall to this node, all or none.
@@ -205,7 +266,7 @@ fn part_of(amount: u64, part: u64, whole: u64) -> u64 {
 }
 
 /// Refused for want of the store.
-fn closed(at: Nanos) -> Outcome {
+pub(super) fn closed(at: Nanos) -> Outcome {
     let retry_at = at.saturating_add(ASK_AGAIN);
     Outcome {
         examination: Examination::Refuse { retry_at: Some(retry_at) },

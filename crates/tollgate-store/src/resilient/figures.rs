@@ -17,6 +17,10 @@ pub struct FallbackFigures {
     pub outages: AtomicU64,
     /// Costs and slots that were reported to the store when it was back.
     pub reported: AtomicU64,
+    /// Hand-overs to the store that ended because every node had reported.
+    pub handovers: AtomicU64,
+    /// Hand-overs that ended because their time was up.
+    pub handovers_timed_out: AtomicU64,
     /// Charges that could not be kept for reporting.
     pub dropped_reports: AtomicU64,
 }

@@ -8,11 +8,13 @@ use smallvec::SmallVec;
 use tollgate_core::{Ask, Nanos, SECOND, SlotId, Status};
 
 use super::Resilient;
+use super::handover::Ended;
 use super::outage::{Extent, extent};
 use super::report::Sending;
 use crate::leased::key::{Named, Owned};
 use crate::{
-    Charge, Counter, Failure, Membership, Mode, Outcomes, Request, Role, SharedStore, StoreError,
+    Announcement, Charge, Counter, Failure, Membership, Mode, Outcomes, Request, Role, Roll,
+    SharedStore, StoreError,
 };
 
 /// So many slots that were released without the store are remembered; others expire there.
@@ -20,6 +22,9 @@ const MOST_RELEASES: usize = 10_000;
 
 /// For how long an announcement holds. Five times the beat, so that a lost one is no funeral.
 const ALIVE: Nanos = 5 * SECOND;
+
+/// A store that decided something so short a time ago is not lost because an announcement failed.
+const LATELY: Nanos = SECOND / 2;
 
 /// So many counters are reported at the same time.
 const AT_ONCE: usize = 64;
@@ -44,26 +49,91 @@ impl Heard {
         Self { membership, fewer: 0 }
     }
 
-    fn hear(&mut self, membership: Membership) {
-        self.fewer = if membership.nodes < self.membership.nodes { self.fewer + 1 } else { 0 };
-        if self.fewer == 0 || self.fewer >= BELIEVED {
+    /// Whether the number is believed. During a hand-over a smaller one is not: shares must not grow.
+    fn hear(&mut self, membership: Membership, is_handing_over: bool) -> bool {
+        let is_fewer = membership.nodes < self.membership.nodes;
+        self.fewer = if is_fewer { self.fewer.saturating_add(1) } else { 0 };
+        let is_believed = !is_fewer || self.fewer >= BELIEVED && !is_handing_over;
+        if is_believed {
             *self = Self::new(membership);
         }
+        is_believed
     }
 }
 
 impl<S: SharedStore> Resilient<S> {
     /// Says that this node is alive, and learns who else is. To be called every second.
-    pub async fn heartbeat(&self, _now: Nanos) -> Result<Membership, StoreError> {
-        let heard = self.inner.announce(&self.options.node, ALIVE).await?;
+    pub async fn heartbeat(&self, now: Nanos) -> Result<Membership, StoreError> {
+        let roll = match self.announce(ALIVE).await {
+            Ok(roll) => roll,
+            Err(error) => {
+                self.miss(error.failure, now);
+                return Err(error);
+            }
+        };
+        let is_open = self.handover.is_open();
         let mut known = self.heard.lock();
-        known.hear(heard);
+        let is_believed = known.hear(roll.membership, is_open);
+        self.awaited.lock().hear(&roll, is_believed && !is_open);
         Ok(known.membership)
+    }
+
+    /// An announcement failed. If the store has not decided anything lately either, others may decide
+    /// without it by now, though nothing was asked of this node. A store of parts may have lost only the
+    /// part that announcements are in.
+    fn miss(&self, failure: Failure, now: Nanos) {
+        let last_answer = self.last_answer.load(Ordering::Relaxed);
+        let is_lost = extent(failure) == Extent::Store && !self.inner.has_parts();
+        if is_lost && now > last_answer.saturating_add(LATELY) {
+            self.handover.lost(failure);
+        }
     }
 
     /// Says goodbye, so that others need not wait for this node to be missed.
     pub async fn goodbye(&self) -> Result<(), StoreError> {
-        self.inner.announce(&self.options.node, 0).await.map(|_| ())
+        self.announce(0).await.map(|_| ())
+    }
+
+    /// Announces this node and whether it has reported, and ends a hand-over that can be ended.
+    async fn announce(&self, ttl: Nanos) -> Result<Roll, StoreError> {
+        let has_reported = self.outages.lock().since().is_none() && self.has_reported();
+        let losses = self.handover.losses();
+        let node = self.options.node.as_str();
+        let roll = self.inner.announce(&Announcement { node, ttl, has_reported }).await?;
+        if has_reported {
+            self.handover.announced(roll.at, losses);
+        }
+        if self.handover.is_open() {
+            let mut awaited = self.awaited.lock();
+            awaited.hear(&roll, false);
+            let reported_since = awaited.reported_since(&roll, node);
+            drop(awaited);
+            // Of the same instant may be an announcement of before.
+            self.end_handover(roll.at, |since| reported_since > since);
+        }
+        Ok(roll)
+    }
+
+    /// Ends a hand-over whose time is up.
+    pub(super) fn end_overdue_handover(&self, now: Nanos) {
+        self.end_handover(self.inner.clock(now), |_| false);
+    }
+
+    fn end_handover(&self, at: Nanos, has_reported: impl Fn(Nanos) -> bool) {
+        let Some(ended) = self.handover.end(at, has_reported) else { return };
+        self.known.begin_generation(at);
+        match ended {
+            Ended::AllReported => {
+                self.figures.handovers.fetch_add(1, Ordering::Relaxed);
+            }
+            Ended::TimedOut => {
+                self.figures.handovers_timed_out.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(
+                    "some node has not reported in time what it admitted without the shared store: \
+                    until it does, a limit may admit up to twice its quota"
+                );
+            }
+        }
     }
 
     /// Tries to come back: asks for what failed, and reports what was admitted here. True if
@@ -77,6 +147,10 @@ impl<S: SharedStore> Resilient<S> {
             && self.releases.lock().is_empty()
             && self.settlements.lock().is_empty();
         if is_calm && is_idle {
+            if self.handover.is_open() {
+                self.end_overdue_handover(now);
+                let _unanswered = self.announce(ALIVE).await;
+            }
             return true;
         }
         let failed = |probe: Option<Arc<Owned>>| async move {
@@ -91,9 +165,16 @@ impl<S: SharedStore> Resilient<S> {
         let is_released = self.release_all(now).await;
         let is_settled = self.settle_all(now).await;
         let at = self.inner.clock(now);
-        let is_back = !store.is_some_and(is_store) && is_told && is_released && is_settled;
+        let is_lost = store.is_some_and(is_store);
+        let is_back = !is_lost && is_told && is_released && is_settled;
         if is_back {
             self.recover(Extent::Store, at);
+        } else if is_lost && self.inner.has_parts() {
+            self.handover.still_lost();
+        }
+        if !is_lost && self.handover.is_open() {
+            // Also where something is yet to be reported: others must know that this node is there.
+            let _unanswered = self.announce(ALIVE).await;
         }
         if counters.is_none() {
             self.recover(Extent::Counters, at);
@@ -105,18 +186,21 @@ impl<S: SharedStore> Resilient<S> {
     async fn report_all(&self, now: Nanos) -> bool {
         let mut waiting = self.reports.waiting(self.inner.clock(now));
         if waiting.is_empty() {
+            self.unreportable.store(0, Ordering::Relaxed);
             return true;
         }
         // Where only some can be told, all get their turn.
         let first = self.turn.load(Ordering::Relaxed) % waiting.len();
         waiting.rotate_left(first);
-        let (mut is_told, mut in_vain) = (true, 0);
+        let (mut is_told, mut in_vain, mut unreportable) = (true, 0, 0);
         for some in waiting.chunks(AT_ONCE) {
             let told = self.tell(some, now).await;
             let lost = |result: &Result<(), Failure>| {
                 result.err().is_some_and(|failure| extent(failure) == Extent::Store)
             };
             is_told &= !told.iter().any(|(_, result)| lost(result));
+            let failed = told.iter().filter(|(_, result)| result.is_err() && !lost(result));
+            unreportable += failed.count();
             if told.iter().all(|(_, result)| lost(result)) && !told.is_empty() {
                 in_vain += 1;
             }
@@ -125,6 +209,7 @@ impl<S: SharedStore> Resilient<S> {
                 break;
             }
         }
+        self.unreportable.store(unreportable, Ordering::Relaxed);
         is_told
     }
 
@@ -220,17 +305,22 @@ mod tests {
     fn more_nodes_are_believed_at_once_and_fewer_after_a_while() {
         let of = |nodes, rank| Membership { nodes, rank };
         let mut heard = Heard::new(Membership::ALONE);
-        heard.hear(of(3, 2));
+        heard.hear(of(3, 2), false);
         assert_eq!(heard.membership, of(3, 2));
-        heard.hear(of(1, 0));
+        heard.hear(of(1, 0), false);
         assert_eq!(heard.membership, of(3, 2), "the others have not come back yet");
-        heard.hear(of(3, 1));
+        heard.hear(of(3, 1), false);
         assert_eq!(heard.membership, of(3, 1));
+        for _ in 0..2 * BELIEVED {
+            heard.hear(of(2, 0), true);
+            assert_eq!(heard.membership, of(3, 1), "shares do not grow during a hand-over");
+        }
+        heard.hear(of(3, 1), true);
         for _ in 1..BELIEVED {
-            heard.hear(of(2, 0));
+            heard.hear(of(2, 0), false);
             assert_eq!(heard.membership, of(3, 1));
         }
-        heard.hear(of(2, 0));
+        heard.hear(of(2, 0), false);
         assert_eq!(heard.membership, of(2, 0));
     }
 }

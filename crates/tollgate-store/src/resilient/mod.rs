@@ -6,17 +6,21 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `ask.rs` | deciding with the store, after it was told what it missed |
+//! | `ask.rs` | deciding with the store, after what it missed was reported |
+//! | `both.rs` | deciding during a hand-over, on the share and on the store |
 //! | `fallback.rs` | deciding without the store |
 //! | `known.rs` | what was last known of every counter |
 //! | `report.rs` | what was admitted, until it is told |
 //! | `outage.rs` | losing the store and finding it again |
+//! | `handover.rs` | from the shares back to the store: when that is safe |
 //! | `heal.rs` | who is alive; coming back to the store |
 //! | `settle.rs` | settlements, kept until the store takes them |
 
 mod ask;
+mod both;
 mod fallback;
 mod figures;
+mod handover;
 mod heal;
 mod known;
 mod outage;
@@ -24,11 +28,11 @@ mod report;
 mod settle;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
-use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, Slot, SlotId};
+use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SECOND, Slot, SlotId};
 
 use crate::leased::key::{Fingerprints, Named};
 use crate::once::Once;
@@ -36,14 +40,21 @@ use crate::placed::Member;
 use crate::{
     Applied, Charge, Claim, Counter, Decided, GiveBack, Home, Membership, MemoryStore, Mode,
     OnFailure, Outcomes, RecordAnswer, RecordAsk, Request, Role, Settlement, SharedStore, Store,
-    StoreError,
+    StoreError, check_outcomes,
 };
 pub use figures::FallbackFigures;
+use handover::{Awaited, Handover};
 use heal::Heard;
 use known::Known;
 use outage::{Extent, Outages, extent};
 use report::Reports;
 use settle::Kept;
+
+/// The store of a node's own records has no counters.
+const OWN_RECORDS_COUNTERS: usize = 1;
+
+/// How exactly it is noted when the store last decided something.
+const ANSWER_GRAIN: Nanos = SECOND / 10;
 
 /// How a node does without its store.
 #[derive(Debug, Clone)]
@@ -56,12 +67,21 @@ pub struct ResilientOptions {
     pub max_reports: usize,
     /// Who is taken to be alive before the store was ever heard of.
     pub assumed: Membership,
+    /// Makes the order in which counters are visited the same in every run, for simulations. `None`,
+    /// the default: fingerprints of counters are made under a random secret.
+    pub seed: Option<u64>,
 }
 
 impl ResilientOptions {
     /// The defaults, for a node of this name.
     pub const fn new(node: String) -> Self {
-        Self { node, max_counters: 200_000, max_reports: 100_000, assumed: Membership::ALONE }
+        Self {
+            node,
+            max_counters: 200_000,
+            max_reports: 100_000,
+            assumed: Membership::ALONE,
+            seed: None,
+        }
     }
 }
 
@@ -79,12 +99,22 @@ pub struct Resilient<S> {
     /// Settlements that the store has not taken.
     settlements: Mutex<Vec<Arc<Kept>>>,
     /// Decides while the store does not. Locked for reading by whoever counts on it, until that is
-    /// noted in `reports`; for writing by whoever accounts anew for what is known.
+    /// noted in `reports`; for writing by code that recounts what is known.
     memory: RwLock<Arc<MemoryStore>>,
+    /// Records of what this node admitted without the store: they hold keys as they are, and stay here.
+    own_records: MemoryStore,
     outages: Mutex<Outages>,
     /// Where reporting goes on where not all could be told.
     turn: AtomicUsize,
     heard: Mutex<Heard>,
+    /// From the shares back to the store, after an outage.
+    handover: Handover,
+    /// The nodes whose reports a hand-over awaits.
+    awaited: Mutex<Awaited>,
+    /// When the store last decided something, to within [`ANSWER_GRAIN`].
+    last_answer: AtomicU64,
+    /// How many counters the store answers for, but cannot decide: they are no reason not to recover.
+    unreportable: AtomicUsize,
     figures: FallbackFigures,
 }
 
@@ -93,16 +123,21 @@ impl<S: SharedStore> Resilient<S> {
     pub fn new(inner: S, options: ResilientOptions) -> Self {
         Self {
             inner,
-            fingerprints: Fingerprints::new(),
+            fingerprints: Fingerprints::new(options.seed),
             known: Known::new(options.max_counters),
             reports: Reports::new(options.max_reports),
             releases: Mutex::default(),
             settled: Once::default(),
             settlements: Mutex::default(),
             memory: RwLock::new(Arc::new(MemoryStore::new(options.max_counters))),
+            own_records: MemoryStore::new(OWN_RECORDS_COUNTERS),
             outages: Mutex::default(),
             turn: AtomicUsize::new(0),
             heard: Mutex::new(Heard::new(options.assumed)),
+            handover: Handover::default(),
+            awaited: Mutex::default(),
+            last_answer: AtomicU64::new(0),
+            unreportable: AtomicUsize::new(0),
             options,
             figures: FallbackFigures::default(),
         }
@@ -121,6 +156,12 @@ impl<S: SharedStore> Resilient<S> {
     /// Since when the store has been lost.
     pub fn degraded_since(&self) -> Option<Nanos> {
         self.outages.lock().since()
+    }
+
+    /// Whether requests are decided on this node's share as well as on the store, because other nodes may
+    /// not have reported yet what they admitted without it.
+    pub fn is_handing_over(&self) -> bool {
+        self.handover.is_open()
     }
 
     /// How many counters wait to be reported.
@@ -150,6 +191,14 @@ impl<S: SharedStore> Resilient<S> {
         }
     }
 
+    /// Notes that the store decides. A load, mostly, because all decisions come by here.
+    fn note_answer(&self, now: Nanos) {
+        let noted = self.last_answer.load(Ordering::Relaxed);
+        if now > noted.saturating_add(ANSWER_GRAIN) {
+            self.last_answer.store(now, Ordering::Relaxed);
+        }
+    }
+
     fn share(&self, limit: &Limit) -> Limit {
         let Membership { nodes, rank } = self.membership();
         limit.share(rank, nodes)
@@ -169,16 +218,24 @@ impl<S: SharedStore> Store for Resilient<S> {
         now: Nanos,
         outcomes: &mut Outcomes,
     ) -> Result<Decided, StoreError> {
+        if let Some(failure) = self.handover.failure() {
+            self.end_overdue_handover(now);
+            return Ok(Box::pin(self.decide_on_both(requests, failure, now, outcomes)).await);
+        }
         if self.reports.len() > 0 {
             // Boxed, so that while all is well nobody pays for it.
             return Ok(Box::pin(self.decide_apart(requests, now, outcomes)).await);
         }
         let first = outcomes.len();
-        match self.inner.decide(requests, now, outcomes).await {
+        let decided = self.inner.decide(requests, now, outcomes).await;
+        let checked =
+            decided.and_then(|decided| check_outcomes(requests, first, outcomes).map(|()| decided));
+        match checked {
             Ok(decided) if decided.failed.is_some() => {
                 Ok(self.complete(requests, &decided, first, now, outcomes))
             }
             Ok(decided) => {
+                self.note_answer(now);
                 let told = outcomes.get(first..).unwrap_or_default();
                 self.remember(requests, told, |charge| decided.of(charge));
                 Ok(decided)
@@ -211,7 +268,12 @@ impl<S: SharedStore> Store for Resilient<S> {
                 rest.push(*give_back);
             }
         }
-        if !rest.is_empty() && self.inner.give_back(&rest, now).await.is_err() {
+        if rest.is_empty() {
+            return Ok(());
+        }
+        if self.inner.give_back(&rest, now).await.is_ok() {
+            rest.iter().for_each(|give_back| self.give_back_here(give_back, at));
+        } else {
             rest.iter().for_each(here);
             for give_back in &rest {
                 if let Receipt::Slot(slot) = give_back.receipt {
@@ -224,12 +286,13 @@ impl<S: SharedStore> Store for Resilient<S> {
 
     /// Whoever resets a counter must know if the store did not: here it is forgotten in any case.
     async fn reset(&self, counters: &[Counter<'_>], now: Nanos) -> Result<(), StoreError> {
+        let at = self.inner.clock(now);
         for counter in counters {
             let fingerprint = self.fingerprints.of(counter);
             self.known.forget(fingerprint);
-            self.reports.forget(fingerprint);
+            self.reports.reset(fingerprint, at);
         }
-        self.memory().reset(counters, now).await?;
+        self.memory().reset(counters, at).await?;
         self.inner.reset(counters, now).await
     }
 
@@ -241,10 +304,13 @@ impl<S: SharedStore> Store for Resilient<S> {
         now: Nanos,
     ) -> Result<bool, StoreError> {
         let answer = self.inner.renew(counter, limit, slot, now).await;
+        let (at, share) = (self.inner.clock(now), self.share(limit));
         if answer == Ok(true) {
+            if self.handover.is_open() {
+                self.memory().renew(counter, &share, slot, at).await?;
+            }
             return answer;
         }
-        let (at, share) = (self.inner.clock(now), self.share(limit));
         let memory = self.memory();
         if memory.renew(counter, &share, slot, at).await? {
             self.reports.renew(self.fingerprints.of(counter), slot, at);
@@ -275,10 +341,10 @@ impl<S: SharedStore> Store for Resilient<S> {
         let (at, fingerprint) = (self.inner.clock(now), self.fingerprints.of(counter));
         let was_waiting = self.reports.take_back(fingerprint, &Receipt::Slot(slot), at);
         let was_here = self.memory().release(counter, slot, at).await?;
-        let is_gone = was_waiting || was_here;
         match self.inner.release(counter, slot, now).await {
-            Ok(was_there) => Ok(is_gone || was_there),
-            Err(_) if is_gone => Ok(true),
+            // What is not waiting to be reported is held there, if it is held.
+            Ok(was_there) => Ok(was_waiting || was_there),
+            Err(_) if was_waiting || was_here => Ok(true),
             // It was taken before the store was lost, and is released when that is back.
             Err(_) => {
                 self.release_later(counter, slot);
@@ -305,6 +371,13 @@ impl<S: SharedStore> Store for Resilient<S> {
         ask: &RecordAsk<'_>,
         now: Nanos,
     ) -> Result<RecordAnswer, StoreError> {
+        let is_here = match ask {
+            RecordAsk::Keep { is_here, .. } => *is_here,
+            _ => self.own_records.has_record(id),
+        };
+        if is_here {
+            return Ok(self.own_records.record_now(id, ask, self.inner.clock(now)));
+        }
         self.inner.record(id, ask, now).await
     }
 

@@ -9,7 +9,7 @@ use tollgate_core::Nanos;
 use super::Resilient;
 use super::figures::Counts;
 use crate::leased::key::Owned;
-use crate::{Failure, Membership, MemoryStore, Request, SharedStore};
+use crate::{Failure, Membership, Request, SharedStore};
 
 /// How much is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,15 +71,18 @@ impl Outages {
 }
 
 impl<S: SharedStore> Resilient<S> {
-    /// Notes that the store did not decide these requests.
-    pub(super) fn lose(&self, requests: &[Request<'_>], failure: Failure, at: Nanos) {
+    /// Notes that the store did not decide a request.
+    pub(super) fn lose(&self, request: &Request<'_>, failure: Failure, at: Nanos) {
         let (extent, bit) = (extent(failure), 1 << failure as u32);
+        if extent == Extent::Store {
+            self.handover.lost(failure);
+        }
         let mut outages = self.outages.lock();
         if let Some(outage) = outages.of(extent) {
             outage.failures |= bit;
             return;
         }
-        let first = requests.iter().flat_map(|request| request.charges).next();
+        let first = request.charges.first();
         let probe = first.map(|charge| Arc::new(Owned::new(&charge.counter, charge.limit)));
         let counts = self.figures.counts();
         *outages.of(extent) = Some(Outage { since: at, counts, probe, failures: bit });
@@ -111,18 +114,21 @@ impl<S: SharedStore> Resilient<S> {
         }
     }
 
+    /// Whether the store knows of all that was admitted without it, but for counters that it cannot
+    /// decide.
+    pub(super) fn has_reported(&self) -> bool {
+        self.reports.len() <= self.unreportable.load(Ordering::Relaxed)
+    }
+
     /// What was lost is there again.
     pub(super) fn recover(&self, extent: Extent, at: Nanos) {
-        let Some(outage) = self.outages.lock().of(extent).take() else { return };
-        if extent == Extent::Store {
-            let mut memory = self.memory.write();
-            // The next outage starts from what is known then. What could not be told is not known on
-            // the store: its count stays.
-            if self.reports.len() == 0 {
-                *memory = Arc::new(MemoryStore::new(self.options.max_counters));
-                self.known.change_memory();
-            }
+        // Nobody decides meanwhile on the shares what is not yet noted.
+        let deciding = self.memory.write();
+        if extent == Extent::Store && !self.has_reported() {
+            return;
         }
+        let Some(outage) = self.outages.lock().of(extent).take() else { return };
+        drop(deciding);
         let Counts { local, open, closed, reported } = self.figures.counts().since(outage.counts);
         let lasted = Duration::from_nanos(at.saturating_sub(outage.since));
         let met =

@@ -12,9 +12,13 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
-use tollgate_core::{Algorithm, Ask, Limit, LimitSpec, Nanos, Receipt, Slot, SlotId, Slots, Small};
+use tollgate_core::{
+    Algorithm, Ask, FixedWindow, Limit, LimitSpec, Nanos, Receipt, SlidingCounter, Slot, SlotId,
+    Slots, Small,
+};
 
 use crate::leased::key::{ByFingerprint, Owned};
+use crate::resets::Resets;
 use crate::{Charge, Counter, Failure};
 
 /// What is to be told of one counter.
@@ -78,6 +82,8 @@ pub(super) enum Telling<'a> {
 /// Everything that is to be told.
 pub(super) struct Reports {
     waiting: Mutex<ByFingerprint<Report>>,
+    /// Counters that were reset while something waited.
+    resets: Mutex<Resets<u128>>,
     /// How many there are, so that nobody locks to find none.
     len: AtomicUsize,
     most: usize,
@@ -134,9 +140,10 @@ impl Report {
             return false;
         }
         let receipt = match self.waiting {
-            Small::Fixed(state) => Receipt::Window { end: state.end, cost },
-            Small::Sliding(state) => Receipt::Window { end: state.end, cost },
-            Small::Bucket(state) => Receipt::Bucket { nominal_end: state.tat, cost },
+            Small::Fixed(FixedWindow { end, .. }) | Small::Sliding(SlidingCounter { end, .. }) => {
+                Receipt::Window { end, at, cost }
+            }
+            Small::Bucket(_) => Receipt::LatestOfBucket { cost },
         };
         self.wears.give_back_small(&mut self.waiting, &receipt, at);
         true
@@ -162,7 +169,8 @@ fn wears_off_by(limit: &Limit, share: &Limit) -> Limit {
 
 impl Reports {
     pub(super) fn new(most: usize) -> Self {
-        Self { waiting: Mutex::default(), len: AtomicUsize::new(0), most }
+        let (waiting, resets) = (Mutex::default(), Mutex::default());
+        Self { waiting, resets, len: AtomicUsize::new(0), most }
     }
 
     /// How many counters wait.
@@ -214,17 +222,14 @@ impl Reports {
 
     /// Takes a charge off what waits, so that it is never told. False if it does not wait.
     pub(super) fn take_back(&self, fingerprint: u128, receipt: &Receipt, at: Nanos) -> bool {
-        if self.len() == 0 {
+        if self.len() == 0 || self.resets.lock().voids(fingerprint, receipt) {
             return false;
         }
         self.with(|reports| {
             let Some(report) = reports.get_mut(&fingerprint) else { return false };
             match *receipt {
-                Receipt::Nothing => false,
                 Receipt::Slot(id) => report.slots.release(id),
-                Receipt::Window { cost, .. }
-                | Receipt::Log { cost, .. }
-                | Receipt::Bucket { cost, .. } => report.take_back(cost, at),
+                _ => report.take_back(receipt.cost(), at),
             }
         })
     }
@@ -244,9 +249,14 @@ impl Reports {
         });
     }
 
-    pub(super) fn forget(&self, fingerprint: u128) {
-        if self.len() > 0 {
-            self.with(|reports| reports.remove(&fingerprint));
+    /// Forgets what waits of a counter that is reset. What was charged before it is not taken off later reports.
+    pub(super) fn reset(&self, fingerprint: u128, at: Nanos) {
+        if self.len() == 0 {
+            return;
+        }
+        if let Some(report) = self.with(|reports| reports.remove(&fingerprint)) {
+            let fresh_at = report.waiting.fresh_at(report.wears.window_nanos());
+            self.resets.lock().note(fingerprint, fresh_at, at);
         }
     }
 

@@ -1,17 +1,17 @@
-//! Settlements: what waits to be reported is taken off that, the rest is the store's. Where that does
-//! not answer, the settlement is kept and tried again under its id, which the store knows if it had
-//! taken it after all.
+//! Settlements: charges that this node made without the store are settled on the report that waits; all others are
+//! settled on the store. Where that does not answer, the settlement is kept and tried again under its id, which the
+//! store knows if it had taken it after all.
 
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tollgate_core::Nanos;
+use tollgate_core::{Nanos, Receipt};
 
 use super::Resilient;
 use super::heal::MOST_IN_VAIN;
 use super::outage::{Extent, extent};
 use crate::leased::key::Owned;
-use crate::{Adjustment, Applied, Change, GiveBack, Settlement, SharedStore, StoreError};
+use crate::{Adjustment, Applied, Change, Failure, GiveBack, Settlement, SharedStore, StoreError};
 
 /// So many settlements wait for the store; beyond, whoever settles is told that it does not answer.
 const MOST_SETTLEMENTS: usize = 10_000;
@@ -24,9 +24,10 @@ const MARGIN: Nanos = 10 * tollgate_core::SECOND;
 pub(super) struct Kept {
     id: u128,
     remember: Nanos,
+    is_here: bool,
     /// From then on the store may have forgotten that it took it.
     until: Nanos,
-    adjustments: Vec<(Owned, Change)>,
+    adjustments: Vec<(Owned, Change, Receipt)>,
 }
 
 impl<S: SharedStore> Resilient<S> {
@@ -52,8 +53,17 @@ impl<S: SharedStore> Resilient<S> {
             return Ok(here);
         }
         let asked = Settlement { adjustments: &rest, ..*settlement };
-        match self.inner.settle(&asked, now).await {
-            Ok(applied) => Ok(here.and(applied)),
+        let settled = match self.report_before(&rest, now).await {
+            Ok(()) => self.inner.settle(&asked, now).await,
+            Err(failure) => Err(failure.into()),
+        };
+        match settled {
+            Ok(applied) => {
+                if applied == Applied::Now {
+                    self.settle_shares(&rest, at);
+                }
+                Ok(here.and(applied))
+            }
             Err(error) if extent(error.failure) == Extent::Store && self.keep(&asked, until) => {
                 Ok(Applied::Later)
             }
@@ -61,22 +71,63 @@ impl<S: SharedStore> Resilient<S> {
         }
     }
 
-    /// Takes what is given back off what waits to be reported. A bit for every place that was.
+    /// Reports what waits of these counters, or waits until it is reported: a refund that arrives before the
+    /// report of its charge finds nothing to give back. Fails if the store does not answer.
+    async fn report_before(
+        &self,
+        adjustments: &[Adjustment<'_>],
+        now: Nanos,
+    ) -> Result<(), Failure> {
+        if self.reports.len() == 0 {
+            return Ok(());
+        }
+        let counters = adjustments.iter().map(|it| self.fingerprints.of(&it.counter));
+        let mut counters: SmallVec<[u128; 8]> =
+            counters.filter(|fingerprint| self.reports.has(*fingerprint)).collect();
+        counters.sort_unstable();
+        counters.dedup();
+        let reported = self.tell(&counters, now).await;
+        let failures = reported.into_iter().filter_map(|(_, result)| result.err());
+        let mut lost = failures.filter(|it| extent(*it) == Extent::Store);
+        lost.next().map_or(Ok(()), Err)
+    }
+
+    /// Takes what is given back off what waits to be reported. Returns a bit for every place that needs no settlement
+    /// on the store.
+    ///
+    /// A refund of a charge that is on the store must not be taken off the report: another node that repeats the
+    /// settlement would refund it a second time, on the store. A slot is known by its name, so it is released in both
+    /// places.
     fn take_off(&self, settlement: &Settlement<'_>, at: Nanos) -> u64 {
         let mut taken = 0;
         for (place, adjustment) in settlement.adjustments.iter().enumerate() {
-            let Adjustment { counter, limit, change: Change::GiveBack(receipt) } = *adjustment
+            let Adjustment { counter, limit, change: Change::GiveBack(receipt), .. } = *adjustment
             else {
                 continue;
             };
+            let is_slot = matches!(receipt, Receipt::Slot(_));
+            if place >= 64 || !(settlement.is_here || is_slot) {
+                continue;
+            }
             let fingerprint = self.fingerprints.of(&counter);
-            if place < 64 && self.reports.take_back(fingerprint, &receipt, at) {
+            if self.reports.take_back(fingerprint, &receipt, at) {
                 let share = self.share(limit);
                 self.memory().give_back_now(&GiveBack { counter, limit: &share, receipt }, at);
-                taken |= 1 << place;
+                taken |= u64::from(settlement.is_here) << place;
             }
         }
         taken
+    }
+
+    /// During a hand-over the shares have the charges too.
+    fn settle_shares(&self, adjustments: &[Adjustment<'_>], at: Nanos) {
+        for adjustment in adjustments {
+            if let Adjustment { counter, limit, change: Change::GiveBack(receipt), .. } =
+                *adjustment
+            {
+                self.give_back_here(&GiveBack { counter, limit, receipt }, at);
+            }
+        }
     }
 
     /// Keeps a settlement for later. False if there is no room.
@@ -89,11 +140,13 @@ impl<S: SharedStore> Resilient<S> {
             return false;
         }
         let own = |adjustment: &Adjustment<'_>| {
-            (Owned::new(&adjustment.counter, adjustment.limit), adjustment.change)
+            let Adjustment { change, closes, .. } = *adjustment;
+            (Owned::new(&adjustment.counter, adjustment.limit), change, closes)
         };
         waiting.push(Arc::new(Kept {
             id: settlement.id,
             remember: settlement.remember,
+            is_here: settlement.is_here,
             until: until.saturating_sub(MARGIN.min(settlement.remember / 2)),
             adjustments: settlement.adjustments.iter().map(own).collect(),
         }));
@@ -132,19 +185,21 @@ impl<S: SharedStore> Resilient<S> {
     }
 
     async fn try_again(&self, kept: &Kept, now: Nanos) -> Result<Applied, StoreError> {
-        let parts: Vec<_> = kept.adjustments.iter().map(|(owned, _)| owned.parts()).collect();
+        let parts: Vec<_> = kept.adjustments.iter().map(|(owned, ..)| owned.parts()).collect();
         let adjustments: SmallVec<[Adjustment<'_>; 8]> = kept
             .adjustments
             .iter()
             .zip(&parts)
-            .map(|((owned, change), parts)| Adjustment {
+            .map(|((owned, change, closes), parts)| Adjustment {
                 counter: owned.counter(parts),
                 limit: &owned.limit,
                 change: *change,
+                closes: *closes,
             })
             .collect();
-        let Kept { id, remember, .. } = *kept;
-        self.inner.settle(&Settlement { id, remember, adjustments: &adjustments }, now).await
+        let Kept { id, remember, is_here, .. } = *kept;
+        let settlement = Settlement { id, remember, is_here, adjustments: &adjustments };
+        self.inner.settle(&settlement, now).await
     }
 
     /// How many settlements wait for the store.

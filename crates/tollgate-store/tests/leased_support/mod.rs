@@ -9,17 +9,19 @@
     reason = "these are tests: a panic is how they fail"
 )]
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+
+use tokio::sync::oneshot;
 
 use tollgate_core::{
     Algorithm, Ask, Limit, LimitSpec, Nanos, Receipt, SECOND, Slot, SlotId, Status, Window,
 };
 use tollgate_store::{
-    Applied, Charge, Consistency, Counter, Decided, Failure, GiveBack, Home, LeaseAsk, LeaseGrant,
-    Membership, MemoryStore, Mode, OnFailure, Outcomes, RecordAnswer, RecordAsk, Request, Role,
-    Settlement, SharedStore, Store, StoreError,
+    Announcement, Applied, Charge, Consistency, Counter, Decided, Failure, GiveBack, Home,
+    LeaseAsk, LeaseGrant, Membership, MemoryStore, Mode, OnFailure, Outcomes, RecordAnswer,
+    RecordAsk, Request, Role, Roll, RollEntry, Settlement, SharedStore, Store, StoreError,
 };
 
 /// Not on the edge of any window.
@@ -28,6 +30,13 @@ pub const START: Nanos = 1_789_000_000 * SECOND + 123_456_000;
 /// How much every node holds of a counter, and until when.
 type Holdings = HashMap<String, (u64, Nanos)>;
 
+/// A node that announced itself.
+#[derive(Default)]
+struct Member {
+    alive_until: Nanos,
+    reported_at: Nanos,
+}
+
 /// What is behind all nodes.
 pub struct World {
     pub memory: MemoryStore,
@@ -35,8 +44,15 @@ pub struct World {
     /// The store does not answer.
     pub is_down: AtomicBool,
     records: Mutex<HashMap<u128, Holdings>>,
-    members: Mutex<HashMap<String, Nanos>>,
+    members: Mutex<HashMap<String, Member>>,
     pub calls: AtomicU64,
+    /// How long a call takes in each direction, on the virtual clock.
+    pub one_way: AtomicU64,
+    /// How long a request waits for the store; 0: for ever.
+    pub request_timeout: AtomicU64,
+    /// Who sleeps until when; the number keeps those of one instant in order.
+    sleepers: Mutex<BTreeMap<(Nanos, u64), oneshot::Sender<()>>>,
+    sleeps: AtomicU64,
 }
 
 impl World {
@@ -48,7 +64,57 @@ impl World {
             records: Mutex::default(),
             members: Mutex::default(),
             calls: AtomicU64::new(0),
+            one_way: AtomicU64::new(0),
+            request_timeout: AtomicU64::new(0),
+            sleepers: Mutex::default(),
+            sleeps: AtomicU64::new(0),
         })
+    }
+
+    /// The same, with a store that is this far from every node.
+    pub fn far(round_trip: Nanos) -> Arc<Self> {
+        let world = Self::new();
+        world.one_way.store(round_trip / 2, Ordering::SeqCst);
+        world
+    }
+
+    /// Sleeps on the virtual clock. Somebody must drive it: [`World::run_until`].
+    pub async fn sleep_until(&self, at: Nanos) {
+        if at <= self.now() {
+            return;
+        }
+        let (wake, woken) = oneshot::channel();
+        let number = self.sleeps.fetch_add(1, Ordering::SeqCst);
+        self.sleepers.lock().unwrap().insert((at, number), wake);
+        let _ = woken.await;
+    }
+
+    /// Lets time pass, from sleeper to sleeper, and calls `check` after each instant at which
+    /// something happened.
+    pub async fn run_until(&self, end: Nanos, mut check: impl FnMut()) {
+        loop {
+            // Tasks that were woken run until they sleep again.
+            for _ in 0..24 {
+                tokio::task::yield_now().await;
+            }
+            check();
+            let mut woken = Vec::new();
+            {
+                let mut sleepers = self.sleepers.lock().unwrap();
+                let Some(next) = sleepers.keys().next().map(|(at, _)| *at) else { break };
+                if next > end {
+                    break;
+                }
+                self.now.fetch_max(next, Ordering::SeqCst);
+                while let Some(first) = sleepers.first_entry().filter(|e| e.key().0 <= next) {
+                    woken.push(first.remove());
+                }
+            }
+            for wake in woken {
+                let _ = wake.send(());
+            }
+        }
+        self.now.fetch_max(end, Ordering::SeqCst);
     }
 
     pub fn now(&self) -> Nanos {
@@ -104,10 +170,60 @@ impl Remote {
         for _ in 0..3 {
             tokio::task::yield_now().await;
         }
+        self.travel().await;
         if self.0.is_down.load(Ordering::SeqCst) {
             return Err(Failure::Connection.into());
         }
         Ok(self.0.now())
+    }
+}
+
+impl Remote {
+    /// One way to the store or back.
+    async fn travel(&self) {
+        let one_way = self.0.one_way.load(Ordering::SeqCst);
+        if one_way > 0 {
+            self.0.sleep_until(self.0.now() + one_way).await;
+        }
+    }
+
+    fn grant(&self, ask: &LeaseAsk<'_>, now: Nanos) -> LeaseGrant {
+        let mut records = self.0.records.lock().unwrap();
+        let record = records.entry(identity(&ask.counter)).or_default();
+        if ask.returned > 0 {
+            let receipt = ask.receipt.part(ask.returned);
+            let give_back = GiveBack { counter: ask.counter, limit: ask.limit, receipt };
+            self.0.memory.give_back_now(&give_back, now);
+        }
+        let others: u64 = record
+            .iter()
+            .filter(|(node, (_, until))| *node != ask.node && *until > now)
+            .map(|(_, (held, _))| held)
+            .sum();
+        let charge = |cost, mode| {
+            let (counter, limit) = (ask.counter, ask.limit);
+            let ask = Ask::cost(cost).refundable();
+            let charge = Charge { counter, limit, ask, role: Role::Must };
+            self.0.memory.decide_single(&charge, mode, now)
+        };
+        let mut amount = ask.want.max(ask.least);
+        let outcome = loop {
+            let fits = others + ask.held + (amount - ask.least) <= ask.pool;
+            if amount <= ask.least || (fits && charge(amount, Mode::Peek).examination.admits()) {
+                let mode = if amount == 0 { Mode::Peek } else { Mode::Charge };
+                break charge(amount, mode);
+            }
+            amount = (amount / 2).max(ask.least);
+        };
+        let granted = if outcome.receipt == Receipt::Nothing { 0 } else { amount };
+        let held = ask.held + granted.saturating_sub(ask.least);
+        let expires_at = now + ask.ttl;
+        if held > 0 {
+            record.insert(ask.node.to_owned(), (held, expires_at));
+        } else {
+            record.remove(ask.node);
+        }
+        LeaseGrant { at: now, granted, expires_at, others, outcome }
     }
 }
 
@@ -119,12 +235,16 @@ impl Store for Remote {
         outcomes: &mut Outcomes,
     ) -> Result<Decided, StoreError> {
         let now = self.call().await?;
-        self.0.memory.decide(requests, now, outcomes).await
+        let decided = self.0.memory.decide(requests, now, outcomes).await;
+        self.travel().await;
+        decided
     }
 
     async fn give_back(&self, returns: &[GiveBack<'_>], _: Nanos) -> Result<(), StoreError> {
         let now = self.call().await?;
-        self.0.memory.give_back(returns, now).await
+        let given_back = self.0.memory.give_back(returns, now).await;
+        self.travel().await;
+        given_back
     }
 
     async fn reset(&self, counters: &[Counter<'_>], _: Nanos) -> Result<(), StoreError> {
@@ -177,65 +297,43 @@ impl Store for Remote {
 impl SharedStore for Remote {
     async fn lease(&self, ask: &LeaseAsk<'_>) -> Result<LeaseGrant, StoreError> {
         let now = self.call().await?;
-        let mut records = self.0.records.lock().unwrap();
-        let record = records.entry(identity(&ask.counter)).or_default();
-        if ask.returned > 0 {
-            let receipt = match ask.receipt {
-                Receipt::Window { end, .. } => Receipt::Window { end, cost: ask.returned },
-                Receipt::Log { at, .. } => Receipt::Log { at, cost: ask.returned },
-                Receipt::Bucket { nominal_end, .. } => {
-                    Receipt::Bucket { nominal_end, cost: ask.returned }
-                }
-                other => other,
-            };
-            let give_back = GiveBack { counter: ask.counter, limit: ask.limit, receipt };
-            self.0.memory.give_back_now(&give_back, now);
-        }
-        let others: u64 = record
-            .iter()
-            .filter(|(node, (_, until))| *node != ask.node && *until > now)
-            .map(|(_, (held, _))| held)
-            .sum();
-        let charge = |cost, mode| {
-            let (counter, limit) = (ask.counter, ask.limit);
-            let charge = Charge { counter, limit, ask: Ask::cost(cost), role: Role::Must };
-            self.0.memory.decide_single(&charge, mode, now)
-        };
-        let mut amount = ask.want.max(ask.least);
-        let outcome = loop {
-            let fits = others + ask.held + (amount - ask.least) <= ask.pool;
-            if amount <= ask.least || (fits && charge(amount, Mode::Peek).examination.admits()) {
-                let mode = if amount == 0 { Mode::Peek } else { Mode::Charge };
-                break charge(amount, mode);
-            }
-            amount = (amount / 2).max(ask.least);
-        };
-        let granted = if outcome.receipt == Receipt::Nothing { 0 } else { amount };
-        let held = ask.held + granted.saturating_sub(ask.least);
-        let expires_at = now + ask.ttl;
-        if held > 0 {
-            record.insert(ask.node.to_owned(), (held, expires_at));
-        } else {
-            record.remove(ask.node);
-        }
-        Ok(LeaseGrant { at: now, granted, expires_at, others, outcome })
+        let grant = self.grant(ask, now);
+        self.travel().await;
+        Ok(grant)
     }
 
-    async fn announce(&self, node: &str, ttl: Nanos) -> Result<Membership, StoreError> {
+    async fn announce(&self, announcement: &Announcement<'_>) -> Result<Roll, StoreError> {
         let now = self.call().await?;
+        let Announcement { node, ttl, has_reported } = *announcement;
         let mut members = self.0.members.lock().unwrap();
-        members.retain(|_, until| *until > now);
-        if ttl == 0 {
-            members.remove(node);
-        } else {
-            members.insert(node.to_owned(), now + ttl);
+        let member = members.entry(node.to_owned()).or_default();
+        member.alive_until = if ttl == 0 { 0 } else { now + ttl };
+        if has_reported {
+            member.reported_at = now;
         }
-        let rank = members.keys().filter(|name| name.as_str() < node).count() as u32;
-        Ok(Membership { nodes: members.len().max(1) as u32, rank })
+        let is_alive = |member: &Member| member.alive_until > now;
+        let alive: Vec<&str> =
+            members.iter().filter(|(_, it)| is_alive(it)).map(|(name, _)| name.as_str()).collect();
+        let rank = alive.iter().filter(|name| **name < node).count() as u32;
+        let entry = |(name, member): (&String, &Member)| RollEntry {
+            name: name.clone(),
+            is_alive: is_alive(member),
+            reported_at: member.reported_at,
+        };
+        let membership = Membership { nodes: alive.len().max(1) as u32, rank };
+        let nodes = members.iter().map(entry).collect();
+        Ok(Roll { at: now, membership, nodes, is_cut_short: false })
     }
 
     fn clock(&self, _: Nanos) -> Nanos {
         self.0.now()
+    }
+
+    async fn request_timeout(&self) {
+        match self.0.request_timeout.load(Ordering::SeqCst) {
+            0 => std::future::pending().await,
+            timeout => self.0.sleep_until(self.0.now() + timeout).await,
+        }
     }
 }
 
@@ -280,7 +378,8 @@ pub async fn charge(
     cost: u64,
     now: Nanos,
 ) -> Result<tollgate_core::Outcome, StoreError> {
-    let charges = [Charge { counter, limit, ask: Ask::cost(cost), role: Role::Must }];
+    let ask = Ask::cost(cost).refundable();
+    let charges = [Charge { counter, limit, ask, role: Role::Must }];
     let mut outcomes = Outcomes::new();
     store.decide(&[Request { charges: &charges, mode: Mode::Charge }], now, &mut outcomes).await?;
     Ok(outcomes[0])

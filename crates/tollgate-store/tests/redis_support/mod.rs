@@ -65,7 +65,7 @@ impl Harness for RealClock {
 }
 
 /// What the scripts read instead of the server's clock.
-const CLOCK: &str = "redis.call('MGET', 'clock:seconds', 'clock:micros')";
+pub const CLOCK: &str = "redis.call('MGET', 'clock:seconds', 'clock:micros')";
 
 /// A store on a clock that stands still until it is set.
 pub struct VirtualClock {
@@ -148,7 +148,8 @@ impl Probe {
     }
 
     pub async fn decide(&self, store: &RedisStore, mode: Mode) -> Result<Outcome, Failure> {
-        let charges = [self.charge(&["k"], Ask::slot(SlotId(1)), Role::Must)];
+        let ask = Ask::slot(SlotId(1)).refundable();
+        let charges = [self.charge(&["k"], ask, Role::Must)];
         let request = Request { charges: &charges, mode };
         let mut outcomes = Outcomes::new();
         let decided = store.decide(&[request], now(), &mut outcomes).await;

@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 use tollgate_core::{Limit, Nanos, Slot, SlotId};
 use tollgate_store::{
-    Applied, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant, Membership, Mode, Outcomes,
-    RecordAnswer, RecordAsk, Request, Settlement, SharedStore, Store, StoreError,
+    Announcement, Applied, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant, Mode,
+    Outcomes, RecordAnswer, RecordAsk, Request, Roll, Settlement, SharedStore, Store, StoreError,
 };
 
 use crate::leased_support::{Remote, World};
@@ -138,8 +138,8 @@ impl SharedStore for Fussy {
         self.0.remote.lease(ask).await
     }
 
-    async fn announce(&self, node: &str, ttl: Nanos) -> Result<Membership, StoreError> {
-        self.0.remote.announce(node, ttl).await
+    async fn announce(&self, announcement: &Announcement<'_>) -> Result<Roll, StoreError> {
+        self.0.remote.announce(announcement).await
     }
 
     fn clock(&self, now: Nanos) -> Nanos {

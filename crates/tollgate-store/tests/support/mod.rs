@@ -146,7 +146,10 @@ pub fn stir(store: &MemoryStore, meter: &Meter, draw: &mut Draw, now: Nanos) {
         1 => capacity / 8,
         _ => capacity / 3,
     };
-    let ask = Ask { slot: SlotId(draw.below(8).into()), ..Ask::cost(1 + draw.below(most)) };
+    let mut ask = Ask { slot: SlotId(draw.below(8).into()), ..Ask::cost(1 + draw.below(most)) };
+    if draw.below(3) == 0 {
+        ask = ask.refundable();
+    }
     match draw.below(8) {
         0 => drop(meter.decide(store, ask, Mode::Owe, now)),
         1 => {

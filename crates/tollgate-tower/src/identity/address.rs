@@ -7,6 +7,7 @@ use http::header::{FORWARDED, HeaderMap, HeaderName};
 use ipnet::IpNet;
 
 use super::IdentityError;
+use super::forwarded::{ElementsFromRight, element_for};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -16,7 +17,7 @@ const MAX_IPV4_BYTES: usize = "255.255.255.255".len();
 /// The most hops that are looked at, from the right.
 pub const MAX_HOPS: usize = 32;
 
-/// The most bytes of one hop. `Forwarded` also names protocol and host.
+/// The most bytes of one hop of `X-Forwarded-For`.
 const MAX_HOP_BYTES: usize = 512;
 
 /// The longest IPv6 prefix.
@@ -36,6 +37,22 @@ pub enum AddressSource {
     /// In `Forwarded` (RFC 7239).
     Forwarded,
 }
+
+/// What one entry of the list of hops says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hop {
+    Address(IpAddr),
+    /// The proxy does not name its client: `unknown`, or a name that begins with `_`.
+    Unnamed,
+    /// Not what a proxy writes.
+    Malformed,
+}
+
+/// A trusted proxy named its client in a way that cannot be read. The request may have any address, so that no rule
+/// or list can be applied to it: it is rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("what a trusted proxy says about the client's address cannot be read")]
+pub struct MalformedHop;
 
 /// Finds a request's address.
 #[derive(Debug)]
@@ -70,34 +87,47 @@ impl Addresses {
         self.trusted.iter().any(|network| network.contains(&address))
     }
 
-    /// The first address, from the right, that no trusted proxy has; the last trusted one where what
-    /// is left of it cannot be read. Whatever stands further left is the client's own claim.
-    pub(super) fn client(&self, headers: &HeaderMap, peer: IpAddr) -> IpAddr {
-        let mut verified = peer.to_canonical();
-        let (name, read): (_, fn(&str) -> Option<IpAddr>) = match self.source {
-            AddressSource::None => return verified,
-            AddressSource::XForwardedFor => (X_FORWARDED_FOR, node),
-            AddressSource::Forwarded => (FORWARDED, forwarded_for),
-        };
+    /// The first address, from the right, that no trusted proxy has; the last trusted one where its client is not
+    /// named. Whatever stands further left is the client's own claim.
+    pub(super) fn client(&self, headers: &HeaderMap, peer: IpAddr) -> Result<IpAddr, MalformedHop> {
+        let verified = peer.to_canonical();
         if !self.trusts(verified) {
-            return verified;
+            return Ok(verified);
         }
-        // Lines of the same name are one list, in order.
-        let lines = headers.get_all(name);
-        let hops = lines.iter().rev().flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
-        for hop in hops.take(MAX_HOPS) {
-            let hop = hop.trim_ascii();
-            if hop.is_empty() {
-                continue;
+        match self.source {
+            AddressSource::None => Ok(verified),
+            AddressSource::XForwardedFor => {
+                let lines = headers.get_all(X_FORWARDED_FOR).iter().rev();
+                let hops = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
+                self.walk(verified, hops.map(<[u8]>::trim_ascii), plain_node)
             }
-            let text = std::str::from_utf8(hop).ok().filter(|text| text.len() <= MAX_HOP_BYTES);
-            let Some(address) = text.and_then(read) else { return verified };
-            verified = address.to_canonical();
+            AddressSource::Forwarded => {
+                let lines = headers.get_all(FORWARDED).iter().rev();
+                let hops = lines.flat_map(|line| ElementsFromRight::new(line.as_bytes()));
+                self.walk(verified, hops, element_for)
+            }
+        }
+    }
+
+    /// Follows the hops, the last first, as long as trusted proxies named them. Lines of the same name are one list,
+    /// in order.
+    fn walk<'a>(
+        &self,
+        mut verified: IpAddr,
+        hops: impl Iterator<Item = &'a [u8]>,
+        read: fn(&[u8]) -> Hop,
+    ) -> Result<IpAddr, MalformedHop> {
+        for hop in hops.take(MAX_HOPS).filter(|hop| !hop.is_empty()) {
+            match read(hop) {
+                Hop::Address(address) => verified = address.to_canonical(),
+                Hop::Unnamed => break,
+                Hop::Malformed => return Err(MalformedHop),
+            }
             if !self.trusts(verified) {
-                return verified;
+                break;
             }
         }
-        verified
+        Ok(verified)
     }
 
     /// The address as counters and lists know it: an IPv6 client is its network, because it can take
@@ -133,7 +163,7 @@ fn canonical_network(network: IpNet) -> IpNet {
 }
 
 /// An address as proxies write it: bare, in brackets, or with a port.
-fn node(text: &str) -> Option<IpAddr> {
+pub(super) fn node(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address);
     }
@@ -144,22 +174,19 @@ fn node(text: &str) -> Option<IpAddr> {
     inner.parse::<std::net::Ipv6Addr>().ok().map(IpAddr::V6)
 }
 
-/// The address after `for=`. An element that names two is no element.
-fn forwarded_for(element: &str) -> Option<IpAddr> {
-    let mut found = None;
-    for pair in element.split(';') {
-        let Some((name, value)) = pair.split_once('=') else { continue };
-        if !name.trim().eq_ignore_ascii_case("for") {
-            continue;
-        }
-        if found.is_some() {
-            return None;
-        }
-        let value = value.trim();
-        let value = value.strip_prefix('"').and_then(|v| v.strip_suffix('"')).unwrap_or(value);
-        found = Some(node(value)?);
+/// Whether a proxy writes this instead of an address: `unknown`, or an obfuscated identifier (RFC 7239, section 6).
+pub(super) fn is_unnamed(text: &str) -> bool {
+    text.eq_ignore_ascii_case("unknown") || text.starts_with('_')
+}
+
+/// A hop of `X-Forwarded-For`.
+fn plain_node(hop: &[u8]) -> Hop {
+    match std::str::from_utf8(hop) {
+        Ok(text) if text.len() > MAX_HOP_BYTES => Hop::Malformed,
+        Ok(text) if is_unnamed(text) => Hop::Unnamed,
+        Ok(text) => node(text).map_or(Hop::Malformed, Hop::Address),
+        Err(_) => Hop::Malformed,
     }
-    found
 }
 
 /// Appends an address as text. Formatting it costs several times as much, and every request has its address written

@@ -94,6 +94,11 @@ impl ApiKeys {
         self.owners.get(&digest)
     }
 
+    /// How many stand for no tenant: rules that count by tenant do not limit them.
+    pub fn without_tenant(&self) -> usize {
+        self.owners.values().filter(|owner| owner.tenant_id.is_none()).count()
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.owners.len()
@@ -162,7 +167,8 @@ mod tests {
         assert_eq!(owner.tier.as_deref(), Some("pro"));
         assert_eq!(owner.client_type.as_deref(), Some("PARTNER"));
         assert!(keys.find(b"key-two").is_none());
-        assert_eq!(keys.len(), 1);
+        assert_eq!((keys.len(), keys.without_tenant()), (1, 0));
+        assert_eq!(ApiKeys::parse(&line("user_id=ann")).unwrap().without_tenant(), 1);
     }
 
     #[test]

@@ -76,14 +76,18 @@ impl JwksFetcher {
             .header(ACCEPT, "application/jwk-set+json, application/json")
             .body(Empty::new())
             .map_err(|error| failed(&error))?;
-        let response = self.client.request(request).await.map_err(|error| failed(&error))?;
+        let response = self.client.request(request).await;
+        let response =
+            response.map_err(|error| IdentityError::Fetch(tollgate_client::error_chain(&error)))?;
         // A redirect is not followed: the configured address is the one that is trusted.
         if response.status() != StatusCode::OK {
             return Err(IdentityError::Fetch(format!("answered {}", response.status())));
         }
         let max_age = max_age(response.headers());
         let body = Limited::new(response.into_body(), MAX_JWKS_BYTES).collect().await;
-        let bytes = body.map_err(|error| failed(&error))?.to_bytes();
+        let bytes = body
+            .map_err(|error| IdentityError::Fetch(tollgate_client::error_chain(&*error)))?
+            .to_bytes();
         Ok((Jwks::parse(&bytes)?, max_age))
     }
 }

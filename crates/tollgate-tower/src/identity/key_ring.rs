@@ -142,7 +142,7 @@ impl KeyRing {
             let pause = match self.load().await {
                 Ok(None) => return,
                 Ok(Some((keys, max_age))) => {
-                    self.install(keys);
+                    self.current.store(Some(Arc::new(keys)));
                     (read_at, retry) = (Instant::now(), FIRST_RETRY);
                     let interval = self.options.interval;
                     max_age.map_or(interval, |age| age.min(interval)).max(MIN_INTERVAL)
@@ -164,24 +164,24 @@ impl KeyRing {
         }
     }
 
+    /// The set as it is at its source. A set without any usable key counts as one that cannot be read:
+    /// issuers publish such sets by mistake, and keys that were good stay in use until they are too old.
     async fn load(&self) -> Result<Option<(Jwks, Option<Duration>)>, IdentityError> {
-        match &self.source {
-            Source::Fixed => Ok(None),
+        let (keys, max_age) = match &self.source {
+            Source::Fixed => return Ok(None),
             Source::File(path) => {
                 let path = path.clone();
                 let bytes = tokio::task::spawn_blocking(move || read(&path)).await;
                 let bytes = bytes.map_err(|error| IdentityError::Fetch(error.to_string()))??;
-                Ok(Some((Jwks::parse(&bytes)?, None)))
+                (Jwks::parse(&bytes)?, None)
             }
-            Source::Url(fetcher) => fetcher.fetch().await.map(Some),
-        }
-    }
-
-    fn install(&self, keys: Jwks) {
+            Source::Url(fetcher) => fetcher.fetch().await?,
+        };
         if keys.is_empty() {
-            tracing::warn!("the set of keys has none that verifies tokens: all are refused");
+            let problem = "the set has no key that verifies tokens";
+            return Err(IdentityError::Fetch(problem.to_owned()));
         }
-        self.current.store(Some(Arc::new(keys)));
+        Ok(Some((keys, max_age)))
     }
 
     fn complain(&self, error: &IdentityError, age: Duration) {

@@ -35,6 +35,7 @@ mod claims;
 mod credentials;
 mod crypto;
 mod fetch;
+mod forwarded;
 mod jwks;
 mod jwt;
 mod key_ring;
@@ -52,11 +53,12 @@ use bytes::Bytes;
 use http::{HeaderMap, Response};
 use tollgate_engine::{Clock, MAX_ATTRIBUTES, MAX_VALUE_BYTES, SystemClock};
 
-pub use address::{AddressSource, DEFAULT_IPV6_PREFIX, MAX_HOPS, push_address};
+pub use address::{AddressSource, DEFAULT_IPV6_PREFIX, MAX_HOPS, MalformedHop, push_address};
 pub use api_keys::{ApiKeys, ApiKeysError, KeyOwner, MAX_API_KEYS};
 pub use claims::ClaimNames;
 pub use credentials::UnknownApiKey;
 pub use crypto::install_crypto;
+pub use forwarded::is_well_formed_forwarded;
 pub use jsonwebtoken::Algorithm;
 pub use jwks::{
     Jwks, JwksError, MAX_JWKS_BYTES, MAX_JWKS_KEYS, MAX_KEY_ID_BYTES, MIN_SECRET_BYTES,
@@ -155,8 +157,8 @@ impl Identifier {
         Ok(Self { addresses, api_keys, tokens })
     }
 
-    /// Who sends a request with these headers from this address. `Err` is the answer to a caller whose
-    /// credentials are wrong: wrong ones are refused, absent ones are not.
+    /// Who sends a request with these headers from this address. `Err` is the response to a caller whose
+    /// credentials are wrong (absent ones are not), or whose address cannot be known.
     pub fn identify(
         &self,
         headers: &HeaderMap,
@@ -189,13 +191,18 @@ impl Identifier {
             identity.client_type = owner.client_type.or(identity.client_type);
             identity.api_key = Some(key);
         }
-        identity.ip = self.client_ip(headers, peer).map(|ip| self.addresses.name(ip));
+        let address = self.client_ip(headers, peer).map_err(refuse::malformed_hop)?;
+        identity.ip = address.map(|ip| self.addresses.name(ip));
         Ok(identity)
     }
 
     /// The client's address: the peer's, or what trusted proxies say.
-    pub fn client_ip(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr> {
-        peer.map(|peer| self.addresses.client(headers, peer))
+    pub fn client_ip(
+        &self,
+        headers: &HeaderMap,
+        peer: Option<IpAddr>,
+    ) -> Result<Option<IpAddr>, MalformedHop> {
+        peer.map(|peer| self.addresses.client(headers, peer)).transpose()
     }
 
     /// Whether this address is a trusted proxy's.
@@ -210,6 +217,11 @@ impl Identifier {
             || keys.is_trusted
             || keys.reads_authorization()
             || !keys.registered.load().is_empty()
+    }
+
+    /// The registered keys in force.
+    pub fn api_keys(&self) -> Arc<ApiKeys> {
+        self.api_keys.registered.load_full()
     }
 
     /// Puts other API keys in force, at once.

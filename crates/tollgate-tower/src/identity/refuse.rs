@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 
+use super::address::MalformedHop;
 use crate::refusal::problem;
 
 /// Boxed, because a response is much larger than what is usually returned beside it.
@@ -28,6 +29,11 @@ pub(super) fn unknown_api_key() -> Refused {
 /// Credentials that contradict or cannot be read.
 pub(super) fn bad_credentials(message: &str) -> Refused {
     Box::new(problem(StatusCode::BAD_REQUEST, "INVALID_CREDENTIALS", message))
+}
+
+/// A request whose address cannot be known.
+pub(super) fn malformed_hop(error: MalformedHop) -> Refused {
+    Box::new(problem(StatusCode::BAD_REQUEST, "MALFORMED_FORWARDED_ADDRESS", &error.to_string()))
 }
 
 /// An API key that is longer than any.

@@ -74,6 +74,26 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- add (div (add (int .Values.drain.delayMs) (int .Values.drain.timeoutMs) 999) 1000) 10 $others -}}
 {{- end -}}
 
+{{/* The TLS of the listeners, as the configuration has it: what `config` says counts too. */}}
+{{- define "tollgate.isTls" -}}
+{{- if dig "tls" "cert_file" "" (include "tollgate.config" . | fromYaml) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Must every client show a certificate? */}}
+{{- define "tollgate.needsClientCertificate" -}}
+{{- if eq (dig "tls" "client_certificates" "off" (include "tollgate.config" . | fromYaml)) "required" -}}true{{- end -}}
+{{- end -}}
+
+{{/* The Secrets with certificates that are in use: the folder below /run/tls, and the Secret. */}}
+{{- define "tollgate.certificates" -}}
+{{- $found := dict -}}
+{{- with .Values.tls.secretName }}{{ $_ := set $found "listener" . }}{{ end -}}
+{{- with .Values.tls.clientCaSecretName }}{{ $_ := set $found "client-ca" . }}{{ end -}}
+{{- with .Values.redis.tls.secretName }}{{ $_ := set $found "redis" . }}{{ end -}}
+{{- with .Values.postgres.tlsSecretName }}{{ $_ := set $found "postgres" . }}{{ end -}}
+{{- toYaml $found -}}
+{{- end -}}
+
 {{/* tollgate.yaml: what the chart knows, and over it what `config` says. */}}
 {{- define "tollgate.config" -}}
 {{- $keys := splitList " " (include "tollgate.secretKeys" .) -}}
@@ -93,6 +113,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- $_ := set $config "data_token_file" "/run/secrets/tollgate/data-tokens" -}}
 {{- end -}}
+{{- end -}}
+{{- with .Values.tls -}}
+{{- if .secretName -}}
+{{- $tls := dict "cert_file" "/run/tls/listener/tls.crt" "key_file" "/run/tls/listener/tls.key" -}}
+{{- if ne .clientCertificates "off" -}}
+{{- $_ := set $tls "client_certificates" .clientCertificates -}}
+{{- $_ := set $tls "client_ca_file" (ternary "/run/tls/client-ca/ca.crt" "/run/tls/listener/ca.crt" (ne .clientCaSecretName "")) -}}
+{{- end -}}
+{{- $_ := set $config "tls" $tls -}}
+{{- else if ne .clientCertificates "off" -}}
+{{- fail "tls.clientCertificates needs tls.secretName" -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq .Values.dataAuth "mtls") (eq .Values.tls.clientCertificates "off") -}}
+{{- fail "dataAuth is mtls: set tls.secretName, and tls.clientCertificates to optional or required" -}}
 {{- end -}}
 {{- if eq .Values.command "gateway" -}}
 {{- $_ := set $config "gateway" (dict "listen" (printf "0.0.0.0:%d" (int .Values.ports.gateway))) -}}
@@ -117,6 +152,17 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- if has "redis-password" $keys -}}
 {{- $_ := set $redis "password_file" "/run/secrets/tollgate/redis-password" -}}
+{{- end -}}
+{{- with .Values.redis.tls -}}
+{{- if .secretName -}}
+{{- $_ := set $redis "ca_file" "/run/tls/redis/ca.crt" -}}
+{{- if .clientCertificate -}}
+{{- $_ := set $redis "cert_file" "/run/tls/redis/tls.crt" -}}
+{{- $_ := set $redis "key_file" "/run/tls/redis/tls.key" -}}
+{{- end -}}
+{{- else if .clientCertificate -}}
+{{- fail "redis.tls.clientCertificate needs redis.tls.secretName" -}}
+{{- end -}}
 {{- end -}}
 {{- $_ := set $config "redis" $redis -}}
 {{- end -}}

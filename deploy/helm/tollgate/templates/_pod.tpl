@@ -45,6 +45,9 @@ pods of its own; these want `enableServiceLinks: false`, and the group 65532 (`f
     {{- if include "tollgate.secretKeys" . }}
     - {name: tollgate-secrets, mountPath: /run/secrets/tollgate, readOnly: true}
     {{- end }}
+    {{- range $folder, $_ := include "tollgate.certificates" . | fromYaml }}
+    - {name: tollgate-tls-{{ $folder }}, mountPath: /run/tls/{{ $folder }}, readOnly: true}
+    {{- end }}
     - {name: tollgate-data, mountPath: /var/lib/tollgate}
 {{- end -}}
 
@@ -57,10 +60,14 @@ it: an init container that stays.
   restartPolicy: Always
 {{- end -}}
 
-{{/* On loopback the kubelet cannot ask: the binary asks itself. */}}
+{{/*
+On loopback the kubelet cannot ask, and where clients must show a certificate it has none: the binary asks itself, by its
+own configuration.
+*/}}
 {{- define "tollgate.probes" -}}
-{{- if include "tollgate.isLoopback" . -}}
-{{- $ask := printf "exec: {command: [/usr/local/bin/tollgate, health, --url, 'http://127.0.0.1:%d']}" (int .Values.ports.http) -}}
+{{- $isLoopback := eq (include "tollgate.isLoopback" .) "true" -}}
+{{- if or $isLoopback (eq (include "tollgate.needsClientCertificate" .) "true") -}}
+{{- $ask := "exec: {command: [/usr/local/bin/tollgate, health, --config, /etc/tollgate/config/tollgate.yaml]}" -}}
 startupProbe:
   {{ $ask }}
   periodSeconds: 2
@@ -71,20 +78,28 @@ livenessProbe:
   periodSeconds: 30
   timeoutSeconds: 5
   failureThreshold: 3
+{{- if not $isLoopback }}
+readinessProbe:
+  exec: {command: [/usr/local/bin/tollgate, health, --ready, --config, /etc/tollgate/config/tollgate.yaml]}
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: 1
+{{- end }}
 {{- else -}}
+{{- $scheme := ternary "HTTPS" "HTTP" (eq (include "tollgate.isTls" .) "true") -}}
 # Rules and counters are loaded before it listens, which takes seconds where there are tens of millions.
 startupProbe:
-  httpGet: {path: /healthz, port: http}
+  httpGet: {path: /healthz, port: http, scheme: {{ $scheme }}}
   periodSeconds: 2
   failureThreshold: 60
 livenessProbe:
-  httpGet: {path: /healthz, port: http}
+  httpGet: {path: /healthz, port: http, scheme: {{ $scheme }}}
   periodSeconds: 10
   timeoutSeconds: 2
   failureThreshold: 3
 # Draining begins with /readyz; drain.delayMs has room for two of these.
 readinessProbe:
-  httpGet: {path: /readyz, port: http}
+  httpGet: {path: /readyz, port: http, scheme: {{ $scheme }}}
   periodSeconds: 2
   timeoutSeconds: 2
   failureThreshold: 1
@@ -109,6 +124,12 @@ readinessProbe:
       {{- range splitList " " . }}
       - {key: {{ . }}, path: {{ . }}}
       {{- end }}
+{{- end }}
+{{- range $folder, $secret := include "tollgate.certificates" . | fromYaml }}
+- name: tollgate-tls-{{ $folder }}
+  secret:
+    secretName: {{ $secret }}
+    defaultMode: 0440
 {{- end }}
 - name: tollgate-data
   emptyDir:

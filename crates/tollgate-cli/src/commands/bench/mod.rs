@@ -15,6 +15,7 @@ use anyhow::{Context as _, anyhow};
 use tollgate_load::{Distribution, Field, Halt, Length, Plan, Report, RunError};
 
 use crate::args::{BenchArgs, Form};
+use crate::client::{TlsFiles, hint};
 use crate::failure::{Ended, Failure, Outcome};
 use crate::{output, ready};
 
@@ -64,10 +65,8 @@ fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
     let traffic = &args.traffic;
     let port = if args.target.is_grpc() { 8081 } else { 8080 };
     let fields = traffic.field.iter().map(|(name, value)| Field::new(name, value));
-    let ca_pem = args.ca.as_ref().map(|path| {
-        let read = fs::read(path).with_context(|| path.display().to_string());
-        read.map_err(Failure::Usage)
-    });
+    let tls = TlsFiles::of(&args.certificates);
+    let identity = tls.identity()?.map(|identity| (identity.cert_pem, identity.key_pem));
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     Ok(Plan {
         url: args.url.clone().unwrap_or_else(|| format!("http://127.0.0.1:{port}")),
@@ -93,16 +92,17 @@ fn plan(args: &BenchArgs) -> Result<Plan, Failure> {
         seed: traffic.seed,
         domain: traffic.domain.clone(),
         descriptors: traffic.descriptor.clone(),
-        ca_pem: ca_pem.transpose()?,
+        ca_pem: tls.ca_pem()?,
+        identity_pem: identity,
     })
 }
 
 fn failure(error: RunError) -> Failure {
     match error {
         RunError::Plan(error) => Failure::usage(error),
-        RunError::Unreachable(_) => Failure::Failed(anyhow!(
-            "{error}\nhint: is that where it listens? `tollgate serve` starts a server"
-        )),
+        RunError::Unreachable { ref url, ref cause } => {
+            Failure::Failed(anyhow!("{error}\nhint: {}", hint(url, cause)))
+        }
         RunError::Thread(_) => Failure::Failed(error.into()),
     }
 }

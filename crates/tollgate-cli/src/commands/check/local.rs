@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use http_body_util::{BodyExt as _, Full};
-use tollgate_engine::{Engine, SystemClock};
+use tollgate_engine::{Engine, MissingKey, SystemClock};
 use tollgate_server::config::{Config, Overrides};
 use tollgate_server::http::Api;
 use tollgate_store::MemoryStore;
@@ -25,7 +25,8 @@ pub(super) fn ask(file: &Path, path: &str, body: String) -> Result<Answer, Failu
     let config = Config::load(None, std::iter::empty(), &Overrides::default())
         .context("the default configuration")?;
     let store = MemoryStore::new(MAX_COUNTERS);
-    let engine = Engine::new(store, Arc::new(SystemClock::new()), set);
+    let engine =
+        Engine::new(store, Arc::new(SystemClock::new()), set).with_missing_key(MissingKey::Allow);
     let api = Arc::new(Api::new(Arc::new(engine), Arc::new(config), Box::new(String::new)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     Ok(runtime.block_on(answer(&api, path, body))?)

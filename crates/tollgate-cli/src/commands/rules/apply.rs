@@ -58,7 +58,7 @@ pub(super) fn apply(args: &ApplyArgs) -> Ended {
         output::note(&format!("{what}; nothing was done (dry run)"))?;
         return done(args, &plan);
     }
-    if !confirm(&format!("{what}. Apply to {}?", server.url), args.yes)? {
+    if !confirm(&format!("{what}. Apply to {}?", server.url()), args.yes)? {
         output::note("nothing was done")?;
         return Ok(Outcome::Refused);
     }
@@ -77,8 +77,26 @@ pub(super) fn apply(args: &ApplyArgs) -> Ended {
     if clients > 0 && !come_first {
         send_client_tiers(&server, &document.client_tiers, None)?;
     }
-    output::note(&format!("applied: {what}; in force everywhere within a second"))?;
+    report(&server, &what)?;
     done(args, &applied)
+}
+
+/// Reports where the change takes effect: not on every node, if nodes have their rules from different
+/// owners. Owners that started within the last seconds may not be known yet, so nothing is claimed about
+/// nodes that do not follow this server.
+fn report(server: &Server, what: &str) -> Result<(), Failure> {
+    let incidents = server.incidents();
+    let differs = incidents.iter().any(|incident| incident.kind == "rule_owners");
+    let effect = if differs {
+        format!("in force on {}, and NOT on every node", server.url())
+    } else {
+        "in force within a second on every node that has its rules from this server".to_owned()
+    };
+    output::note(&format!("applied: {what}; {effect}"))?;
+    for incident in incidents {
+        output::warn(&incident.message)?;
+    }
+    Ok(())
 }
 
 fn tiers_of(clients: usize) -> String {

@@ -7,9 +7,7 @@ use std::path::Path;
 use anyhow::anyhow;
 use serde_json::{Map, Value, json};
 use tollgate_engine::{Clock as _, SystemClock};
-use tollgate_policy::{
-    Attributes, Explained, Known, Listed, RuleVerdict, TierSource, normalize_path,
-};
+use tollgate_policy::{Attributes, Explained, Known, Listed, RequestPath, RuleVerdict, TierSource};
 
 use crate::args::{ExplainArgs, RequestArgs};
 use crate::commands::check;
@@ -39,7 +37,7 @@ fn local(file: &Path, request: &RequestArgs) -> Result<Value, Failure> {
     let (_, set) = super::read(file)?;
     let set = set.map_err(|problems| Failure::usage(anyhow!("the rules are wrong\n{problems}")))?;
     let ip = request.ip.map(|ip| ip.to_string());
-    let endpoint = match request.endpoint.as_deref().map(normalize_path) {
+    let path = match request.endpoint.as_deref().map(RequestPath::parse) {
         Some(Err(problem)) => return Err(Failure::usage(anyhow!("--endpoint: {problem}"))),
         Some(Ok(path)) => Some(path),
         None => None,
@@ -54,12 +52,14 @@ fn local(file: &Path, request: &RequestArgs) -> Result<Value, Failure> {
         (Known::ModelTier, request.model_tier.as_deref()),
         (Known::ClientType, request.client_type.as_deref()),
         (Known::Tier, request.tier.as_deref()),
-        (Known::Endpoint, endpoint.as_deref()),
         (Known::Method, request.method.as_deref()),
         (Known::Domain, request.domain.as_deref()),
     ];
     for (name, value) in known {
         attributes.set(name, value.unwrap_or_default());
+    }
+    if let Some(path) = &path {
+        attributes.set_path(path);
     }
     for (name, value) in &request.attribute {
         attributes.push_extra(name, value);

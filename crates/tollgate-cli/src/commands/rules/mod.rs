@@ -8,6 +8,8 @@ mod import_envoy;
 mod steps;
 mod validate;
 
+use tollgate_policy::ImportOptions;
+
 use crate::args::RulesCommand;
 use crate::failure::{Ended, Outcome};
 use crate::output;
@@ -39,7 +41,21 @@ pub(super) fn run(command: RulesCommand) -> Ended {
         }
         RulesCommand::Explain(args) => explain::run(&args),
         RulesCommand::Validate { files, json } => validate::run(&files, json),
-        RulesCommand::ImportEnvoy { files } => import_envoy::run(&files),
+        RulesCommand::ImportEnvoy {
+            files,
+            merge_domains,
+            all_or_nothing,
+            refuse_check_at_limit,
+            calendar_months,
+        } => {
+            let options = ImportOptions {
+                merge_domains,
+                all_or_nothing,
+                refuse_check_at_limit,
+                calendar_months,
+            };
+            import_envoy::run(&files, options)
+        }
         RulesCommand::Schema => {
             output::print_json(&tollgate_policy::rule_file_schema())?;
             Ok(Outcome::Done)

@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::args::{HealthArgs, LogLevelArgs, TopArgs};
 use crate::failure::{Ended, Failure, Outcome};
 use crate::output;
-use crate::server::{Server, query};
+use crate::server::{Server, printable, query};
 use crate::value::shown;
 use seen::Seen;
 use view::Shown;
@@ -50,7 +50,7 @@ pub(super) fn log_level(args: &LogLevelArgs) -> Ended {
 
 pub(super) fn health(args: &HealthArgs) -> Ended {
     let path = if args.ready { "/readyz" } else { "/healthz" };
-    let answer = Server::at(args.url.as_deref()).ask("GET", path, None)?;
+    let answer = Server::to_probe(args)?.ask("GET", path, None)?;
     let is_well = answer.status == 200;
     let word = match (is_well, args.ready) {
         (true, true) => "ready",
@@ -58,6 +58,10 @@ pub(super) fn health(args: &HealthArgs) -> Ended {
         (false, _) => "not ready",
     };
     output::print(&format!("{word}\n"))?;
+    let said = String::from_utf8_lossy(&answer.body);
+    for warning in said.lines().filter_map(|line| line.strip_prefix("warning: ")) {
+        output::warn(&printable(warning))?;
+    }
     Ok(if is_well { Outcome::Done } else { Outcome::Refused })
 }
 

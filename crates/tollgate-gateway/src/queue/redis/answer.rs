@@ -3,7 +3,7 @@
 use redis::{FromRedisValue, Value};
 
 use crate::queue::request::StoredResponse;
-use crate::queue::store::{Change, QueueError, Ticket, TicketState};
+use crate::queue::store::{BYTE_BOUNDS, Change, QueueError, Ticket, TicketState};
 
 /// What `tell.lua` tells: state, lane, label, enqueued, attempts, due, finished, error, position, response.
 pub(super) type Told = (String, String, String, u64, u32, String, String, String, String, Vec<u8>);
@@ -45,6 +45,9 @@ pub(super) fn change(word: &str, count: u64) -> Result<Change, QueueError> {
         "not_now" => Ok(Change::NotNow),
         "full" => Err(QueueError::Full(count)),
         "lane_full" => Err(QueueError::LaneFull(count)),
+        "bytes_1" => Err(QueueError::FullOfBytes { of: BYTE_BOUNDS[0], bytes: count }),
+        "bytes_2" => Err(QueueError::FullOfBytes { of: BYTE_BOUNDS[1], bytes: count }),
+        "bytes_3" => Err(QueueError::FullOfBytes { of: BYTE_BOUNDS[2], bytes: count }),
         other => Err(odd(&other)),
     }
 }

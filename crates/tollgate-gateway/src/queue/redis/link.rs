@@ -67,13 +67,16 @@ struct Current {
     number: u64,
 }
 
+/// Which Redis at this moment: its password may change.
+pub(super) type TargetSource = Box<dyn Fn() -> RedisTarget + Send + Sync>;
+
 pub(super) struct Link {
-    target: RedisTarget,
+    target: TargetSource,
     current: Mutex<Current>,
 }
 
 impl Link {
-    pub(super) fn new(target: RedisTarget) -> Self {
+    pub(super) fn new(target: TargetSource) -> Self {
         Self { target, current: Mutex::new(Current { connection: None, number: 0 }) }
     }
 
@@ -102,7 +105,7 @@ impl Link {
         if let Some(connection) = &current.connection {
             return Ok((connection.clone(), current.number));
         }
-        let connection = connect(&self.target).await?;
+        let connection = connect(&(self.target)()).await?;
         current.connection = Some(connection.clone());
         current.number += 1;
         Ok((connection, current.number))

@@ -23,15 +23,15 @@ use redis::FromRedisValue;
 pub use link::RedisTarget;
 
 use self::answer::{Row, Told, change, ticket};
-use self::link::Link;
+use self::link::{Link, TargetSource};
 use self::script::{CLOCK, Script, Scripts};
 use super::id::new_id;
 use super::options::{QueueOptions, millis};
 use super::request::{StoredRequest, StoredResponse};
 use super::store::{
     ABANDONED, Accepted, BURIALS_PER_CLAIM, Change, Claim, Claimed, Counts, EXPIRED, MAX_PAGE,
-    Page, QueueError, QueueStore, SWEEP_BATCH, Shelf, Swept, Ticket, bounded_error, cursor,
-    encoded, read_cursor,
+    Page, QueueError, QueueStore, SWEEP_BATCH, Shelf, Swept, Ticket, bounded_error, counted_bytes,
+    cursor, encoded, read_cursor, tenant_of,
 };
 
 /// How soon a worker sees what other nodes pushed.
@@ -54,11 +54,30 @@ impl RedisQueue {
         Self::on_clock(target, prefix, options, CLOCK)
     }
 
+    /// The same where the password may change: `target` is asked before every connection.
+    pub fn following(
+        target: impl Fn() -> RedisTarget + Send + Sync + 'static,
+        prefix: &str,
+        options: QueueOptions,
+    ) -> Self {
+        Self::build(Box::new(target), prefix, options, CLOCK)
+    }
+
     /// A queue on the clock that this Lua function named `clock` reads, for tests.
     #[doc(hidden)]
     pub fn on_clock(target: RedisTarget, prefix: &str, options: QueueOptions, clock: &str) -> Self {
+        Self::build(Box::new(move || target.clone()), prefix, options, clock)
+    }
+
+    fn build(target: TargetSource, prefix: &str, options: QueueOptions, clock: &str) -> Self {
         let prefix = format!("{prefix}:{{q}}:");
         Self { link: Link::new(target), scripts: Scripts::on(clock), prefix, options }
+    }
+
+    /// The most bytes of a lane, of a tenant, and of all.
+    fn byte_bounds(&self) -> [String; 3] {
+        let options = &self.options;
+        [options.max_lane_bytes, options.max_tenant_bytes, options.max_bytes].map(text)
     }
 
     async fn run<T: FromRedisValue>(
@@ -93,6 +112,22 @@ impl QueueStore for RedisQueue {
         POLL_INTERVAL
     }
 
+    async fn room(&self, lane: &str, tenant: &str, bytes: usize) -> Result<(), QueueError> {
+        let (most, most_of_lane) =
+            (text(self.options.max_depth), text(self.options.max_lane_depth));
+        let (bytes, byte_bounds) = (text(counted_bytes(bytes)), self.byte_bounds());
+        let mut arguments = vec![
+            lane.as_bytes(),
+            most.as_bytes(),
+            most_of_lane.as_bytes(),
+            tenant.as_bytes(),
+            bytes.as_bytes(),
+        ];
+        arguments.extend(byte_bounds.iter().map(String::as_bytes));
+        let (word, count): (String, u64) = self.run(&self.scripts.room, &arguments).await?;
+        change(&word, count).map(|_| ())
+    }
+
     async fn push(
         &self,
         id: &str,
@@ -105,7 +140,9 @@ impl QueueStore for RedisQueue {
         let due_in = text(millis(due_in));
         let (most, most_of_lane) =
             (text(self.options.max_depth), text(self.options.max_lane_depth));
-        let arguments: [&[u8]; 7] = [
+        let counted = text(counted_bytes(bytes.len()));
+        let byte_bounds = self.byte_bounds();
+        let mut arguments: Vec<&[u8]> = vec![
             id.as_bytes(),
             lane.as_bytes(),
             &bytes,
@@ -113,7 +150,10 @@ impl QueueStore for RedisQueue {
             due_in.as_bytes(),
             most.as_bytes(),
             most_of_lane.as_bytes(),
+            tenant_of(request).as_bytes(),
+            counted.as_bytes(),
         ];
+        arguments.extend(byte_bounds.iter().map(String::as_bytes));
         let (word, count): (String, u64) = self.run(&self.scripts.push, &arguments).await?;
         change(&word, count).map(|_| Accepted { position: count })
     }
@@ -160,7 +200,10 @@ impl QueueStore for RedisQueue {
 
     async fn complete(&self, claim: &Claim, response: &StoredResponse) -> Result<bool, QueueError> {
         let bytes = response.encode()?;
-        let arguments = [claim.id.as_bytes(), claim.token.as_bytes(), &bytes];
+        let numbers =
+            [counted_bytes(bytes.len()), self.options.max_bytes, u64::from(SWEEP_BATCH)].map(text);
+        let mut arguments = vec![claim.id.as_bytes(), claim.token.as_bytes(), &bytes];
+        arguments.extend(numbers.iter().map(String::as_bytes));
         self.run(&self.scripts.complete, &arguments).await
     }
 

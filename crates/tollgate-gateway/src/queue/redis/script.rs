@@ -8,6 +8,7 @@ pub(super) struct Script {
 
 /// All of them.
 pub(super) struct Scripts {
+    pub(super) room: Script,
     pub(super) push: Script,
     pub(super) claim: Script,
     pub(super) renew: Script,
@@ -36,6 +37,7 @@ impl Scripts {
             Script { text, hash }
         };
         Self {
+            room: script(&[include_str!("scripts/room.lua")]),
             push: script(&[include_str!("scripts/push.lua")]),
             claim: script(&[include_str!("scripts/claim.lua")]),
             renew: script(&[include_str!("scripts/renew.lua")]),

@@ -16,7 +16,8 @@ pub(super) async fn retry(queue: &SqliteQueue, id: &str) -> Result<Change, Queue
     if shelf != shelf_number(Shelf::Dead) {
         return Ok(Change::NotNow);
     }
-    room(queue, &mut transaction, &lane).await?;
+    // Its bytes are counted already.
+    room(queue, &mut transaction, &lane, "", 0).await?;
     // The end of the lane is the highest number that was ever given.
     sqlx::query(
         "UPDATE entries SET shelf = 0, since = $2, enqueued_at = $2, attempts = 0, \

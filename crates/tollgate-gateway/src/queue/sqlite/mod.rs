@@ -15,7 +15,7 @@ use super::options::QueueOptions;
 use super::request::{StoredRequest, StoredResponse};
 use super::store::{
     Accepted, Change, Claim, Claimed, Clock, Counts, Page, QueueError, QueueStore, Shelf, Swept,
-    Ticket,
+    Ticket, counted_bytes,
 };
 
 /// How often the file is looked at for what another process changed, such as a retry by hand.
@@ -82,6 +82,11 @@ impl QueueStore for SqliteQueue {
 
     fn poll_interval(&self) -> Duration {
         POLL_INTERVAL
+    }
+
+    async fn room(&self, lane: &str, tenant: &str, bytes: usize) -> Result<(), QueueError> {
+        let mut reader = self.readers.acquire().await?;
+        work::room(self, &mut reader, lane, tenant, counted_bytes(bytes)).await.map(|_| ())
     }
 
     async fn push(

@@ -20,7 +20,7 @@ const READERS: u32 = 2;
 const TURN: Duration = Duration::from_secs(5);
 
 /// The version of the schema that this program writes.
-const SCHEMA: i64 = 1;
+const SCHEMA: i64 = 2;
 
 impl SqliteQueue {
     /// Opens the file, or makes one that nobody else may read.
@@ -74,8 +74,11 @@ async fn prepare(writer: &SqlitePool) -> Result<(), QueueError> {
     if have > SCHEMA {
         return Err(QueueError::NewerSchema { have, known: SCHEMA });
     }
-    if have < SCHEMA {
+    if have < 1 {
         sqlx::raw_sql(include_str!("schema.sql")).execute(&mut *transaction).await?;
+    }
+    if have < SCHEMA {
+        sqlx::raw_sql(include_str!("schema_2.sql")).execute(&mut *transaction).await?;
     }
     transaction.commit().await?;
     Ok(())

@@ -41,5 +41,3 @@ CREATE TRIGGER entries_moved AFTER UPDATE OF shelf ON entries WHEN NEW.shelf <> 
     UPDATE totals SET count = count - 1 WHERE shelf = OLD.shelf;
     UPDATE totals SET count = count + 1 WHERE shelf = NEW.shelf;
 END;
-
-PRAGMA user_version = 1;

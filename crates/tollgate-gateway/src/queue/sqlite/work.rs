@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use sqlx::sqlite::SqliteConnection;
+
 use super::{SqliteQueue, Transaction, signed, unsigned};
 use crate::queue::id::new_id;
 use crate::queue::options::millis;
 use crate::queue::request::{StoredRequest, StoredResponse};
 use crate::queue::store::{
-    ABANDONED, Accepted, BURIALS_PER_CLAIM, Claim, Claimed, EXPIRED, QueueError, bounded_error,
-    encoded,
+    ABANDONED, Accepted, BURIALS_PER_CLAIM, BYTE_BOUNDS, Claim, Claimed, EXPIRED, QueueError,
+    SWEEP_BATCH, bounded_error, counted_bytes, encoded, tenant_of,
 };
 
 pub(super) async fn push(
@@ -28,16 +30,19 @@ pub(super) async fn push(
         let position = before(&mut transaction, lane, seq).await?;
         return Ok(Accepted { position });
     }
-    let position = room(queue, &mut transaction, lane).await?;
+    let (tenant, counted) = (tenant_of(request), counted_bytes(bytes.len()));
+    let position = room(queue, &mut transaction, lane, tenant, counted).await?;
     sqlx::query(
-        "INSERT INTO entries (id, lane, shelf, since, enqueued_at, attempts, label, request) \
-         VALUES ($1, $2, 0, $3, $3, 0, $4, $5)",
+        "INSERT INTO entries (id, lane, shelf, since, enqueued_at, attempts, label, request, \
+         tenant, request_bytes) VALUES ($1, $2, 0, $3, $3, 0, $4, $5, $6, $7)",
     )
     .bind(id)
     .bind(lane)
     .bind(signed(now))
     .bind(request.label())
     .bind(bytes)
+    .bind(tenant)
+    .bind(signed(counted))
     .execute(&mut *transaction)
     .await?;
     let due_at = now.saturating_add(millis(due_in));
@@ -49,29 +54,62 @@ pub(super) async fn push(
 /// How many of the lane wait, if there is room for one more.
 pub(super) async fn room(
     queue: &SqliteQueue,
-    transaction: &mut Transaction,
+    connection: &mut SqliteConnection,
     lane: &str,
+    tenant: &str,
+    bytes: u64,
 ) -> Result<u64, QueueError> {
     let depth: i64 = sqlx::query_scalar("SELECT count FROM totals WHERE shelf = 0")
-        .fetch_one(&mut **transaction)
+        .fetch_one(&mut *connection)
         .await?;
     if unsigned(depth) >= queue.options.max_depth {
         return Err(QueueError::Full(unsigned(depth)));
     }
-    let position = before(transaction, lane, i64::MAX).await?;
+    let position = before(connection, lane, i64::MAX).await?;
     if position >= queue.options.max_lane_depth {
         return Err(QueueError::LaneFull(position));
+    }
+    if bytes > 0 {
+        bytes_fit(queue, connection, [lane, tenant, ""], bytes).await?;
     }
     Ok(position)
 }
 
-async fn before(transaction: &mut Transaction, lane: &str, seq: i64) -> Result<u64, QueueError> {
+/// Whether so many bytes more fit into the lane, its tenant's share, and the queue.
+async fn bytes_fit(
+    queue: &SqliteQueue,
+    connection: &mut SqliteConnection,
+    names: [&str; 3],
+    bytes: u64,
+) -> Result<(), QueueError> {
+    let options = &queue.options;
+    let most = [options.max_lane_bytes, options.max_tenant_bytes, options.max_bytes];
+    for (kind, ((name, of), most)) in (0_i64..).zip(names.iter().zip(BYTE_BOUNDS).zip(most)) {
+        let kept: Option<i64> =
+            sqlx::query_scalar("SELECT bytes FROM usage WHERE kind = $1 AND name = $2")
+                .bind(kind)
+                .bind(*name)
+                .fetch_optional(&mut *connection)
+                .await?;
+        let kept = kept.map_or(0, unsigned);
+        if kept.saturating_add(bytes) > most {
+            return Err(QueueError::FullOfBytes { of, bytes: kept });
+        }
+    }
+    Ok(())
+}
+
+async fn before(
+    connection: &mut SqliteConnection,
+    lane: &str,
+    seq: i64,
+) -> Result<u64, QueueError> {
     let count: i64 = sqlx::query_scalar(
         "SELECT COUNT(*) FROM entries WHERE shelf = 0 AND lane = $1 AND seq < $2",
     )
     .bind(lane)
     .bind(seq)
-    .fetch_one(&mut **transaction)
+    .fetch_one(&mut *connection)
     .await?;
     Ok(unsigned(count))
 }
@@ -257,16 +295,49 @@ pub(super) async fn complete(
     let Some(seq) = claimed(&mut transaction, claim).await? else { return Ok(false) };
     sqlx::query(
         "UPDATE entries SET shelf = 1, since = $2, claim = NULL, error = NULL, request = NULL, \
-         response = $3 WHERE seq = $1",
+         request_bytes = 0, response = $3, response_bytes = $4 WHERE seq = $1",
     )
     .bind(seq)
     .bind(signed(now))
-    .bind(bytes)
+    .bind(&bytes)
+    .bind(signed(counted_bytes(bytes.len())))
     .execute(&mut *transaction)
     .await?;
+    trim_results(queue, &mut transaction).await?;
     lane_due(&mut transaction, &claim.lane, now).await?;
     transaction.commit().await?;
     Ok(true)
+}
+
+/// Removes the oldest answers where all of them take too many bytes.
+async fn trim_results(
+    queue: &SqliteQueue,
+    transaction: &mut Transaction,
+) -> Result<(), QueueError> {
+    let kept: i64 = sqlx::query_scalar("SELECT bytes FROM usage WHERE kind = 3 AND name = ''")
+        .fetch_one(&mut **transaction)
+        .await?;
+    let mut excess = unsigned(kept).saturating_sub(queue.options.max_bytes);
+    if excess == 0 {
+        return Ok(());
+    }
+    let oldest: Vec<(i64, i64)> = sqlx::query_as(
+        "SELECT seq, response_bytes FROM entries WHERE shelf = 1 ORDER BY since, id LIMIT $1",
+    )
+    .bind(SWEEP_BATCH)
+    .fetch_all(&mut **transaction)
+    .await?;
+    for (seq, bytes) in oldest {
+        if excess == 0 {
+            break;
+        }
+        sqlx::query("DELETE FROM entries WHERE seq = $1")
+            .bind(seq)
+            .execute(&mut **transaction)
+            .await?;
+        excess = excess.saturating_sub(unsigned(bytes));
+    }
+    Ok(())
 }
 
 pub(super) async fn fail(

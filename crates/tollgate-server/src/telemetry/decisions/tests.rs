@@ -32,6 +32,7 @@ default: false
 fn engine(witness: &Arc<Witness>) -> Engine<MemoryStore> {
     let rules = RuleSet::from_yaml(RULES, "t").unwrap();
     Engine::new(MemoryStore::new(100_000), Arc::new(ManualClock::new(START)), rules)
+        .with_missing_key(tollgate_engine::MissingKey::Allow)
         .with_observer(Arc::<Witness>::clone(witness))
 }
 

@@ -69,6 +69,19 @@ pub(super) struct FrameWriter {
     pub(super) bytes: u64,
 }
 
+/// A new file that nobody but its owner reads: keys of counters name clients.
+fn private_file(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path)?;
+    // One that was there before keeps its permissions when it is opened.
+    #[cfg(unix)]
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    Ok(file)
+}
+
 impl FrameWriter {
     pub(super) fn create(
         path: &Path,
@@ -76,7 +89,7 @@ impl FrameWriter {
         identity: u64,
         generation: u64,
     ) -> io::Result<Self> {
-        let mut file = File::create(path)?;
+        let mut file = private_file(path)?;
         file.write_all(&header(kind, identity, generation))?;
         Ok(Self { file, identity, generation, frames: 0, bytes: HEADER_BYTES as u64 })
     }

@@ -156,8 +156,8 @@ impl Persister {
                 shard.lock().forget_changes();
             }
             self.warn(&error, now);
-        } else {
-            self.warned_at = None;
+        } else if self.warned_at.take().is_some() {
+            tracing::info!(dir = %self.dir.display(), "counters are written to disk again");
         }
     }
 

@@ -1,8 +1,8 @@
 //! How counters are written: one record each, all absolute, so that replaying one twice is harmless.
 
 use tollgate_core::{
-    Bucket, FixedWindow, LogEntry, Nanos, SlidingCounter, SlidingLog, Slot, SlotId, Slots, Small,
-    Span, State,
+    Bucket, FixedWindow, LATEST, LogEntry, MAX_OPEN_CHARGES, Nanos, OpenBucket, OpenCharge,
+    SlidingCounter, SlidingLog, Slot, SlotId, Slots, Small, Span, State,
 };
 
 use crate::memory::fingerprint::Fingerprint;
@@ -18,6 +18,7 @@ const SLOTS: u8 = 4;
 const FIXED: u8 = 5;
 const SLIDING: u8 = 6;
 const BUCKET: u8 = 7;
+const OPEN_BUCKET: u8 = 8;
 
 /// One counter as read back.
 #[derive(Debug)]
@@ -61,6 +62,7 @@ pub(super) fn write_large(buffer: &mut Vec<u8>, large: &Large, unsaved: Unsaved)
         (State::Small(Small::Fixed(_)), _) => FIXED,
         (State::Small(Small::Sliding(_)), _) => SLIDING,
         (State::Small(Small::Bucket(_)), _) => BUCKET,
+        (State::Open(_), _) => OPEN_BUCKET,
     };
     head(buffer, kind, large.level, large.fingerprint);
     words(buffer, &[large.fresh_at]);
@@ -86,7 +88,20 @@ pub(super) fn write_large(buffer: &mut Vec<u8>, large: &Large, unsaved: Unsaved)
             words(buffer, &[state.end, state.current, state.previous]);
         }
         State::Small(Small::Bucket(state)) => {
-            words(buffer, &[state.tat.nanos, state.tat.part, state.shift_micros]);
+            // The last word was how far give-backs had moved it, in earlier versions.
+            words(buffer, &[state.tat.nanos, state.tat.part, 0]);
+        }
+        State::Open(open) => write_open(buffer, open),
+    }
+}
+
+fn write_open(buffer: &mut Vec<u8>, open: &OpenBucket) {
+    words(buffer, &[open.base().nanos, open.base().part, open.unit()]);
+    buffer.extend_from_slice(&(open.charges().len() as u32).to_le_bytes());
+    for charge in open.charges() {
+        words(buffer, &[charge.at << 1 | u64::from(charge.is_brief)]);
+        for span in [charge.span, charge.added, charge.floor] {
+            words(buffer, &[span.nanos, span.part]);
         }
     }
 }
@@ -156,13 +171,37 @@ impl Records<'_> {
                 current: self.word()?,
                 previous: self.word()?,
             })),
-            BUCKET => State::Small(Small::Bucket(Bucket {
-                tat: Span { nanos: self.word()?, part: self.word()? },
-                shift_micros: self.word()?,
-            })),
+            BUCKET => {
+                let tat = self.span()?;
+                self.word()?;
+                State::Small(Small::Bucket(Bucket { tat }))
+            }
+            OPEN_BUCKET => State::Open(self.open_bucket()?),
             _ => return Err(Garbled),
         };
         Ok(Record::Whole(state, fresh_at))
+    }
+
+    fn span(&mut self) -> Result<Span, Garbled> {
+        Ok(Span { nanos: self.word()?, part: self.word()? })
+    }
+
+    fn open_bucket(&mut self) -> Result<OpenBucket, Garbled> {
+        let (base, unit, count) = (self.span()?, self.word()?, self.half()? as usize);
+        if base.part >= unit || count > MAX_OPEN_CHARGES {
+            return Err(Garbled);
+        }
+        let mut charges: Vec<OpenCharge> = Vec::with_capacity(count);
+        for _ in 0..count {
+            let first = self.word()?;
+            let (at, is_brief) = (first >> 1, first & 1 == 1);
+            let (span, added, floor) = (self.span()?, self.span()?, self.span()?);
+            if at > LATEST || [span, added, floor].iter().any(|span| span.part >= unit) {
+                return Err(Garbled);
+            }
+            charges.push(OpenCharge { at, is_brief, span, added, floor });
+        }
+        Ok(OpenBucket::from_parts(base, unit, charges))
     }
 
     fn log_entries(&mut self) -> Result<Vec<LogEntry>, Garbled> {

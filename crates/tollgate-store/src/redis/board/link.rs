@@ -10,7 +10,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
 use crate::Failure;
-use crate::redis::connect::{self, Endpoint, Refusal, ask};
+use crate::redis::connect::{self, Refusal, ask};
 use crate::redis::health::Health;
 use crate::redis::hub::{Hub, Topology};
 use crate::redis::node::Node;
@@ -203,12 +203,7 @@ impl Link {
     pub(super) async fn address(&self, by: Instant) -> Result<ConnectionInfo, Failure> {
         // Whatever it is that keeps us from connecting, this finds it, and the right server.
         self.call(&redis::cmd("PING"), by, Repeat::Safe).await?;
-        let found = async {
-            match &self.node(by).await?.endpoint {
-                Endpoint::Fixed { info, .. } => Ok((**info).clone()),
-                Endpoint::Sentinel(sentinels) => sentinels.master().await,
-            }
-        };
+        let found = async { self.node(by).await?.endpoint.locate().await };
         let late = || (Failure::Timeout, "no address in time".to_owned());
         let found = tokio::time::timeout_at(by, found).await.unwrap_or_else(|_| Err(late()));
         found.map_err(|refusal| self.tell(&refusal))

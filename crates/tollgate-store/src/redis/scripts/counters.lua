@@ -6,15 +6,18 @@
 -- see are worked out by the node from the state before.
 --
 -- Kinds and their parameters, from args[p] on:
---   1 bucket    room, room_part, span, span_part, unit: passes iff the line is occupied for at most
---               `room` ahead of now (-1: never); a part counts in 1/unit microseconds
+--   1 bucket    room, room_part, span, span_part, unit, refundable (0 no, 1 briefly, 2 until closed): passes
+--               iff the line is occupied for at most `room` ahead of now (-1: never); a part counts in 1/unit
+--               microseconds
 --   2 window    cost, quota, length
 --   3 calendar  cost, quota, and four instants that bound three neighbouring windows
 --   4 sliding   cost, quota, length
 --   5 log       cost, quota, length
 --   6 slots     name, quota, lifetime
 local BUCKET, WINDOW, CALENDAR, SLIDING, LOG, SLOTS = 1, 2, 3, 4, 5, 6
-local WIDTH = {5, 3, 6, 3, 3, 3}
+-- So many held slots are compared with those that the same call has taken.
+local MAX_SLOTS_COMPARED = 1000
+local WIDTH = {6, 3, 6, 3, 3, 3}
 
 local states = {}
 local foreign = {}
@@ -51,32 +54,45 @@ local function change(state)
   end
 end
 
--- A bucket: [1] where the line ends, [2] the part of a microsecond above it, [3] how far give-backs
--- have moved it, [4] the unit of the part.
+-- A bucket: [1] its arrival time, [2] the part of a microsecond above it, [3] the instant of its last refundable
+-- charge, or 0, [4] the unit of the part; `entries`, `base`, `base_part`: see open_charges.lua. Values of 32 bytes end
+-- with a figure that earlier versions kept.
 local function read_bucket(key, value)
   local state = states[key]
   if state then return state end
-  local tat, part, unit, shift = 0, 0, 1, 0
+  local tat, part, unit, base, base_part, entries = 0, 0, 1, 0, 0, nil
   if value then
     local length = #value
     if length == 8 then
       tat = struct.unpack('<d', value)
     elseif length == 32 then
-      tat, part, unit, shift = struct.unpack('<dddd', value)
+      tat, part, unit = struct.unpack('<ddd', value)
     else
+      tat, part, unit, base, base_part, entries = read_open(value)
+      if not tat then return nil end
+    end
+    if not (whole(tat) and whole(part) and whole(unit) and whole(base) and whole(base_part)) then
       return nil
     end
-    if not (whole(tat) and whole(part) and whole(unit) and whole(shift)) then return nil end
   elseif foreign[key] then
     return nil
   end
-  return keep(key, BUCKET, tat, part, shift, unit)
+  state = keep(key, BUCKET, tat, part, 0, unit)
+  if entries then
+    state.entries, state.base, state.base_part = entries, base, base_part
+    last_instant(state)
+  end
+  return state
 end
 
 -- A part that another quota has left behind is rounded up.
 local function adopt(state, unit)
   if state[4] ~= unit then
-    if state[2] > 0 then state[1], state[2] = state[1] + 1, 0 end
+    if state.entries then
+      adopt_open(state, unit)
+    elseif state[2] > 0 then
+      state[1], state[2] = state[1] + 1, 0
+    end
     if state[7] > 0 then state[6], state[7] = state[6] + 1, 0 end
     state[4] = unit
   end
@@ -177,7 +193,8 @@ examine[BUCKET] = function(p, key, value, request, insists)
   local admits = ahead < room or (ahead == room and part <= args[p + 1])
   local n = out_n
   out[n + 1], out[n + 2], out[n + 3], out[n + 4] = admits and 1 or 0, tat, tat_part, state[3]
-  out_n = n + 4
+  out[n + 5] = args[p + 5] == 2 and is_full(state) and 1 or 0
+  out_n = n + 5
   if admits or insists then
     local span_part = args[p + 3]
     taken = taken + args[p + 2]
@@ -196,8 +213,12 @@ charge[BUCKET] = function(p, key)
   local state, span, span_part, unit = states[key], args[p + 2], args[p + 3], args[p + 4]
   if span == 0 and span_part == 0 then return end
   if state[4] ~= unit then adopt(state, unit) end
+  if args[p + 5] > 0 or state.entries then
+    charge_open(state, span, span_part, args[p + 5])
+    change(state)
+    return
+  end
   local tat, part = state[1], state[2]
-  if state[3] > 0 and tat + state[3] + (part > 0 and 1 or 0) <= now then state[3] = 0 end
   if tat < now then tat, part = now, 0 end
   tat = tat + span
   if part >= unit - span_part then
@@ -211,16 +232,21 @@ charge[BUCKET] = function(p, key)
 end
 
 write[BUCKET] = function(state)
-  local tat, part, shift = state[1], state[2], state[3]
-  local fresh_at = tat + shift + (part > 0 and 1 or 0)
+  local tat, part = state[1], state[2]
+  local fresh_at = tat + (part > 0 and 1 or 0)
   if fresh_at <= now then
     redis.call('DEL', state[9])
-  elseif part == 0 and shift == 0 then
-    redis.call('PSETEX', state[9], lifetime(fresh_at), struct.pack('<d', tat))
-  else
-    local value = struct.pack('<dddd', tat, part, state[4], shift)
-    redis.call('PSETEX', state[9], lifetime(fresh_at), value)
+    return
   end
+  local value
+  if state.entries and #state.entries > 0 then
+    value = write_open(state)
+  elseif part == 0 then
+    value = struct.pack('<d', tat)
+  else
+    value = struct.pack('<dddd', tat, part, state[4], 0)
+  end
+  redis.call('PSETEX', state[9], lifetime(fresh_at), value)
 end
 
 local function window_end(p, kind)
@@ -331,6 +357,22 @@ local function own_slot(state, key, name)
   return 0
 end
 
+-- When the slot at this place expires, counted from 0 and soonest first; nil if fewer are held. Slots that
+-- earlier requests of this call have taken are not written yet.
+local function expiry_at(state, key, place)
+  local all = {}
+  for _, expires in pairs(state.added) do all[#all + 1] = expires end
+  local first, count = place, 1
+  if #all > 0 and place < MAX_SLOTS_COMPARED then first, count = 0, place + 1 + #all end
+  local held = redis.call('ZRANGEBYSCORE', key, after(now), '+inf', 'WITHSCORES', 'LIMIT', first, count)
+  if count == 1 then return tonumber(held[2]) end
+  for i = 1, #held, 2 do
+    if not state.added[held[i]] then all[#all + 1] = tonumber(held[i + 1]) end
+  end
+  table.sort(all)
+  return all[place + 1]
+end
+
 examine[SLOTS] = function(p, key, _, request, insists)
   local name, quota, length = args[p], args[p + 1], args[p + 2]
   local state = read_slots(key)
@@ -341,9 +383,7 @@ examine[SLOTS] = function(p, key, _, request, insists)
   local mine = own > 0 or state.named[name] == true
   local admits, retry_at = quota > 0 and (held < quota or mine), 0
   if not admits and quota > taken then
-    local next = redis.call('ZRANGEBYSCORE', key, after(now), '+inf', 'WITHSCORES', 'LIMIT',
-      held - quota, 1)
-    retry_at = tonumber(next[2]) or now + length
+    retry_at = expiry_at(state, key, held - quota) or now + length
   end
   put(admits and 1 or 0) put(state[1]) put(own) put(state[2]) put(retry_at)
   if (admits or insists) and not mine then

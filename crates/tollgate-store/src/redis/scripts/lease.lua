@@ -2,6 +2,7 @@
 --
 -- KEYS[2]     the counter
 -- KEYS[3]     the ledger: node -> what it has on lease, and until when
+-- KEYS[4]     the counter's mark, see reset.lua
 -- ARGV[1]     [4] the node, [5] what it goes on holding, [6] what it spends at once, [7] the most that
 --             may be on lease over all nodes, [8] how long the lease lasts, [9] the kind of receipt that
 --             is given back (0: none) and the receipt; then the kind of the counter, and per amount that
@@ -17,7 +18,8 @@ if type(value) == 'table' then value = nil end
 
 local at = 10
 if args[9] > 0 then
-  if give_back()[args[9]](at, counter, value) == false then
+  local is_reset = is_void(args[9], at, redis.call('GET', KEYS[4]))
+  if not is_reset and give_back()[args[9]](at, counter, value) == false then
     out[3] = 2
     return finish(false)
   end

@@ -1,10 +1,37 @@
 -- Giving back, for the scripts that do. Rust puts it after the counters.
 --
 -- A give-back undoes exactly when done at once, and later never leaves more room than if the charge had
--- not been made: a window counts only its own costs, a log its own entries, and a bucket gets back at
--- most what the charge still occupies. Each returns false if the value is not ours.
+-- not been made: a window counts only its own costs, a log its own entries, and a bucket its open charges.
+-- Each returns false if the value is not ours.
+--
+-- Kinds of receipts and their figures, from args[p] on:
+--   1 bucket             instant (MOST: what was charged last, whenever that was), span of the cost, its part, unit
+--   2 window, 3 calendar instant, cost, end of the window
+--   4 sliding            instant, cost, end of the window, length
+--   5 log                instant, cost, length
+--   6 slots              name
+--   7 open charge        of a bucket: instant, span of the cost, its part, unit
+local OPEN = 7
+local RECEIPT_WIDTH = {4, 3, 3, 4, 3, 1, 4}
 
-local RECEIPT_WIDTH = {5, 2, 2, 3, 3, 1}
+-- Whether a receipt is of a charge that a reset has removed; `mark` is what reset.lua left, or false.
+local function is_void(kind, p, mark)
+  if not mark or kind == SLOTS or (kind == BUCKET and args[p] == MOST) then return false end
+  return args[p] <= tonumber(mark)
+end
+
+-- Changes the list of a bucket's refundable charges with `act`.
+local function change_open(p, key, value, act)
+  if not value and not states[key] then return true end
+  local state = read_bucket(key, value)
+  if not state then return false end
+  if state.entries then
+    adopt(state, args[p + 3])
+    act(state, args[p], args[p + 1], args[p + 2])
+    change(state)
+  end
+  return true
+end
 
 local function give_back()
   local to = {}
@@ -13,37 +40,33 @@ local function give_back()
     if not value and not states[key] then return true end
     local state = read_bucket(key, value)
     if not state then return false end
-    local ends, ends_part, span, span_part, unit =
-      args[p], args[p + 1], args[p + 2], args[p + 3], args[p + 4]
+    local at, span, span_part, unit = args[p], args[p + 1], args[p + 2], args[p + 3]
     adopt(state, unit)
-    local tat, part, shift = state[1], state[2], state[3]
-    -- A line that reaches the end of time has lost count of what is on it.
-    if tat + shift >= MOST then return true end
-    local ahead, ahead_part = ends - shift - now, ends_part
-    if ahead < 0 or (ahead == 0 and ahead_part == 0) then return true end
-    if span < ahead or (span == ahead and span_part < ahead_part) then
-      ahead, ahead_part = span, span_part
-    end
-    if ahead == 0 and ahead_part == 0 then return true end
-    local is_last = ends == tat + shift and ends_part == part
-    if part >= ahead_part then
-      tat, part = tat - ahead, part - ahead_part
+    local tat, part = state[1], state[2]
+    -- An arrival time at the end of time no longer says what it is the sum of.
+    if tat >= MOST then return true end
+    -- A charge that was not refundable is undone in its own instant only.
+    if at ~= MOST and at ~= math.max(now, state[3]) then return true end
+    if state.entries then
+      if at ~= MOST and not is_after_entries(state, span, span_part) then return true end
+      refund_latest(state, span, span_part)
     else
-      tat, part = tat - ahead - 1, part + (unit - ahead_part)
+      local ahead, ahead_part = subtract_span(tat, part, now, 0, unit)
+      span, span_part = sooner_span(span, span_part, ahead, ahead_part)
+      state[1], state[2] = subtract_span(tat, part, span, span_part, unit)
     end
-    if tat < 0 then tat, part = 0, 0 end
-    if not is_last then shift = shift + ahead + (ahead_part > 0 and 1 or 0) end
-    state[1], state[2], state[3] = tat, part, math.min(shift, MOST)
     change(state)
     return true
   end
+
+  to[OPEN] = function(p, key, value) return change_open(p, key, value, refund_open) end
 
   local function to_window(p, key, value, kind)
     if not value and not states[key] then return true end
     local state = read_window(key, value, kind)
     if not state then return false end
     -- A count that has stopped at the end no longer says what it is the sum of.
-    if state[1] == args[p] and state[2] < MOST then
+    if state[1] == args[p + 2] and state[2] < MOST then
       state[2] = math.max(state[2] - args[p + 1], 0)
       change(state)
     end
@@ -57,7 +80,7 @@ local function give_back()
     if not value and not states[key] then return true end
     local state = read_window(key, value, SLIDING)
     if not state then return false end
-    local ends, cost, length = args[p], args[p + 1], args[p + 2]
+    local cost, ends, length = args[p + 1], args[p + 2], args[p + 3]
     local place = state[1] == ends and 2 or state[1] == ends + length and 3 or nil
     if place and state[place] < MOST then
       state[place], state[4] = math.max(state[place] - cost, 0), length

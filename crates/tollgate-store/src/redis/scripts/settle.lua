@@ -1,10 +1,11 @@
 -- Changes charges that were made before, once.
 --
 -- KEYS[2]     remembers that it was done
--- KEYS[3..]   the counters
+-- KEYS[3..]   the counters, and after them their marks (see reset.lua) in the same order
 -- ARGV[1]     [4] for how many milliseconds that is remembered; [5..] per counter: 0 nothing;
---             1 give back, kind and receipt as in give_back.lua; 2 charge above the limit if need be,
---             kind and parameters as in counters.lua
+--             1 give back, kind and receipt as in receipts.lua; 2 charge above the limit if need be,
+--             kind and parameters as in counters.lua; and after each of these: 0, or 1 and an open charge of a
+--             bucket that becomes final: instant, span of the cost, its part, unit
 -- result      0 done, 1 was done before, 3 no window fits; and the number of values that are not ours
 
 local KEEP, GIVE_BACK, OWE = 0, 1, 2
@@ -14,18 +15,22 @@ if redis.call('EXISTS', KEYS[2]) == 1 then
   return finish(false)
 end
 
+local count = (#KEYS - 2) / 2
+
 local function each(act)
   local at = 5
-  for k = 3, #KEYS do
-    local what, kind = args[at], args[at + 1]
-    act(what, kind, at + 2, KEYS[k], k - 2)
+  for k = 3, count + 2 do
+    local what, kind, p, closes = args[at], args[at + 1], at + 2, nil
     if what == KEEP then
       at = at + 1
     elseif what == GIVE_BACK then
-      at = at + 2 + RECEIPT_WIDTH[kind]
+      at = p + RECEIPT_WIDTH[kind]
     else
-      at = at + 2 + WIDTH[kind]
+      at = p + WIDTH[kind]
     end
+    if args[at] == 1 then closes = at + 1 end
+    at = closes and closes + RECEIPT_WIDTH[OPEN] or at + 1
+    act(what, kind, p, KEYS[k], k - 2, closes)
   end
 end
 
@@ -55,8 +60,13 @@ end
 -- First of all, because it may find no memory; after it none is short of it.
 redis.call('SET', KEYS[2], '1', 'PX', string.format('%.0f', args[4]))
 local return_to = give_back()
-each(function(what, kind, p, key, k)
-  if what == GIVE_BACK and return_to[kind](p, key, values[k]) == false then
+each(function(what, kind, p, key, k, closes)
+  local mark = values[count + k]
+  if closes and not is_void(OPEN, closes, mark)
+    and not change_open(closes, key, values[k], close_open) then
+    strangers = strangers + 1
+  elseif what == GIVE_BACK and not is_void(kind, p, mark)
+    and return_to[kind](p, key, values[k]) == false then
     strangers = strangers + 1
   end
 end)

@@ -9,6 +9,10 @@ local prefix = KEYS[1]
 local due_key, waiting_key = prefix .. 'due', prefix .. 'waiting'
 local done_key, dead_key = prefix .. 'done', prefix .. 'dead'
 
+-- How many bytes requests take, dead letters included (l:LANE, t:TENANT, all), and answers (a number). Entries of
+-- versions that did not count have no figure, and count as nothing.
+local bytes_key, result_bytes_key = prefix .. 'bytes', prefix .. 'result_bytes'
+
 local function entry_key(id) return prefix .. 'e:' .. id end
 local function lane_key(lane) return prefix .. 'l:' .. lane end
 
@@ -59,11 +63,38 @@ local function enqueue(id, lane, at, due_at)
   return place
 end
 
--- Whether there is room for one more: what to answer if not.
-local function no_room(lane, max_depth, max_lane_depth)
+-- Counts so many bytes more, or less, for a lane and its tenant.
+local function count_bytes(lane, tenant, bytes)
+  for _, field in ipairs({'l:' .. lane, 't:' .. tenant, 'all'}) do
+    if redis.call('HINCRBY', bytes_key, field, bytes) <= 0 then redis.call('HDEL', bytes_key, field) end
+  end
+end
+
+-- Counts the bytes of an entry no longer: its request is about to go, and its answer.
+local function discount(id)
+  local entry = redis.call('HMGET', entry_key(id), 'lane', 'tenant', 'request_bytes', 'result_bytes')
+  if entry[3] then
+    count_bytes(entry[1], entry[2], -tonumber(entry[3]))
+    redis.call('HDEL', entry_key(id), 'request_bytes')
+  end
+  if entry[4] then
+    if redis.call('DECRBY', result_bytes_key, entry[4]) <= 0 then redis.call('DEL', result_bytes_key) end
+    redis.call('HDEL', entry_key(id), 'result_bytes')
+  end
+end
+
+-- Whether there is room for one more: what to answer if not. Bounds of bytes: of a lane, a tenant, all.
+local function no_room(lane, max_depth, max_lane_depth, tenant, bytes, max_bytes)
   local depth = redis.call('ZCARD', waiting_key)
   if depth >= max_depth then return {'full', depth} end
   depth = redis.call('XLEN', lane_key(lane))
   if depth >= max_lane_depth then return {'lane_full', depth} end
+  if bytes > 0 then
+    local kept = redis.call('HMGET', bytes_key, 'l:' .. lane, 't:' .. tenant, 'all')
+    for bound = 1, 3 do
+      local have = tonumber(kept[bound] or 0)
+      if have + bytes > tonumber(max_bytes[bound]) then return {'bytes_' .. bound, have} end
+    end
+  end
   return nil
 end

@@ -10,6 +10,7 @@ if state == 'waiting' then
   redis.call('XDEL', lane_key(lane), found[3])
   lane_due(lane, due_at)
 end
+discount(id)
 redis.call('ZREM', prefix .. state, id)
 redis.call('DEL', entry_key(id))
 return {'made', 0}

@@ -21,6 +21,7 @@ if expired == batch then is_partial = 1 end
 
 local function remove(shelf, ids)
   for _, id in ipairs(ids) do
+    discount(id)
     redis.call('ZREM', shelf, id)
     redis.call('DEL', entry_key(id))
   end
@@ -35,4 +36,7 @@ local function tidy(shelf, keep, most)
 end
 tidy(done_key, tonumber(ARGV[3]), tonumber(ARGV[4]))
 tidy(dead_key, tonumber(ARGV[5]), tonumber(ARGV[6]))
+-- Entries that were evicted or deleted by hand took their figures along: without entries there are no bytes.
+if redis.call('ZCARD', waiting_key) == 0 and redis.call('ZCARD', dead_key) == 0 then redis.call('DEL', bytes_key) end
+if redis.call('ZCARD', done_key) == 0 then redis.call('DEL', result_bytes_key) end
 return {expired, removed, is_partial}

@@ -1,0 +1,46 @@
+// What an operator must see is on every page.
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import type { Browser } from 'playwright-core';
+import { afterAll, beforeAll, expect, test, vi } from 'vitest';
+import { launch, Window } from './browser';
+import { Server } from './server';
+
+const folder = mkdtempSync(join(tmpdir(), 'tollgate-incidents-'));
+const socket = join(folder, 'redis.sock');
+const BANNER = 'Nodes do not agree about their rules.';
+let redis: ChildProcess;
+let browser: Browser;
+
+beforeAll(async () => {
+  redis = spawn('redis-server', ['--port', '0', '--unixsocket', socket, '--save', '', '--dir', folder], { stdio: 'ignore' });
+  await vi.waitUntil(() => existsSync(socket), { timeout: 20_000 });
+  browser = await launch();
+});
+
+afterAll(async () => {
+  await browser.close();
+  redis.kill('SIGKILL');
+  await once(redis, 'exit');
+  rmSync(folder, { recursive: true, force: true });
+});
+
+test('nodes with rules of different owners are reported, until one is left', async () => {
+  const shared = ['--redis', `unix://${socket}`];
+  const one = await Server.startWith(shared);
+  const window = await Window.open(browser, one);
+  await window.signIn(one.token);
+  expect(await window.page.getByText(BANNER).count()).toBe(0);
+  const other = await Server.startWith(shared);
+  await window.page.getByRole('alert').getByText(BANNER).waitFor();
+  await window.page.getByText('--role data').waitFor();
+  await window.page.getByRole('link', { name: 'Audit' }).click();
+  await window.page.getByText(BANNER).waitFor();
+  await other.end();
+  await window.page.getByText(BANNER).waitFor({ state: 'detached' });
+  await window.close();
+  await one.end();
+});

@@ -1,0 +1,284 @@
+//! A bucket while some of its charges may still be refunded.
+//!
+//! A charge of span `s` at instant `t` moves the arrival time: `tat → max(tat, t) + s`. Charges that cannot be refunded
+//! compose to one effect `tat → max(tat + added, floor)`, so two figures hold any number of them. What a bucket owes a
+//! refund depends on everything that happened since the charge; therefore the refundable charges are kept in a list, each
+//! with the composed effect of the final charges that followed it. A refund lowers its charge and replays the list: the
+//! result is the state that the remaining charges alone would have left, in whatever order and whenever refunds come.
+//!
+//! Charges of one instant can change places without a difference, so all refundable charges of an instant are one entry, and a
+//! receipt names its charge by the instant. An entry is dropped when its charge is refunded or closed, when nothing of its
+//! effect is left (the bucket was empty since), or, being a short-lived hold, when nobody can want it back any more. Beyond
+//! [`MAX_OPEN_CHARGES`] one entry becomes final: the oldest hold, or else the oldest.
+
+use crate::pace::Pace;
+use crate::state::Refundable;
+use crate::{Bucket, Nanos, SECOND, Span};
+
+/// The most entries of one bucket.
+pub const MAX_OPEN_CHARGES: usize = 64;
+
+/// How long a charge that is [`Refundable::Briefly`] can be refunded.
+pub const BRIEF: Nanos = 10 * SECOND;
+
+/// The refundable charges of one instant, and the final charges between them and the next entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OpenCharge {
+    /// When they were made.
+    pub at: Nanos,
+    /// All of them are short-lived holds.
+    pub is_brief: bool,
+    /// What they occupy and can give back.
+    pub span: Span,
+    /// The final charges that followed: `tat → max(tat + added, floor)`.
+    pub added: Span,
+    /// See [`OpenCharge::added`].
+    pub floor: Span,
+}
+
+/// A bucket with refundable charges.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenBucket {
+    /// The theoretical arrival time with all charges.
+    tat: Span,
+    /// The arrival time before the first entry.
+    base: Span,
+    /// The denominator of the spans.
+    unit: u64,
+    charges: Vec<OpenCharge>,
+    /// Charges that became final for want of room, since [`OpenBucket::take_finalized`].
+    finalized: u32,
+}
+
+impl OpenBucket {
+    pub(crate) const fn new(bucket: Bucket, unit: u64) -> Self {
+        Self { tat: bucket.tat, base: bucket.tat, unit, charges: Vec::new(), finalized: 0 }
+    }
+
+    /// The bucket that was taken apart by [`OpenBucket::base`], [`OpenBucket::unit`] and [`OpenBucket::charges`]. Entries beyond
+    /// [`MAX_OPEN_CHARGES`] become final.
+    pub fn from_parts(base: Span, unit: u64, charges: Vec<OpenCharge>) -> Self {
+        let mut bucket = Self { tat: base, base, unit, charges, finalized: 0 };
+        while bucket.charges.len() > MAX_OPEN_CHARGES {
+            bucket.finalize(0);
+        }
+        bucket.replay();
+        bucket
+    }
+
+    /// The arrival time before the first entry.
+    pub const fn base(&self) -> Span {
+        self.base
+    }
+
+    /// The denominator of the spans.
+    pub const fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    /// The entries, oldest first.
+    pub fn charges(&self) -> &[OpenCharge] {
+        &self.charges
+    }
+
+    /// The same arrival time without a list: what callers see of it.
+    pub const fn bucket(&self) -> Bucket {
+        Bucket { tat: self.tat }
+    }
+
+    /// How many charges became final for want of room since this was last asked.
+    pub const fn take_finalized(&mut self) -> u32 {
+        std::mem::replace(&mut self.finalized, 0)
+    }
+
+    /// Takes over a list that was written under a limit with another denominator: fractions of a nanosecond are rounded up,
+    /// each by itself. The sum may grow by that, so a bucket that is empty is emptied first: it must not differ from one that
+    /// a store has dropped.
+    pub(crate) fn adopt(&mut self, pace: &Pace, now: Nanos) {
+        if self.unit == pace.denominator {
+            return;
+        }
+        self.unit = pace.denominator;
+        let up = |span: &mut Span| *span = Span::whole(span.ceil());
+        if self.tat <= Span::whole(now) {
+            self.charges.clear();
+            self.base = self.tat;
+        }
+        up(&mut self.base);
+        for charge in &mut self.charges {
+            up(&mut charge.span);
+            up(&mut charge.added);
+            up(&mut charge.floor);
+        }
+        self.replay();
+    }
+
+    /// The instant of a charge that is made now: a clock that was set back does not reorder the list.
+    pub(crate) fn instant(&self, now: Nanos) -> Nanos {
+        self.charges.last().map_or(now, |last| last.at.max(now))
+    }
+
+    /// Charges, and returns the instant that the charge is known by.
+    pub(crate) fn charge(
+        &mut self,
+        pace: &Pace,
+        span: Span,
+        refundable: Refundable,
+        now: Nanos,
+    ) -> Nanos {
+        let unit = pace.denominator;
+        let at = self.instant(now);
+        let instant = Span::whole(at);
+        if self.tat <= instant {
+            // Nothing of what was charged before is left.
+            self.charges.clear();
+            (self.base, self.tat) = (Span::default(), Span::default());
+        }
+        self.tat = self.tat.max(instant).plus(span, unit);
+        match self.charges.last_mut() {
+            Some(_) if span.is_zero() => {}
+            Some(last) if refundable == Refundable::No => {
+                last.added = last.added.plus(span, unit);
+                last.floor = last.floor.max(instant).plus(span, unit);
+            }
+            Some(last) if last.at == at => {
+                last.span = last.span.plus(span, unit);
+                last.is_brief &= refundable == Refundable::Briefly;
+            }
+            None if refundable == Refundable::No || span.is_zero() => self.base = self.tat,
+            _ => {
+                self.make_room(at);
+                let is_brief = refundable == Refundable::Briefly;
+                self.charges.push(OpenCharge { at, is_brief, span, ..OpenCharge::default() });
+            }
+        }
+        at
+    }
+
+    /// Makes room for one more entry.
+    fn make_room(&mut self, now: Nanos) {
+        while self.charges.first().is_some_and(|first| first.is_brief && first.at + BRIEF <= now) {
+            self.finalize(0);
+        }
+        if self.charges.len() >= MAX_OPEN_CHARGES {
+            let brief = self.charges.iter().position(|charge| charge.is_brief);
+            self.finalized += u32::from(brief.is_none());
+            self.finalize(brief.unwrap_or(0));
+        }
+    }
+
+    /// Makes the charge of an entry final.
+    fn finalize(&mut self, index: usize) {
+        let unit = self.unit;
+        if let Some(charge) = self.charges.get_mut(index) {
+            charge.close(charge.span, unit);
+            self.remove(index);
+        }
+    }
+
+    /// Removes an entry whose charge is refunded or final; the final charges behind it stay.
+    fn remove(&mut self, index: usize) {
+        if index >= self.charges.len() {
+            return;
+        }
+        let OpenCharge { added, floor, .. } = self.charges.remove(index);
+        let unit = self.unit;
+        match index.checked_sub(1).and_then(|before| self.charges.get_mut(before)) {
+            Some(before) => {
+                before.added = before.added.plus(added, unit);
+                before.floor = before.floor.plus(added, unit).max(floor);
+            }
+            None => self.base = self.base.plus(added, unit).max(floor),
+        }
+    }
+
+    /// Works out the arrival time anew, and drops entries that make no difference to it.
+    fn replay(&mut self) {
+        let (mut tat, mut spent) = (self.base, 0);
+        for (index, charge) in self.charges.iter().enumerate() {
+            if tat <= Span::whole(charge.at) {
+                (self.base, spent) = (tat, index);
+            }
+            tat = tat.max(Span::whole(charge.at)).plus(charge.span, self.unit);
+            tat = tat.plus(charge.added, self.unit);
+            if tat <= charge.floor {
+                tat = charge.floor;
+                (self.base, spent) = (tat, index + 1);
+            }
+        }
+        self.charges.drain(..spent);
+        self.tat = tat;
+    }
+
+    /// Undoes a charge made at `at`, or as much of it as is open.
+    pub(crate) fn refund(&mut self, at: Nanos, span: Span) {
+        // An arrival time at the end of time no longer says what it is the sum of.
+        if self.tat.is_saturated() {
+            return;
+        }
+        let Some(index) = self.charges.iter().rposition(|charge| charge.at == at) else { return };
+        let unit = self.unit;
+        if let Some(charge) = self.charges.get_mut(index) {
+            charge.span = charge.span.minus(span, unit);
+            if charge.span.is_zero() {
+                self.remove(index);
+            }
+            self.replay();
+        }
+    }
+
+    /// Makes a charge of `at` final.
+    pub(crate) fn close(&mut self, at: Nanos, span: Span) {
+        let Some(index) = self.charges.iter().rposition(|charge| charge.at == at) else { return };
+        let unit = self.unit;
+        if let Some(charge) = self.charges.get_mut(index) {
+            charge.close(span, unit);
+            if charge.span.is_zero() {
+                self.remove(index);
+            }
+        }
+    }
+
+    /// Undoes a final charge of this instant, which followed the last entry.
+    pub(crate) fn undo_final(&mut self, span: Span, now: Nanos) {
+        if self.charges.last().is_none_or(|last| last.added >= span) {
+            self.refund_latest(span, now);
+        }
+    }
+
+    /// Undoes so much of what was charged last, whatever that was, down to an empty bucket.
+    pub(crate) fn refund_latest(&mut self, span: Span, now: Nanos) {
+        if self.tat.is_saturated() {
+            return;
+        }
+        let unit = self.unit;
+        let mut rest = span.min(self.tat.minus(Span::whole(now), unit));
+        while !rest.is_zero() {
+            let Some(last) = self.charges.last_mut() else {
+                self.base = self.base.minus(rest, unit);
+                break;
+            };
+            let part = rest.min(last.added);
+            last.added = last.added.minus(part, unit);
+            last.floor = last.floor.minus(part, unit);
+            rest = rest.minus(part, unit);
+            let part = rest.min(last.span);
+            last.span = last.span.minus(part, unit);
+            rest = rest.minus(part, unit);
+            if last.span.is_zero() {
+                self.remove(self.charges.len() - 1);
+            }
+        }
+        self.replay();
+    }
+}
+
+impl OpenCharge {
+    /// Makes so much of the charge final: it stays charged at the same instant, in front of what followed.
+    fn close(&mut self, span: Span, unit: u64) {
+        let part = span.min(self.span);
+        self.span = self.span.minus(part, unit);
+        self.added = self.added.plus(part, unit);
+        self.floor = self.floor.max(Span::whole(self.at).plus(self.added, unit));
+    }
+}

@@ -1,0 +1,104 @@
+//! Access to a route of models: which callers and calls are served, and which credentials stay here.
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Uri};
+use tollgate_tower::Asked;
+use tollgate_tower::openai::{error, kind_of};
+
+use super::paths::check_query;
+
+/// A key that is registered here is of no use to an upstream, and none of its business, whatever header it came in.
+pub(crate) fn keep_own_key(headers: &mut HeaderMap, asked: &Asked) {
+    let Some(key) = &asked.identity.api_key else { return };
+    let is_it = |value: &HeaderValue| {
+        let mut words = value.as_bytes().split(u8::is_ascii_whitespace);
+        words.any(|word| word == key.as_bytes())
+    };
+    let carriers = headers.iter().filter(|(_, value)| is_it(value)).map(|(name, _)| name.clone());
+    for name in carriers.collect::<Vec<HeaderName>>() {
+        headers.remove(name);
+    }
+}
+
+/// Headers by which some upstreams choose another model or another server than the body names.
+const MODEL_HEADERS: [HeaderName; 24] = [
+    // Azure, Amazon
+    HeaderName::from_static("azureml-model-deployment"),
+    HeaderName::from_static("x-ms-model-mesh-model-name"),
+    HeaderName::from_static("x-amzn-sagemaker-target-model"),
+    HeaderName::from_static("x-amzn-sagemaker-target-variant"),
+    HeaderName::from_static("x-amzn-sagemaker-inference-component"),
+    HeaderName::from_static("x-amzn-sagemaker-target-container-hostname"),
+    // Portkey, Helicone, LiteLLM
+    HeaderName::from_static("x-portkey-config"),
+    HeaderName::from_static("x-portkey-provider"),
+    HeaderName::from_static("x-portkey-virtual-key"),
+    HeaderName::from_static("x-portkey-custom-host"),
+    HeaderName::from_static("helicone-fallbacks"),
+    HeaderName::from_static("helicone-model-override"),
+    HeaderName::from_static("helicone-target-url"),
+    HeaderName::from_static("helicone-openai-api-base"),
+    HeaderName::from_static("x-litellm-tags"),
+    // Model meshes and inference gateways in Kubernetes
+    HeaderName::from_static("mm-model-id"),
+    HeaderName::from_static("mm-vmodel-id"),
+    HeaderName::from_static("seldon-model"),
+    HeaderName::from_static("x-ai-eg-model"),
+    HeaderName::from_static("x-gateway-model-name"),
+    HeaderName::from_static("x-gateway-model-name-rewrite"),
+    HeaderName::from_static("x-gateway-destination-endpoint"),
+    // Their own names, and ours by default
+    HeaderName::from_static("x-model"),
+    HeaderName::from_static("x-model-id"),
+];
+
+/// Removes the headers that could make an upstream serve another model than the one that was decided on.
+pub(super) fn drop_model_headers(headers: &mut HeaderMap) {
+    for name in &MODEL_HEADERS {
+        headers.remove(name);
+    }
+}
+
+/// Removes the query of a call, or keeps the part that cannot change what is called.
+pub(crate) fn restrict_query(parts: &mut Parts) -> Result<(), Box<Response<Bytes>>> {
+    let uri = &parts.uri;
+    let kept = check_query(uri.query()).map_err(|message| {
+        let status = StatusCode::BAD_REQUEST;
+        Box::new(error(status, kind_of(status), Some("unknown_query"), &message, None))
+    })?;
+    if kept.is_none() && uri.path_and_query().is_some_and(|it| it.as_str().contains('?')) {
+        parts.uri = with_path(uri, uri.path(), None);
+    }
+    Ok(())
+}
+
+/// A URI with this path and query. What is no path leaves it as it was.
+pub(super) fn with_path(uri: &Uri, path: &str, query: Option<&str>) -> Uri {
+    let text = query.map_or_else(|| path.to_owned(), |query| format!("{path}?{query}"));
+    let mut changed = uri.clone().into_parts();
+    changed.path_and_query = text.parse().ok().or(changed.path_and_query);
+    Uri::from_parts(changed).unwrap_or_else(|_| uri.clone())
+}
+
+/// What is none of the calls that are known here.
+pub(crate) fn unknown_call(parts: &Parts, asked: &Asked) -> Response<Bytes> {
+    let path: String = asked.endpoint.as_deref().unwrap_or("/").chars().take(100).collect();
+    let message = format!(
+        "{} {path} is not served here: only chat/completions, completions, embeddings, responses \
+         and models are",
+        parts.method
+    );
+    let (status, kind) = (StatusCode::NOT_FOUND, "invalid_request_error");
+    error(status, kind, Some("unknown_url"), &message, None)
+}
+
+/// To a caller of whom nothing is known.
+pub(crate) fn no_key() -> Response<Bytes> {
+    let status = StatusCode::UNAUTHORIZED;
+    let message = "You didn't provide an API key: send yours as `Authorization: Bearer …`.";
+    let mut response = error(status, kind_of(status), Some("missing_api_key"), message, None);
+    let bearer = HeaderValue::from_static("Bearer");
+    response.headers_mut().insert(http::header::WWW_AUTHENTICATE, bearer);
+    response
+}

@@ -1,0 +1,52 @@
+//! The list of models.
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, StatusCode};
+use tollgate_tower::openai::error;
+use tollgate_tower::{Asked, Decide};
+
+use super::paths::ListPath;
+use crate::body::GatewayBody;
+use crate::respond::own;
+use crate::routes::Route;
+use crate::worker::Worker;
+
+/// What a request asks about models, if it does.
+pub(crate) fn list_of<'a>(parts: &Parts, asked: &'a Asked, route: &Route) -> Option<ListPath<'a>> {
+    let path = asked.endpoint.as_deref().unwrap_or("/");
+    let is_get = parts.method == Method::GET;
+    ListPath::read(path, route.bases(path)).filter(|_| is_get)
+}
+
+impl<D: Decide> Worker<D> {
+    /// The models that are listed, where that is answered here.
+    pub(crate) fn ai_list(&self, list: ListPath<'_>) -> Option<Response<GatewayBody>> {
+        let ai = &self.gateway.ai;
+        if !ai.options.lists_models {
+            return None;
+        }
+        let describe = |name: &str| serde_json::json!({"id": name, "object": "model", "created": 0, "owned_by": "tollgate"});
+        let body = match list {
+            ListPath::All => {
+                let data: Vec<_> = ai.models.names().map(describe).collect();
+                serde_json::json!({"object": "list", "data": data})
+            }
+            ListPath::One(name) => match ai.models.names().find(|known| *known == name) {
+                Some(name) => describe(name),
+                None => return Some(own(unknown_model(name))),
+            },
+        };
+        let mut response = Response::new(Bytes::from(body.to_string()));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        Some(own(response))
+    }
+}
+
+pub(super) fn unknown_model(name: &str) -> Response<Bytes> {
+    let shown: String = name.chars().take(100).collect();
+    let message = format!("The model `{shown}` does not exist or you do not have access to it.");
+    let (status, kind) = (StatusCode::NOT_FOUND, "invalid_request_error");
+    error(status, kind, Some("model_not_found"), &message, Some("model"))
+}

@@ -1,0 +1,56 @@
+//! A request for a model as its upstream gets it.
+
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request};
+
+use super::access::with_path;
+use super::paths::CallPath;
+use crate::body::RequestBody;
+
+/// A request for a model, read whole.
+pub(super) struct ModelRequest {
+    pub(super) call: CallPath,
+    /// The path, normalised.
+    pub(super) path: String,
+    pub(super) parts: Parts,
+    pub(super) body: Bytes,
+}
+
+impl ModelRequest {
+    /// The model that the path names, where it does.
+    pub(super) fn path_model(&self) -> Option<&str> {
+        self.call.model.clone().and_then(|range| self.path.get(range))
+    }
+
+    /// The same once more, for another model. The body is shared.
+    pub(super) fn again(&self) -> Self {
+        let Self { call, path, parts, body } = self;
+        let (call, path, parts) = (call.clone(), path.clone(), parts.clone());
+        Self { call, path, parts, body: body.clone() }
+    }
+
+    /// The request as the upstream gets it that knows the model as `name`, with this body if it must be another.
+    pub(super) fn outgoing(
+        self,
+        name: Option<&str>,
+        rewritten: Option<Vec<u8>>,
+    ) -> Request<RequestBody> {
+        let Self { call, path, mut parts, body } = self;
+        if let Some(path) = name.and_then(|name| call.with_model(&path, name)) {
+            parts.uri = with_path(&parts.uri, &path, parts.uri.query());
+        }
+        // One of the two is enough.
+        let body = rewritten.map_or(body, Bytes::from);
+        prepare(&mut parts.headers, body.len());
+        Request::from_parts(parts, RequestBody::from(body))
+    }
+}
+
+/// What a request's headers must state about a body that was read here, and about answers that are read here.
+fn prepare(headers: &mut HeaderMap, length: usize) {
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    headers.remove(CONTENT_ENCODING);
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+}

@@ -1,0 +1,121 @@
+//! The path of a request in all the ways that servers read its encoded slashes.
+
+use std::borrow::Cow;
+
+use crate::PathError;
+use crate::path::{MAX_ENCODED_SLASHES, count_encoded_slashes, normalize_path, partly_split_path};
+
+/// The path of a request, normalised.
+///
+/// Most servers read `%2F` as a separator, some (GitLab, npm) as a character of a segment: `/files/a%2Fb` is a file
+/// `b` in `a` to the former, and a file named `a/b` to the latter; a proxy in between may decode one and leave another.
+/// How the upstream reads it cannot be known here, so each encoded slash has two readings, and rules are resolved for
+/// every combination of them ([`crate::RuleSet::resolve`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestPath<'a> {
+    endpoint: Cow<'a, str>,
+    /// The other readings, each once: first the one in which no encoded slash separates.
+    others: Vec<String>,
+}
+
+impl<'a> RequestPath<'a> {
+    /// Normalises a path as it was sent. More than [`MAX_ENCODED_SLASHES`] encoded slashes are an error.
+    pub fn parse(path: &'a str) -> Result<Self, PathError> {
+        Self::with_readings(path, |count| {
+            let is_bounded = count <= MAX_ENCODED_SLASHES;
+            // All bits set is the endpoint itself.
+            is_bounded.then(|| (1 << count) - 1).ok_or(PathError::TooManyEncodedSlashes)
+        })
+    }
+
+    /// As [`RequestPath::parse`], for callers that must not refuse a path because of its encoded slashes: where there are
+    /// more than are resolved in every combination, they separate all or none.
+    pub fn parse_any(path: &'a str) -> Result<Self, PathError> {
+        Self::with_readings(path, |count| {
+            Ok(if count <= MAX_ENCODED_SLASHES { (1 << count) - 1 } else { 1 })
+        })
+    }
+
+    /// With as many readings in which some encoded slashes do not separate as `count_readings` answers to how many
+    /// encoded slashes there are.
+    fn with_readings(
+        path: &'a str,
+        count_readings: impl FnOnce(usize) -> Result<u32, PathError>,
+    ) -> Result<Self, PathError> {
+        let endpoint = normalize_path(path)?;
+        let mut others = Vec::new();
+        // What is borrowed was normal as it came, and holds no escapes.
+        if matches!(endpoint, Cow::Owned(_)) {
+            for splits in 0..count_readings(count_encoded_slashes(path))? {
+                let reading = partly_split_path(path, splits)?;
+                if reading != endpoint && others.iter().all(|other| *other != reading) {
+                    others.push(reading.into_owned());
+                }
+            }
+        }
+        Ok(Self { endpoint, others })
+    }
+
+    /// A path that is normal already ([`normalize_path`]) and has one reading.
+    pub const fn from_endpoint(endpoint: Cow<'a, str>) -> Self {
+        Self { endpoint, others: Vec::new() }
+    }
+
+    /// The path with encoded slashes as separators, as [`normalize_path`] returns it.
+    pub fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// The other readings of the path: encoded slashes inside their segments, all of them first, then some.
+    pub fn others(&self) -> &[String] {
+        &self.others
+    }
+
+    /// [`RequestPath::endpoint`], owned by the caller.
+    pub fn into_endpoint(self) -> Cow<'a, str> {
+        self.endpoint
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_encoded_slashes_make_further_readings() {
+        for (path, endpoint, others) in [
+            ("/files/a", "/files/a", &[][..]),
+            ("/files/%61;x?y=%2F", "/files/a", &[]),
+            ("/files/a%2fb", "/files/a/b", &["/files/a%2Fb"]),
+            ("/a%2F..%2Flogin", "/login", &["/a%2F..%2Flogin", "/a/..%2Flogin", "/a%2F../login"]),
+            ("/a%2Fb/../login", "/a/login", &["/login"]),
+            ("/a%5Cb", "/a%5Cb", &[]),
+            (
+                "/%2Flogin/a%2Fb",
+                "/login/a/b",
+                &["/%2Flogin/a%2Fb", "/login/a%2Fb", "/%2Flogin/a/b"],
+            ),
+        ] {
+            let read = RequestPath::parse(path).unwrap();
+            assert_eq!((read.endpoint(), read.others()), (endpoint, &*strings(others)), "{path}");
+            assert_eq!(RequestPath::parse_any(path), Ok(read));
+        }
+        assert_eq!(RequestPath::parse("/a%2F%00"), Err(PathError::Control));
+        let path = RequestPath::parse("/v1/chat").unwrap();
+        assert!(matches!(path.into_endpoint(), Cow::Borrowed("/v1/chat")));
+    }
+
+    fn strings(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|&text| text.to_owned()).collect()
+    }
+
+    #[test]
+    fn readings_are_bounded() {
+        let most = format!("/a{}", "%2Fa".repeat(MAX_ENCODED_SLASHES));
+        let read = RequestPath::parse(&most).unwrap();
+        assert_eq!(read.others().len(), (1 << MAX_ENCODED_SLASHES) - 1);
+        let more = format!("{most}%2Fa");
+        assert_eq!(RequestPath::parse(&more), Err(PathError::TooManyEncodedSlashes));
+        assert_eq!(RequestPath::parse_any(&more).unwrap().others(), [more.as_str()]);
+    }
+}

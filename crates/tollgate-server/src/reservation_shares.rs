@@ -1,0 +1,348 @@
+//! Shares of open reservations: nobody takes them all. Counted are those that were opened through this node, by callers
+//! of its API and by requests for models through its gateway, by whom they are for; the store has the bound of all.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use tollgate_core::Nanos;
+use tollgate_engine::{Engine, EngineError, REMEMBERED_FOR, Reservation};
+use tollgate_gateway::{Party, Places};
+use tollgate_store::Store;
+use tollgate_tower::{Held, Identity};
+
+use crate::http::wire::AllowBody;
+
+/// The most reservations that are counted: as many as may be open.
+const DEFAULT_MAX_RESERVATIONS: usize = 100_000;
+
+/// How many reservations are looked up in the store before one is refused: another node may have ended them.
+const MAX_LOOKED_UP: usize = 16;
+
+/// Ended reservations are removed from the order of look-ups when it is longer than twice the open ones and this.
+const MIN_LOOK_UP_ORDER: usize = 64;
+
+/// Open reservations by owner.
+#[derive(Debug)]
+pub struct ReservationShares {
+    open: Mutex<Open>,
+    hasher: RandomState,
+}
+
+/// The request that opens a reservation: whom it is for, and its `requestId` with the caller who chose it.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    owner: Party,
+    /// A hash of the caller and the `requestId`.
+    request: Option<u64>,
+}
+
+/// A reservation that is counted.
+#[derive(Debug)]
+struct Counted {
+    owner: Party,
+    expires_at: Nanos,
+    request: Option<u64>,
+}
+
+#[derive(Debug)]
+struct Open {
+    by_id: HashMap<u128, Counted>,
+    /// Until when the answer to a request is remembered, by request: the same one again opens nothing.
+    by_request: HashMap<u64, Nanos>,
+    /// In which order reservations are looked up in the store.
+    look_ups: VecDeque<u128>,
+    by_owner: Places,
+    /// How many requests for models have been given a place: each has a number of its own.
+    places: u128,
+    /// When each was to expire when it was last looked at; it may have been renewed since.
+    expiries: BinaryHeap<Reverse<(Nanos, u128)>>,
+}
+
+/// Whom a reservation is for.
+pub(crate) fn owner_of(body: &AllowBody<'_>) -> Party {
+    Party::new(
+        body.tenant_id.as_deref(),
+        body.api_key.as_deref(),
+        body.user_id.as_deref(),
+        body.ip.as_deref(),
+    )
+}
+
+impl Default for ReservationShares {
+    fn default() -> Self {
+        Self::new(DEFAULT_MAX_RESERVATIONS)
+    }
+}
+
+impl ReservationShares {
+    /// Shares of so many reservations.
+    pub fn new(max: usize) -> Self {
+        let open = Open {
+            by_id: HashMap::new(),
+            by_request: HashMap::new(),
+            look_ups: VecDeque::new(),
+            by_owner: Places::new(max),
+            places: 0,
+            expiries: BinaryHeap::new(),
+        };
+        Self { open: Mutex::new(open), hasher: RandomState::new() }
+    }
+
+    /// Asks for room for one more reservation. Where there is none, some of those that are counted are looked up
+    /// in the store, because any node may have ended them.
+    pub(crate) async fn admit<S: Store>(
+        &self,
+        engine: &Engine<S>,
+        body: &AllowBody<'_>,
+        caller: &str,
+    ) -> Result<Opening, EngineError> {
+        let request = body.request_id.as_deref().map(|id| self.hasher.hash_one((caller, id)));
+        let opening = Opening { owner: owner_of(body), request };
+        if self.has_room(&opening, engine.clock().now()) {
+            return Ok(opening);
+        }
+        let ids = self.next_look_ups();
+        let look_up = async |id| (id, engine.is_reservation_open(id).await);
+        for (id, is_open) in join_all(ids.into_iter().map(look_up)).await {
+            match is_open {
+                Ok(false) => self.ended(id),
+                Ok(true) | Err(_) => self.open.lock().look_ups.push_back(id),
+            }
+        }
+        let has_room = self.has_room(&opening, engine.clock().now());
+        if has_room { Ok(opening) } else { Err(EngineError::ReservationsFull) }
+    }
+
+    fn has_room(&self, opening: &Opening, now: Nanos) -> bool {
+        let mut open = self.open.lock();
+        open.expire(now);
+        let until = opening.request.and_then(|request| open.by_request.get(&request));
+        until.is_some_and(|until| now < *until) || open.by_owner.has_room(&opening.owner)
+    }
+
+    /// Takes the next ones out of the order.
+    fn next_look_ups(&self) -> Vec<u128> {
+        let mut open = self.open.lock();
+        let mut ids = Vec::new();
+        while ids.len() < MAX_LOOKED_UP {
+            let Some(id) = open.look_ups.pop_front() else { break };
+            if open.by_id.contains_key(&id) {
+                ids.push(id);
+            }
+        }
+        ids
+    }
+
+    /// A place for a request for a model, until it is dropped. The gateway has no record of it in the store, so it
+    /// does not expire.
+    pub(crate) fn take_place(
+        self: &Arc<Self>,
+        identity: &Identity,
+        now: Nanos,
+    ) -> Result<Held, EngineError> {
+        let owner = Party::of(identity);
+        let mut open = self.open.lock();
+        open.expire(now);
+        if !open.by_owner.has_room(&owner) {
+            return Err(EngineError::ReservationsFull);
+        }
+        open.places = open.places.wrapping_add(1);
+        // Ids of reservations are random: these are counted from the other end, and meet none of them.
+        let id = !open.places;
+        open.insert(id, Counted { owner, expires_at: Nanos::MAX, request: None });
+        drop(open);
+        let shares = Arc::clone(self);
+        Ok(Held::new(move || shares.ended(id)))
+    }
+
+    pub(crate) fn opened(&self, opening: &Opening, reservation: &Reservation, now: Nanos) {
+        let Opening { owner, request } = opening;
+        let (id, expires_at) = (reservation.id, reservation.expires_at);
+        let mut open = self.open.lock();
+        // A repeated call is answered with the same one.
+        if open.insert(id, Counted { owner: owner.clone(), expires_at, request: *request }) {
+            open.expiries.push(Reverse((expires_at, id)));
+            open.look_ups.push_back(id);
+            if let Some(request) = request {
+                open.by_request.insert(*request, now.saturating_add(REMEMBERED_FOR));
+            }
+            open.shorten_look_ups();
+        }
+    }
+
+    pub(crate) fn renewed(&self, id: u128, expires_at: Nanos) {
+        if let Some(counted) = self.open.lock().by_id.get_mut(&id) {
+            counted.expires_at = expires_at;
+        }
+    }
+
+    pub(crate) fn ended(&self, id: u128) {
+        self.open.lock().remove(id);
+    }
+}
+
+impl Open {
+    /// Whether it is a new one.
+    fn insert(&mut self, id: u128, counted: Counted) -> bool {
+        let owner = counted.owner.clone();
+        let is_new = self.by_id.insert(id, counted).is_none();
+        if is_new {
+            self.by_owner.take(owner);
+        }
+        is_new
+    }
+
+    fn remove(&mut self, id: u128) {
+        if let Some(Counted { owner, request, .. }) = self.by_id.remove(&id) {
+            self.by_owner.give_back(&owner);
+            if let Some(request) = request {
+                self.by_request.remove(&request);
+            }
+        }
+    }
+
+    fn shorten_look_ups(&mut self) {
+        if self.look_ups.len() > 2 * self.by_id.len() + MIN_LOOK_UP_ORDER {
+            self.look_ups.retain(|id| self.by_id.contains_key(id));
+        }
+    }
+
+    fn expire(&mut self, now: Nanos) {
+        while let Some(Reverse((at, id))) = self.expiries.peek().copied() {
+            let current = self.by_id.get(&id).map(|counted| counted.expires_at);
+            match current {
+                // It ended.
+                None => drop(self.expiries.pop()),
+                Some(expires) if expires > at => {
+                    self.expiries.pop();
+                    self.expiries.push(Reverse((expires, id)));
+                }
+                Some(_) if at <= now => {
+                    self.expiries.pop();
+                    self.remove(id);
+                }
+                Some(_) => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(name: &str) -> Party {
+        Party::new(Some(name), None, None, None)
+    }
+
+    fn user(name: &str) -> Party {
+        Party::new(None, None, Some(name), None)
+    }
+
+    /// Opens as many as there is room for.
+    fn fill(shares: &ReservationShares, owner: &Party, from: u128) -> usize {
+        let mut count = 0;
+        while has_room(shares, owner, 0) {
+            open(shares, owner, from + count as u128);
+            count += 1;
+        }
+        count
+    }
+
+    fn opening(owner: &Party) -> Opening {
+        Opening { owner: owner.clone(), request: None }
+    }
+
+    fn has_room(shares: &ReservationShares, owner: &Party, now: Nanos) -> bool {
+        shares.has_room(&opening(owner), now)
+    }
+
+    fn open(shares: &ReservationShares, owner: &Party, id: u128) {
+        shares.opened(&opening(owner), &Reservation { id, expires_at: 100 }, 0);
+    }
+
+    #[test]
+    fn nobody_takes_all_reservations() {
+        let shares = ReservationShares::new(2_000);
+        let users: usize = (0..100).map(|n| fill(&shares, &user(&n.to_string()), n * 2_000)).sum();
+        assert_eq!(users, 1_500, "made-up users leave room for tenants");
+        assert_eq!(fill(&shares, &tenant("loud"), 1_000_000), 167);
+        for (number, name) in (2..).zip(["a", "b", "c"]) {
+            assert!(fill(&shares, &tenant(name), number * 1_000_000) > 0, "{name}");
+        }
+        let shares = ReservationShares::new(2);
+        assert_eq!(fill(&shares, &tenant("only"), 0), 2, "few are not divided");
+        shares.ended(1);
+        shares.ended(1);
+        assert_eq!(fill(&shares, &tenant("late"), 400), 1);
+    }
+
+    #[test]
+    fn what_expires_is_not_counted_and_what_is_renewed_is() {
+        let shares = ReservationShares::new(64);
+        assert_eq!(fill(&shares, &tenant("a"), 0), 22);
+        shares.renewed(0, 200);
+        assert!(!has_room(&shares, &tenant("a"), 99));
+        assert!(has_room(&shares, &tenant("a"), 100), "all but one have expired");
+        assert_eq!(shares.open.lock().by_id.len(), 1);
+        assert!(has_room(&shares, &tenant("a"), 200));
+        let open = shares.open.lock();
+        assert!(open.by_id.is_empty() && open.by_owner.parties() == 0 && open.expiries.is_empty());
+    }
+
+    #[test]
+    fn requests_for_models_have_their_tenants_share() {
+        let shares = Arc::new(ReservationShares::new(64));
+        let of = |tenant: &str| Identity { tenant_id: Some(tenant.into()), ..Identity::default() };
+        assert!(has_room(&shares, &tenant("a"), 0));
+        open(&shares, &tenant("a"), 1);
+        let places: Vec<_> = (0..30).map_while(|_| shares.take_place(&of("a"), 0).ok()).collect();
+        assert_eq!(places.len(), 21, "with the one of the API");
+        assert!(!has_room(&shares, &tenant("a"), 0));
+        assert!(shares.take_place(&of("b"), 0).is_ok());
+        drop(places);
+        assert!(shares.take_place(&of("a"), 0).is_ok());
+        shares.ended(1);
+        let open = shares.open.lock();
+        assert!(open.by_id.is_empty() && open.by_owner.parties() == 0 && open.expiries.len() == 1);
+    }
+
+    #[test]
+    fn the_same_answer_twice_is_one_reservation() {
+        let shares = ReservationShares::new(64);
+        for _ in 0..100 {
+            open(&shares, &tenant("a"), 1);
+        }
+        assert!(has_room(&shares, &tenant("a"), 0));
+    }
+
+    #[test]
+    fn a_repeated_request_needs_no_room() {
+        let shares = ReservationShares::new(64);
+        let first = Opening { owner: tenant("a"), request: Some(7) };
+        shares.opened(&first, &Reservation { id: 1, expires_at: Nanos::MAX }, 0);
+        fill(&shares, &tenant("a"), 100);
+        assert!(shares.has_room(&first, 99));
+        assert!(!shares.has_room(&Opening { owner: tenant("a"), request: Some(8) }, 99));
+        fill(&shares, &tenant("b"), 1_000);
+        shares.ended(1);
+        assert!(shares.open.lock().by_request.is_empty());
+    }
+
+    #[test]
+    fn the_order_of_look_ups_is_bounded() {
+        let shares = ReservationShares::new(64);
+        for id in 0..10_000 {
+            open(&shares, &tenant("a"), id);
+            shares.ended(id);
+        }
+        assert!(shares.open.lock().look_ups.len() <= MIN_LOOK_UP_ORDER + 2);
+        open(&shares, &tenant("a"), 20_000);
+        assert_eq!(shares.next_look_ups(), [20_000]);
+        assert!(shares.next_look_ups().is_empty());
+    }
+}

@@ -1,0 +1,272 @@
+-- Buckets some of whose charges can be refunded later. Rust puts it after the common part, before the counters.
+-- `core/src/open_bucket.rs` explains the list; this is the same in microseconds, and both pass the same vectors.
+--
+-- A span is a whole number of microseconds and a part of one, counted in 1/unit. An entry of the list:
+--   [1] the instant of its charges, [2] 1 if all of them are holds, [3] [4] what they occupy,
+--   [5] [6] added and [7] [8] floor: the final charges that followed, tat -> max(tat + added, floor)
+-- Entries that nobody has looked at stay the bytes they were read as.
+
+local MAX_OPEN_CHARGES = 64
+local BRIEF = 10000000
+local ENTRY, ENTRY_BYTES = '<dddddddd', 64
+-- The value: these bytes; tat, its part, unit, the arrival time before the first entry, its part; the entries.
+local OPEN_MAGIC, OPEN_HEAD, OPEN_HEAD_BYTES = 'TGB2', '<ddddd', 44
+
+local function add_spans(a, a_part, b, b_part, unit)
+  local sum, part = a + b, a_part
+  if part >= unit - b_part then
+    sum, part = sum + 1, part - (unit - b_part)
+  else
+    part = part + b_part
+  end
+  if sum > MOST then return MOST, 0 end
+  return sum, part
+end
+
+-- The difference, or nothing where it would be negative.
+local function subtract_span(a, a_part, b, b_part, unit)
+  if a < b or (a == b and a_part <= b_part) then return 0, 0 end
+  if a_part >= b_part then return a - b, a_part - b_part end
+  return a - b - 1, a_part + (unit - b_part)
+end
+
+local function later_span(a, a_part, b, b_part)
+  if a > b or (a == b and a_part >= b_part) then return a, a_part end
+  return b, b_part
+end
+
+local function sooner_span(a, a_part, b, b_part)
+  if a < b or (a == b and a_part <= b_part) then return a, a_part end
+  return b, b_part
+end
+
+local function entry_at_place(state, index)
+  local entry = state.entries[index]
+  if type(entry) == 'string' then
+    entry = {struct.unpack(ENTRY, entry)}
+    state.entries[index] = entry
+  end
+  return entry
+end
+
+local function last_instant(state)
+  local count = #state.entries
+  state[3] = count > 0 and entry_at_place(state, count)[1] or 0
+end
+
+-- Splits a value into a state's list; nil: it is not one of ours.
+local function read_open(value)
+  local bytes = #value - OPEN_HEAD_BYTES
+  if bytes <= 0 or bytes % ENTRY_BYTES ~= 0 or bytes > MAX_OPEN_CHARGES * ENTRY_BYTES
+    or string.sub(value, 1, #OPEN_MAGIC) ~= OPEN_MAGIC then
+    return nil
+  end
+  local tat, part, unit, base, base_part = struct.unpack(OPEN_HEAD, value, #OPEN_MAGIC + 1)
+  local entries = {}
+  for at = OPEN_HEAD_BYTES + 1, #value, ENTRY_BYTES do
+    entries[#entries + 1] = string.sub(value, at, at + ENTRY_BYTES - 1)
+  end
+  return tat, part, unit, base, base_part, entries
+end
+
+local function write_open(state)
+  local parts = {OPEN_MAGIC,
+    struct.pack(OPEN_HEAD, state[1], state[2], state[4], state.base, state.base_part)}
+  for i = 1, #state.entries do
+    local entry = state.entries[i]
+    if type(entry) ~= 'string' then
+      entry = struct.pack(ENTRY, entry[1], entry[2], entry[3], entry[4], entry[5], entry[6],
+        entry[7], entry[8])
+    end
+    parts[#parts + 1] = entry
+  end
+  return table.concat(parts)
+end
+
+-- Removes an entry whose charge is refunded or final; the final charges behind it stay.
+local function remove_entry(state, index)
+  local unit, entry = state[4], entry_at_place(state, index)
+  table.remove(state.entries, index)
+  if index > 1 then
+    local before = entry_at_place(state, index - 1)
+    before[5], before[6] = add_spans(before[5], before[6], entry[5], entry[6], unit)
+    local floor, floor_part = add_spans(before[7], before[8], entry[5], entry[6], unit)
+    before[7], before[8] = later_span(floor, floor_part, entry[7], entry[8])
+  else
+    local base, base_part = add_spans(state.base, state.base_part, entry[5], entry[6], unit)
+    state.base, state.base_part = later_span(base, base_part, entry[7], entry[8])
+  end
+end
+
+-- Makes so much of an entry's charge final: it stays charged at the same instant, in front of what followed.
+local function close_part(state, entry, span, span_part)
+  local unit = state[4]
+  span, span_part = sooner_span(span, span_part, entry[3], entry[4])
+  entry[3], entry[4] = subtract_span(entry[3], entry[4], span, span_part, unit)
+  entry[5], entry[6] = add_spans(entry[5], entry[6], span, span_part, unit)
+  local floor, floor_part = add_spans(entry[1], 0, entry[5], entry[6], unit)
+  entry[7], entry[8] = later_span(entry[7], entry[8], floor, floor_part)
+end
+
+local function finalize(state, index)
+  local entry = entry_at_place(state, index)
+  close_part(state, entry, entry[3], entry[4])
+  remove_entry(state, index)
+end
+
+-- The place of the first hold, if there is one.
+local function first_hold(state)
+  for i = 1, #state.entries do
+    if entry_at_place(state, i)[2] == 1 then return i end
+  end
+  return nil
+end
+
+-- Whether another refundable charge makes one final that is not a hold.
+local function is_full(state)
+  return state.entries ~= nil and #state.entries >= MAX_OPEN_CHARGES and not first_hold(state)
+end
+
+local function make_room(state, at)
+  while state.entries[1] do
+    local first = entry_at_place(state, 1)
+    if first[2] ~= 1 or first[1] + BRIEF > at then break end
+    finalize(state, 1)
+  end
+  if #state.entries >= MAX_OPEN_CHARGES then finalize(state, first_hold(state) or 1) end
+end
+
+-- Works out the arrival time anew, and drops entries that make no difference to it.
+local function replay(state)
+  local unit, spent = state[4], 0
+  local tat, part = state.base, state.base_part
+  for i = 1, #state.entries do
+    local entry = entry_at_place(state, i)
+    if tat < entry[1] or (tat == entry[1] and part == 0) then
+      state.base, state.base_part, spent = tat, part, i - 1
+      if tat < entry[1] then tat, part = entry[1], 0 end
+    end
+    tat, part = add_spans(tat, part, entry[3], entry[4], unit)
+    tat, part = add_spans(tat, part, entry[5], entry[6], unit)
+    if tat < entry[7] or (tat == entry[7] and part <= entry[8]) then
+      tat, part = entry[7], entry[8]
+      state.base, state.base_part, spent = tat, part, i
+    end
+  end
+  for _ = 1, spent do table.remove(state.entries, 1) end
+  state[1], state[2] = tat, part
+  last_instant(state)
+end
+
+-- refundable: 0 no, 1 briefly, 2 until closed.
+local function charge_open(state, span, span_part, refundable)
+  local unit, at = state[4], now
+  if not state.entries then
+    state.entries, state.base, state.base_part = {}, state[1], state[2]
+  end
+  -- A clock that was set back does not reorder the list.
+  if state[3] > at then at = state[3] end
+  if state[1] < at or (state[1] == at and state[2] == 0) then
+    -- Nothing of what was charged before is left.
+    state.entries, state.base, state.base_part = {}, 0, 0
+    state[1], state[2], state[3] = at, 0, 0
+  end
+  state[1], state[2] = add_spans(state[1], state[2], span, span_part, unit)
+  local count = #state.entries
+  if refundable == 0 then
+    if count == 0 then
+      state.base, state.base_part = state[1], state[2]
+    else
+      local last = entry_at_place(state, count)
+      last[5], last[6] = add_spans(last[5], last[6], span, span_part, unit)
+      local floor, floor_part = later_span(last[7], last[8], at, 0)
+      last[7], last[8] = add_spans(floor, floor_part, span, span_part, unit)
+    end
+  elseif count > 0 and state[3] == at then
+    local last = entry_at_place(state, count)
+    last[3], last[4] = add_spans(last[3], last[4], span, span_part, unit)
+    if refundable == 2 then last[2] = 0 end
+  else
+    make_room(state, at)
+    state.entries[#state.entries + 1] =
+      {at, refundable == 1 and 1 or 0, span, span_part, 0, 0, 0, 0}
+    state[3] = at
+  end
+end
+
+local function find_entry(state, at)
+  for i = #state.entries, 1, -1 do
+    if entry_at_place(state, i)[1] == at then return i end
+  end
+  return nil
+end
+
+local function refund_open(state, at, span, span_part)
+  -- An arrival time at the end of time no longer says what it is the sum of.
+  if state[1] >= MOST then return end
+  local index = find_entry(state, at)
+  if not index then return end
+  local entry = entry_at_place(state, index)
+  entry[3], entry[4] = subtract_span(entry[3], entry[4], span, span_part, state[4])
+  if entry[3] == 0 and entry[4] == 0 then remove_entry(state, index) end
+  replay(state)
+end
+
+local function close_open(state, at, span, span_part)
+  local index = find_entry(state, at)
+  if not index then return end
+  local entry = entry_at_place(state, index)
+  close_part(state, entry, span, span_part)
+  if entry[3] == 0 and entry[4] == 0 then remove_entry(state, index) end
+  last_instant(state)
+end
+
+-- Whether final charges of at least this span followed the last entry.
+local function is_after_entries(state, span, span_part)
+  local count = #state.entries
+  if count == 0 then return true end
+  local last = entry_at_place(state, count)
+  return last[5] > span or (last[5] == span and last[6] >= span_part)
+end
+
+-- Undoes so much of what was charged last, whatever that was, down to an empty bucket.
+local function refund_latest(state, span, span_part)
+  local unit = state[4]
+  local ahead, ahead_part = subtract_span(state[1], state[2], now, 0, unit)
+  local rest, rest_part = sooner_span(span, span_part, ahead, ahead_part)
+  while rest > 0 or rest_part > 0 do
+    local count = #state.entries
+    if count == 0 then
+      state.base, state.base_part = subtract_span(state.base, state.base_part, rest, rest_part, unit)
+      break
+    end
+    local last = entry_at_place(state, count)
+    local part, part_part = sooner_span(rest, rest_part, last[5], last[6])
+    last[5], last[6] = subtract_span(last[5], last[6], part, part_part, unit)
+    last[7], last[8] = subtract_span(last[7], last[8], part, part_part, unit)
+    rest, rest_part = subtract_span(rest, rest_part, part, part_part, unit)
+    part, part_part = sooner_span(rest, rest_part, last[3], last[4])
+    last[3], last[4] = subtract_span(last[3], last[4], part, part_part, unit)
+    rest, rest_part = subtract_span(rest, rest_part, part, part_part, unit)
+    if last[3] == 0 and last[4] == 0 then remove_entry(state, count) end
+  end
+  replay(state)
+end
+
+-- A part that another quota has left behind is rounded up. The sum may grow by that, so a bucket that is empty is emptied
+-- first: it must not differ from one whose key has expired.
+local function adopt_open(state, unit)
+  local function up(value, part) return part > 0 and value + 1 or value, 0 end
+  state[4] = unit
+  if state[1] < now or (state[1] == now and state[2] == 0) then
+    state.entries, state.base, state.base_part = {}, state[1], state[2]
+  end
+  state.base, state.base_part = up(state.base, state.base_part)
+  for i = 1, #state.entries do
+    local entry = entry_at_place(state, i)
+    for field = 3, 7, 2 do
+      entry[field], entry[field + 1] = up(entry[field], entry[field + 1])
+    end
+  end
+  replay(state)
+end

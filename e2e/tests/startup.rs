@@ -1,0 +1,312 @@
+//! A node starts whatever state its database is in.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+use tollgate_e2e::server::binary;
+use tollgate_e2e::{ADMIN_TOKEN, Admin, Client, Server, ServerBuilder, Upstream, eventually};
+use tollgate_testkit::{Postgres, Redis};
+
+/// The rule that the database holds; its id marks the pages that hold it.
+const MARKED_RULE: &str = "rule-that-marks-its-pages";
+
+/// The size of a page of SQLite.
+const PAGE_BYTES: usize = 4096;
+
+fn rule(limit: u64) -> Value {
+    json!({"rule_id": MARKED_RULE, "identifier_type": "user_id", "limit": limit, "window": "1h",
+           "algorithm": "fixed_window"})
+}
+
+fn limit_at(node: &Server) -> Value {
+    let body = json!({"userId": "nobody"});
+    node.client().post("/rate-limit/peek", &body).json()["effectiveLimit"].clone()
+}
+
+fn stop(node: &mut Server) {
+    node.signal("TERM");
+    assert_eq!(node.wait().code(), Some(0), "{}", node.log());
+}
+
+/// Flips a bit in every page of a database that holds the marked rule: it can still be opened.
+fn damage(file: &Path) {
+    let mut bytes = fs::read(file).expect("the database");
+    let mut count = 0;
+    for page in bytes.chunks_mut(PAGE_BYTES) {
+        let holds = page.windows(MARKED_RULE.len()).any(|window| window == MARKED_RULE.as_bytes());
+        if holds {
+            page[0] ^= 0b0100_0000;
+            count += 1;
+        }
+    }
+    assert!(count > 0, "no page holds the rule");
+    fs::write(file, bytes).expect("the damaged database");
+}
+
+#[test]
+fn a_damaged_database_does_not_stop_a_start() {
+    let mut node = ServerBuilder::default().start();
+    node.admin().put("rules", &rule(7));
+    stop(&mut node);
+    damage(&node.dir().join("data/control.db"));
+
+    // From the rules that it had.
+    node.start_again();
+    assert_eq!(limit_at(&node), 7);
+    let log = node.log();
+    assert!(log.contains("the rules of the database could not be read yet"), "{log}");
+    assert!(log.contains("the database cannot be used"), "{log}");
+    stop(&mut node);
+
+    // Without them, from the built-in ones: the database may never be readable again.
+    fs::remove_file(node.dir().join("data/rules.kept")).expect("the kept rules");
+    node.start_again();
+    assert_eq!(node.client().get("/healthz").status, 200);
+    stop(&mut node);
+}
+
+#[test]
+fn a_rule_file_is_enough_to_start_beside_a_damaged_database() {
+    let rules =
+        "rules:\n  - {rule_id: from-file, identifier_type: user_id, limit: 3, window: 1h}\n";
+    let mut node = ServerBuilder::default().start();
+    node.admin().put("rules", &rule(7));
+    stop(&mut node);
+    let file = node.dir().join("data/control.db");
+    damage(&file);
+
+    let other = ServerBuilder::default().rules(rules);
+    let data = other.file("unused", "").with_file_name("data");
+    fs::create_dir(&data).expect("a data directory");
+    fs::copy(&file, data.join("control.db")).expect("a copy of the database");
+    let mut other = other.start();
+    assert_eq!(limit_at(&other), 3);
+    stop(&mut other);
+}
+
+#[test]
+fn a_table_without_rights_or_name_does_not_stop_a_start() {
+    let postgres = Postgres::start();
+    let database = postgres.database();
+    let name = database.rsplit('/').next().expect("a name").to_owned();
+    let mut node =
+        ServerBuilder::default().args(&["--postgres", &database].map(str::to_owned)).start();
+    node.admin().put("rules", &rule(7));
+    stop(&mut node);
+
+    postgres.query(&name, "ALTER TABLE rate_limit_rules RENAME TO renamed");
+    node.start_again();
+    assert_eq!(limit_at(&node), 7);
+    let log = node.log();
+    assert!(log.contains("the rules of the database could not be read yet"), "{log}");
+
+    let refused = node.admin().call("GET", "rules", &[], None);
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    assert!(refused.header("retry-after").is_some());
+
+    // It follows the database again as soon as that can be read.
+    postgres.query(&name, "ALTER TABLE renamed RENAME TO rate_limit_rules");
+    eventually("a change is accepted", || {
+        node.admin().call("POST", "rules", &[], Some(&rule(11))).status == 200
+    });
+    assert_eq!(limit_at(&node), 11);
+    stop(&mut node);
+}
+
+/// A rule whose requests are queued from the second on.
+const QUEUE_RULES: &str = "
+default: false
+rules:
+  - {rule_id: jobs, identifier_type: global, applies_to: {endpoints: [/jobs]}, limit: 1, window: 1h,
+     algorithm: fixed_window, action: queue}
+";
+
+/// Ways in which the file of a queue cannot be used.
+const UNUSABLE: [fn(&Path); 2] = [
+    |file| fs::write(file, b"no database at all".repeat(500)).expect("a damaged file"),
+    |file| fs::create_dir(file).expect("a folder in its place"),
+];
+
+#[test]
+fn a_queue_that_cannot_be_opened_does_not_stop_a_gateway() {
+    let upstream = Upstream::start();
+    for spoil in UNUSABLE {
+        let gateway = ServerBuilder::default().gateway().rules(QUEUE_RULES);
+        let data = gateway.file("unused", "").with_file_name("data");
+        fs::create_dir(&data).expect("a data directory");
+        let file = data.join("queue.db");
+        spoil(&file);
+        let mut gateway = gateway.arg("--upstream").arg(&upstream.url()).start();
+        let post = || {
+            let mut client = Client::connect(gateway.gateway_addr()).expect("a connection");
+            client.request("POST", "/jobs", &[], b"x")
+        };
+        assert_eq!(post().status, 200, "it forwards");
+        assert_eq!(post().status, 429, "it cannot queue");
+        eventually("readiness says so", || {
+            gateway.client().get("/readyz").text().contains("requests that should be queued")
+        });
+        let ready = gateway.client().get("/readyz");
+        assert_eq!(ready.status, 200);
+        assert!(ready.text().contains("queue.db"), "{}", ready.text());
+        assert_eq!(gateway.admin().get("node")["incidents"][0]["kind"], "queue");
+        assert_eq!(gateway.log().matches("requests that should be queued").count(), 1);
+
+        // The operator moves the file, and the queue works without a restart.
+        fs::rename(&file, data.join("aside")).expect("the file is moved");
+        eventually("it queues", || post().status == 202);
+        eventually("readiness is clean", || gateway.client().get("/readyz").text() == "ready\n");
+        assert!(gateway.log().contains("the queue is available again"), "{}", gateway.log());
+        stop(&mut gateway);
+    }
+}
+
+/// An empty database in the place of the one that was lost does not drop the rules.
+#[test]
+fn a_lost_database_does_not_drop_the_last_known_rules() {
+    let mut node = ServerBuilder::default().start();
+    node.admin().put("rules", &rule(7));
+    stop(&mut node);
+    let data = node.dir().join("data");
+    fs::write(data.join("control.db"), b"").expect("an empty database");
+    let kept = fs::read(data.join("rules.kept")).expect("the kept rules");
+
+    // Also after a second start.
+    for _ in 0..2 {
+        node.start_again();
+        assert_eq!(limit_at(&node), 7);
+        let ready = node.client().get("/readyz").text();
+        assert!(ready.contains("holds no rules") && ready.contains("backup"), "{ready}");
+        assert!(node.log().contains("holds no rules"), "{}", node.log());
+        assert_eq!(node.admin().get("node")["incidents"][0]["kind"], "rules_lost");
+        stop(&mut node);
+        assert_eq!(fs::read(data.join("rules.kept")).expect("the kept rules"), kept);
+    }
+
+    // The operator decides to begin with the new one.
+    node.start_again();
+    node.admin().put("rules", &rule(9));
+    eventually("the new rule is in force", || limit_at(&node) == 9);
+    eventually("readiness is clean", || node.client().get("/readyz").text() == "ready\n");
+    stop(&mut node);
+    let aside: Vec<_> = fs::read_dir(&data)
+        .expect("the data directory")
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.display().to_string().contains("rules.kept."))
+        .collect();
+    assert_eq!(aside.len(), 1, "{aside:?}");
+    assert_eq!(fs::read(&aside[0]).expect("the old rules"), kept);
+}
+
+/// The same with an address of a PostgreSQL that leads to another, empty database.
+#[test]
+fn a_wrong_postgres_database_does_not_drop_the_last_known_rules() {
+    let postgres = Postgres::start();
+    let database = postgres.database();
+    let name = database.rsplit('/').next().expect("a name").to_owned();
+    let mut node =
+        ServerBuilder::default().args(&["--postgres", &database].map(str::to_owned)).start();
+    node.admin().put("rules", &rule(7));
+    stop(&mut node);
+    postgres.query(&name, "DROP SCHEMA public CASCADE; CREATE SCHEMA public");
+    node.start_again();
+    assert_eq!(limit_at(&node), 7);
+    let ready = node.client().get("/readyz").text();
+    assert!(ready.contains("holds no rules"), "{ready}");
+    stop(&mut node);
+}
+
+/// A signal that comes while the node waits for its database ends it as later ones do.
+#[test]
+fn a_signal_during_the_start_ends_it_with_0() {
+    let postgres = Postgres::start();
+    let database = postgres.database();
+    let mut node =
+        ServerBuilder::default().args(&["--postgres", &database].map(str::to_owned)).start();
+    node.admin().put("rules", &rule(7));
+    stop(&mut node);
+    postgres.pause();
+    node.begin_again();
+    eventually("it waits for its database", || node.log().contains("starting from the last known"));
+    stop(&mut node);
+    postgres.resume();
+}
+
+/// A node of the README; killed when dropped.
+struct Example {
+    child: Child,
+    http: SocketAddr,
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a command of the README in a folder, with addresses that are free.
+fn run_example(folder: &Path, words: &[String], log: &Path) -> Example {
+    let mut command = Command::new(binary());
+    command.args(words).current_dir(folder).env("TOLLGATE_ADMIN_TOKEN", ADMIN_TOKEN);
+    command.env_remove("TOLLGATE_TEST_TOOLS");
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.stderr(File::create(log).expect("a log")).spawn().expect("it starts");
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("a pipe");
+    BufReader::new(stdout).read_line(&mut line).expect("the first line");
+    let http = line.split_whitespace().find_map(|word| word.strip_prefix("http="));
+    let http = http.and_then(|http| http.parse().ok());
+    Example { child, http: http.unwrap_or_else(|| panic!("{line:?}")) }
+}
+
+/// The first two nodes that the README starts share no directory, and a change reaches both.
+#[test]
+fn the_two_nodes_of_the_readme_agree() {
+    const REDIS: &str = "redis://127.0.0.1:6379";
+    let redis = Redis::builder().args(&["--maxmemory-policy", "noeviction"]).start();
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = fs::read_to_string(readme).expect("the README");
+    let (_, section) = readme.split_once("### More than one node").expect("the section");
+    let commands: Vec<Vec<String>> = section
+        .lines()
+        .take_while(|line| !line.starts_with("### "))
+        .filter_map(|line| line.strip_prefix("tollgate "))
+        .map(|line| line.split_whitespace().map(|word| word.replace(REDIS, &redis.url())).collect())
+        .collect();
+    assert_eq!(commands.len(), 2, "{commands:?}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let nodes: Vec<Example> = commands
+        .iter()
+        .enumerate()
+        .map(|(number, words)| {
+            // Ports of the README may be taken here.
+            let mut words = words.clone();
+            for flag in ["--http", "--grpc"] {
+                match words.iter().position(|word| word == flag) {
+                    Some(place) => "127.0.0.1:0".clone_into(&mut words[place + 1]),
+                    None => words.extend([flag, "127.0.0.1:0"].map(str::to_owned)),
+                }
+            }
+            run_example(folder.path(), &words, &folder.path().join(format!("log-{number}")))
+        })
+        .collect();
+    Admin::connect(nodes[0].http).put("rules", &rule(7));
+    for node in &nodes {
+        eventually("the rule is in force", || {
+            let mut client = Client::connect(node.http).expect("a connection");
+            client.post("/rate-limit/peek", &json!({"userId": "nobody"})).json()["effectiveLimit"]
+                == 7
+        });
+        let mut client = Client::connect(node.http).expect("a connection");
+        assert_eq!(client.get("/readyz").text(), "ready\n");
+    }
+    for number in 0..nodes.len() {
+        let log = fs::read_to_string(folder.path().join(format!("log-{number}"))).expect("a log");
+        assert!(!log.contains("\"WARN\"") && !log.contains("\"ERROR\""), "{log}");
+    }
+}
