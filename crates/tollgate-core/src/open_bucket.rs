@@ -210,6 +210,11 @@ impl OpenBucket {
         self.tat = tat;
     }
 
+    /// Whether a charge of this instant is open.
+    pub(crate) fn has_entry(&self, at: Nanos) -> bool {
+        self.charges.iter().any(|charge| charge.at == at)
+    }
+
     /// Undoes a charge made at `at`, or as much of it as is open.
     pub(crate) fn refund(&mut self, at: Nanos, span: Span) {
         // An arrival time at the end of time no longer says what it is the sum of.

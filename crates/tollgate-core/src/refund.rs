@@ -45,16 +45,22 @@ impl Limit {
             (State::Slots(slots), Receipt::Slot(id)) => {
                 slots.release(*id);
             }
-            (state @ State::Open(_), _) => self.change_open(state, now, |open| match *receipt {
-                Receipt::Open { at, cost } => open.refund(at, self.pace().span_of(cost)),
-                Receipt::Bucket { at, cost } if at == open.instant(now) => {
-                    open.undo_final(self.pace().span_of(cost), now);
-                }
-                Receipt::LatestOfBucket { cost } => {
-                    open.refund_latest(self.pace().span_of(cost), now);
-                }
-                _ => {}
-            }),
+            (state @ State::Open(_), Receipt::Open { at, cost }) => {
+                let refund = |open: &mut OpenBucket| open.refund(*at, self.pace().span_of(*cost));
+                self.change_open(state, now, |open| open.has_entry(*at), refund);
+            }
+            (state @ State::Open(_), Receipt::Bucket { at, cost }) => {
+                let undo = |open: &mut OpenBucket| {
+                    open.undo_final(self.pace().span_of(*cost), now);
+                };
+                self.change_open(state, now, |open| *at == open.instant(now), undo);
+            }
+            (state @ State::Open(_), Receipt::LatestOfBucket { cost }) => {
+                let refund = |open: &mut OpenBucket| {
+                    open.refund_latest(self.pace().span_of(*cost), now);
+                };
+                self.change_open(state, now, |_| true, refund);
+            }
             _ => {}
         }
     }
@@ -62,15 +68,25 @@ impl Limit {
     /// Makes a refundable charge final, or the part of it that the receipt is of.
     pub fn close(&self, state: &mut State, receipt: &Receipt, now: Nanos) {
         if let Receipt::Open { at, cost } = *receipt {
-            self.change_open(state, now.min(LATEST), |open| open.close(at, self.pace().span_of(cost)));
+            let close = |open: &mut OpenBucket| open.close(at, self.pace().span_of(cost));
+            self.change_open(state, now.min(LATEST), |open| open.has_entry(at), close);
         }
     }
 
-    fn change_open(&self, state: &mut State, now: Nanos, change: impl FnOnce(&mut OpenBucket)) {
+    /// Changes a list that the receipt applies to. Any other one stays as it is, the rounding of its entries included.
+    fn change_open(
+        &self,
+        state: &mut State,
+        now: Nanos,
+        applies: impl FnOnce(&OpenBucket) -> bool,
+        change: impl FnOnce(&mut OpenBucket),
+    ) {
         let State::Open(open) = state else { return };
-        open.adopt(self.pace(), now);
-        change(open);
-        Self::drop_empty_list(state);
+        if applies(open) {
+            open.adopt(self.pace(), now);
+            change(open);
+            Self::drop_empty_list(state);
+        }
     }
 
     /// [`Limit::give_back`] for fixed-size states.

@@ -240,9 +240,12 @@ impl World {
                 let returned = GiveBack { counter: named(&key), limit, receipt };
                 self.store.give_back_now(&returned, self.now);
                 if !is_void {
-                    let mut state = self.model.state(counter, limit);
+                    let before = self.model.state(counter, limit);
+                    let mut state = before.clone();
                     limit.give_back(&mut state, &receipt, self.now);
-                    self.model.states.insert(counter, state);
+                    if state != before {
+                        self.model.states.insert(counter, state);
+                    }
                 }
             }
             Op::GiveBack(_) => {}

@@ -72,8 +72,13 @@ impl Shard {
                 }
             }
             Found::Packed(..) | Found::Oversized(_) => {
-                let mut small = found.small(limit);
+                let before = found.small(limit);
+                let mut small = before;
                 limit.give_back_small(&mut small, receipt, now);
+                // A receipt of a charge that is gone changes nothing, not even the rounding under another quota.
+                if small == before {
+                    return;
+                }
                 if small.fresh_at(limit.window_nanos()) <= now {
                     self.remove(fingerprint);
                 } else {

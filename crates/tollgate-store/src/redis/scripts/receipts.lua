@@ -20,12 +20,13 @@ local function is_void(kind, p, mark)
   return args[p] <= tonumber(mark)
 end
 
--- Changes the list of a bucket's refundable charges with `act`.
+-- Changes an entry of the list of a bucket's refundable charges with `act`. A receipt of no entry changes nothing, not even
+-- the rounding of the others.
 local function change_open(p, key, value, act)
   if not value and not states[key] then return true end
   local state = read_bucket(key, value)
   if not state then return false end
-  if state.entries then
+  if state.entries and find_entry(state, args[p]) then
     adopt(state, args[p + 3])
     act(state, args[p], args[p + 1], args[p + 2])
     change(state)
@@ -41,12 +42,12 @@ local function give_back()
     local state = read_bucket(key, value)
     if not state then return false end
     local at, span, span_part, unit = args[p], args[p + 1], args[p + 2], args[p + 3]
+    -- A charge that was not refundable is undone in its own instant only.
+    if at ~= MOST and at ~= math.max(now, state[3]) then return true end
     adopt(state, unit)
     local tat, part = state[1], state[2]
     -- An arrival time at the end of time no longer says what it is the sum of.
     if tat >= MOST then return true end
-    -- A charge that was not refundable is undone in its own instant only.
-    if at ~= MOST and at ~= math.max(now, state[3]) then return true end
     if state.entries then
       if at ~= MOST and not is_after_entries(state, span, span_part) then return true end
       refund_latest(state, span, span_part)
