@@ -31,10 +31,15 @@ fn end(runtime: tokio::runtime::Runtime) {
 }
 
 /// Waits until `condition` holds.
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+pub fn eventually(what: &str, condition: impl FnMut() -> bool) {
+    eventually_within(PATIENCE, what, condition);
+}
+
+/// Waits until `condition` holds, for an event whose stated time is longer than [`PATIENCE`].
+pub fn eventually_within(patience: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + patience;
     while !condition() {
-        assert!(Instant::now() < deadline, "did not happen within {PATIENCE:?}: {what}");
+        assert!(Instant::now() < deadline, "did not happen within {patience:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -64,6 +64,12 @@ impl Collector for StoreCollector {
             "Refundable charges that became final because their bucket had too many",
             [(vec![], memory.finalized_charges)],
         )?;
+        counters(
+            &mut encoder,
+            "memory_flushes",
+            "Times that changed counters were written to disk",
+            [(vec![], memory.flushes)],
+        )?;
         let named: Vec<(&str, &Shared)> =
             stores.names().iter().map(String::as_str).zip(stores.shared()).collect();
         if !named.is_empty() {

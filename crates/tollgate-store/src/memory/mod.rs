@@ -19,6 +19,7 @@ use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tollgate_core::{Ask, Limit, Nanos, Receipt, Slot, SlotId};
@@ -71,6 +72,8 @@ pub struct MemoryUsage {
     pub evicted: u64,
     /// Refundable charges that became final because their bucket had too many of them, since the start.
     pub finalized_charges: u64,
+    /// Times that changes were written to disk, since the start.
+    pub flushes: u64,
     /// Records of reservations.
     pub reservations: u64,
     /// Open reservations whose time was over, since the start.
@@ -100,6 +103,7 @@ pub struct MemoryStore {
     budget: Arc<Budget>,
     journals: bool,
     persister: Mutex<Option<Persister>>,
+    flushes: AtomicU64,
     settled: Once,
     records: Records,
 }
@@ -149,6 +153,7 @@ impl MemoryStore {
             budget,
             journals,
             persister: Mutex::new(None),
+            flushes: AtomicU64::new(0),
             settled: Once::default(),
             records: Records::new(DEFAULT_MAX_RESERVATIONS),
         }
@@ -171,6 +176,7 @@ impl MemoryStore {
             usage.finalized_charges += shard.rest.finalized;
         }
         usage.bytes += (self.shards.len() * size_of::<Cell>()) as u64;
+        usage.flushes = self.flushes.load(Ordering::Relaxed);
         (usage.reservations, usage.expired_reservations) = self.records.usage();
         usage
     }
@@ -185,7 +191,8 @@ impl MemoryStore {
     /// Writes what changed since the last call to disk, if the store is persisted.
     pub fn flush(&self, now: Nanos) {
         if let Some(persister) = self.persister.lock().as_mut() {
-            persister.flush(self, now);
+            let is_written = persister.flush(self, now);
+            self.flushes.fetch_add(u64::from(is_written), Ordering::Relaxed);
         }
     }
 

@@ -140,14 +140,16 @@ impl Persister {
         Ok(journal)
     }
 
-    /// Writes what changed. If the disk refuses, the next call tries to write everything anew.
-    pub(super) fn flush(&mut self, store: &MemoryStore, now: Nanos) {
+    /// Writes what changed, and returns whether it is on disk. If the disk refuses, the next call tries to write everything
+    /// anew.
+    pub(super) fn flush(&mut self, store: &MemoryStore, now: Nanos) -> bool {
         let path = path_of(&self.dir, Kind::Journal, self.generation);
         // A journal whose directory was removed can still be written, but never be read back.
         if self.journal.take_if(|journal| !journal.is_at(&path)).is_some() {
             tracing::warn!(file = %path.display(), "the counter journal has vanished");
         }
         let flushed = self.append_or_start(store, now);
+        let is_written = flushed.is_ok();
         if let Err(error) = flushed {
             // What was drained for the failed write is in no journal: only a new base has it. Until
             // then, keeping count of changes would only fill the memory.
@@ -159,6 +161,7 @@ impl Persister {
         } else if self.warned_at.take().is_some() {
             tracing::info!(dir = %self.dir.display(), "counters are written to disk again");
         }
+        is_written
     }
 
     fn append_or_start(&mut self, store: &MemoryStore, now: Nanos) -> io::Result<()> {
