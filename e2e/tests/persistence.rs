@@ -41,7 +41,7 @@ fn a_gentle_restart_loses_nothing() {
 fn flushes(server: &Server) -> u64 {
     let metrics = server.client().get("/metrics").text();
     let line =
-        metrics.lines().find_map(|line| line.strip_prefix("rate_limiter_memory_flushes_total "));
+        metrics.lines().find_map(|line| line.strip_prefix("rate_limiter_memory_flushes_total{} "));
     line.and_then(|count| count.parse().ok()).expect("the number of flushes")
 }
 
