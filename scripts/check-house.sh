@@ -16,6 +16,7 @@ forbid() { # forbid CRATE DEPENDENCY... : CRATE must not have DEPENDENCY, direct
     if grep -qx "$dependency" <<<"$tree"; then breach "$crate depends on $dependency"; fi
   done
 }
+forbid tollgate hyper axum rustls tonic redis sqlx jsonwebtoken
 forbid tollgate-core tokio serde hyper axum tracing
 forbid tollgate-policy tokio hyper axum tollgate-store
 forbid tollgate-store tokio hyper axum tollgate-engine

@@ -317,11 +317,21 @@ fn every_configuration_of_the_documents_is_valid() {
 
 #[test]
 fn the_embedding_example_is_the_one_that_compiles() {
-    let text = read(&root().join("docs/embedding.md"));
-    let example = read(&root().join("crates/tollgate-engine/examples/embedded.rs"));
-    for block in blocks(&text).iter().filter(|block| block.language == "rust") {
-        let shown = block.lines.join("\n");
-        assert!(example.contains(&shown), "docs/embedding.md:{} is another one", block.line);
+    let examples = [
+        "crates/tollgate/examples/hello.rs",
+        "crates/tollgate-engine/examples/embedded.rs",
+    ]
+    .map(|example| read(&root().join(example)));
+    for document in ["README.md", "docs/embedding.md"] {
+        let text = read(&root().join(document));
+        let blocks = blocks(&text);
+        let mut shown = blocks.iter().filter(|block| block.language == "rust").peekable();
+        assert!(shown.peek().is_some(), "{document} shows an example");
+        for block in shown {
+            let code = block.lines.join("\n");
+            let is_known = examples.iter().any(|example| example.contains(&code));
+            assert!(is_known, "{document}:{} is another one", block.line);
+        }
     }
 }
 

@@ -175,6 +175,19 @@ impl Limit {
         Ok(Self { algorithm, quota, capacity, window, slot_ttl, pace, is_whole })
     }
 
+    /// A limit that refuses every request.
+    pub const fn suspended() -> Self {
+        Self {
+            algorithm: Algorithm::TokenBucket,
+            quota: 0,
+            capacity: 0,
+            window: Window::Every(crate::SECOND),
+            slot_ttl: crate::SECOND,
+            pace: Pace::NONE,
+            is_whole: false,
+        }
+    }
+
     /// How it counts.
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm

@@ -1,8 +1,10 @@
 //! One request over several counters: lock, examine, charge all or none.
 
+use std::hash::Hash;
+
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
-use tollgate_core::{Examination, Nanos, Outcome, Receipt, Status};
+use tollgate_core::{Ask, Examination, Limit, Nanos, Outcome, Receipt, Status};
 
 use super::MemoryStore;
 use super::fingerprint::{Fingerprint, Hasher};
@@ -49,24 +51,54 @@ impl MemoryStore {
     /// Decides a request of one charge.
     #[inline]
     pub fn decide_single(&self, charge: &Charge<'_>, mode: Mode, now: Nanos) -> Outcome {
-        let fingerprint = self.fingerprint_of(&charge.counter);
+        self.decide_at(self.fingerprint_of(&charge.counter), charge.limit, &charge.ask, mode, now)
+    }
+
+    /// Decides a charge to the counter of any key that hashes. It is for a store that one limit has for itself: the keys of
+    /// [`crate::Counter`] are hashed in another way.
+    #[inline]
+    pub fn decide_keyed<K: Hash + ?Sized>(
+        &self,
+        key: &K,
+        limit: &Limit,
+        ask: &Ask,
+        mode: Mode,
+        now: Nanos,
+    ) -> Outcome {
+        self.decide_at(self.hasher.fingerprint_of_key(key), limit, ask, mode, now)
+    }
+
+    /// Resets the counter of a key that [`MemoryStore::decide_keyed`] has charged.
+    pub fn reset_keyed<K: Hash + ?Sized>(&self, key: &K, now: Nanos) {
+        let fingerprint = self.hasher.fingerprint_of_key(key);
+        if let Some(shard) = self.shard_of(fingerprint) {
+            shard.lock().reset(fingerprint, now);
+        }
+    }
+
+    #[inline]
+    fn decide_at(
+        &self,
+        fingerprint: Fingerprint,
+        limit: &Limit,
+        ask: &Ask,
+        mode: Mode,
+        now: Nanos,
+    ) -> Outcome {
         let Some(shard) = self.shard_of(fingerprint) else { return no_shard() };
         let mut shard = take(shard);
-        if mode == Mode::Charge
-            && !is_large(charge.limit)
-            && !charge.limit.opens_charge(&charge.ask)
-        {
-            return shard.decide_small(fingerprint, charge.limit, &charge.ask, now);
+        if mode == Mode::Charge && !is_large(limit) && !limit.opens_charge(ask) {
+            return shard.decide_small(fingerprint, limit, ask, now);
         }
-        let found = shard.find(fingerprint, charge.limit);
-        let examination = shard.examine(&found, fingerprint, charge.limit, &charge.ask, now);
+        let found = shard.find(fingerprint, limit);
+        let examination = shard.examine(&found, fingerprint, limit, ask, now);
         // A request of this one charge: a watched one, or one of a group elsewhere, refuses nothing,
         // but is charged only where it fits.
         let charges = mode.charges(examination.admits());
         let (receipt, status) = if charges {
-            shard.charge(&found, fingerprint, charge.limit, &charge.ask, now)
+            shard.charge(&found, fingerprint, limit, ask, now)
         } else {
-            (Receipt::Nothing, shard.status(&found, fingerprint, charge.limit, now))
+            (Receipt::Nothing, shard.status(&found, fingerprint, limit, now))
         };
         Outcome { examination, status, receipt }
     }

@@ -63,6 +63,22 @@ impl Fingerprint {
     }
 }
 
+/// Collects what a key feeds to a hasher, so that it is hashed at once under the secret.
+#[derive(Default)]
+struct KeyBytes(smallvec::SmallVec<[u8; INLINE_KEY_BYTES]>);
+
+impl std::hash::Hasher for KeyBytes {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Not asked for: the collected bytes are what counts.
+    fn finish(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
+
 /// Makes fingerprints under one secret.
 pub(crate) struct Hasher {
     secret: [u8; SECRET_BYTES],
@@ -99,6 +115,14 @@ impl Hasher {
             bytes.extend_from_slice(part.as_bytes());
         }
         xxh3_128_with_secret(&bytes, &self.secret).rotate_left(u64::BITS)
+    }
+
+    /// The fingerprint of any key that hashes.
+    #[inline]
+    pub(crate) fn fingerprint_of_key<K: Hash + ?Sized>(&self, key: &K) -> Fingerprint {
+        let mut bytes = KeyBytes::default();
+        key.hash(&mut bytes);
+        Fingerprint::from_hash(xxh3_128_with_secret(&bytes.0, &self.secret))
     }
 
     /// The fingerprint of a limit's counter. The salt is public, the key hash is not; their
