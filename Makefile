@@ -37,6 +37,7 @@ test: deps $(CONSOLE) check  ## Everything that must hold: style, lints, unit, p
 	@if $(CARGO) nextest --version >/dev/null 2>&1; \
 	then $(CARGO) nextest run --locked --workspace; \
 	else $(CARGO) test --locked --workspace; fi
+	$(CARGO) test --locked --doc -p tollgate
 	cd console && npm run e2e
 
 check:  ## Style and lints
