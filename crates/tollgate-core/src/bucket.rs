@@ -143,7 +143,8 @@ impl Bucket {
 
     #[inline]
     fn status_of(limit: &Limit, ahead: Span, now: Nanos) -> Status {
-        // A suspended bucket has no pace by which what others of its tiers left there could be told.
+        // A suspended bucket (quota 0) has no pace, so the time that charges of another tier occupy
+        // cannot be converted to a cost.
         let used = if limit.quota() == 0 { 0 } else { limit.pace().cost_of(ahead) };
         Status {
             used,

@@ -1,8 +1,8 @@
 //! Rate-limiting algorithms as pure integer transitions.
 //!
 //! This crate knows no clock, no I/O, no async and no wire format. Time is an argument, in
-//! nanoseconds since the Unix epoch; state goes in, state comes out. Whoever owns the state (a
-//! store) owns atomicity.
+//! nanoseconds since the Unix epoch; state goes in, state comes out. The store that owns the state
+//! owns atomicity.
 //!
 //! The one entry point is [`Limit`]: [`Limit::examine`] says whether a charge would pass,
 //! [`Limit::charge`] makes it and returns a [`Receipt`], [`Limit::give_back`] undoes a receipt, and

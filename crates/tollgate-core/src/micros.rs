@@ -1,4 +1,4 @@
-//! Limits told in whole microseconds, for stores whose clock has that grain and whose numbers are
+//! Limits in whole microseconds, for stores whose clock has that resolution and whose numbers are
 //! doubles.
 //!
 //! Everything here is a whole number below 2^53. A bucket's time line keeps an exact remainder as
@@ -22,7 +22,7 @@ pub struct MicroSpan {
     pub part: u64,
 }
 
-/// A bucket's limit, told in microseconds.
+/// A bucket's limit, in microseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct MicroPace<'a> {
     limit: &'a Limit,
@@ -85,7 +85,7 @@ impl MicroPace<'_> {
         Some(self.rounded_down(room))
     }
 
-    /// A stretch of line, rounded down to what can be told.
+    /// A stretch of line, rounded down to what a [`MicroSpan`] can represent.
     pub fn rounded_down(&self, span: Span) -> MicroSpan {
         self.converted(span).0
     }

@@ -25,8 +25,8 @@ impl SlidingCounter {
         }
     }
 
-    /// The same counts, told from the window that `now` falls in. A `now` before the current window
-    /// leaves the state as it is.
+    /// The same counts, relative to the window that contains `now`. A `now` before the current
+    /// window leaves the state unchanged.
     #[inline]
     fn rolled_to(self, limit: &Limit, now: Nanos) -> Self {
         if now < self.end {

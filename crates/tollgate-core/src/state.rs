@@ -96,7 +96,7 @@ pub struct Status {
     pub used: u64,
     /// How many more requests of cost 1 would pass now.
     pub remaining: u64,
-    /// When the counter is as new, absent other traffic; not before now.
+    /// When the counter is reset, absent other traffic; not before now.
     pub reset_at: Nanos,
 }
 
@@ -111,8 +111,8 @@ pub struct Outcome {
     pub receipt: Receipt,
 }
 
-/// What a charge occupies, so that it can be given back exactly. A receipt is good for one
-/// give-back: whoever keeps it must not use it twice.
+/// What a charge occupies, so that it can be given back exactly. A receipt is valid for one
+/// give-back: its owner must not use it twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receipt {
     /// Nothing was charged.

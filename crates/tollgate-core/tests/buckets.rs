@@ -1,7 +1,7 @@
 //! Buckets against a level of tokens and against a queue of work, both in exact units.
 //!
-//! Work is told in units in which a unit of cost weighs `W` and a nanosecond drains `L`, so that
-//! everything is whole.
+//! Work is measured in units in which a unit of cost weighs `W` and a nanosecond drains `L`, so
+//! that every amount is an integer.
 
 #![allow(clippy::unwrap_used)]
 

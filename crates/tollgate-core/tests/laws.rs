@@ -53,7 +53,8 @@ fn check_refusal(mut world: World, op: &Op, delay: Option<u64>) -> Result<(), Te
     Ok(())
 }
 
-/// `remaining` requests of cost 1 pass now and no more; `reset_at` is the first instant as new.
+/// Exactly `remaining` requests of cost 1 pass now; `reset_at` is the first instant at which the
+/// counter equals a fresh one.
 fn check_figures(mut world: World) -> Result<(), TestCaseError> {
     let status = world.status();
     let World { limit, state, now, .. } = world.clone();
@@ -97,7 +98,8 @@ fn check_step_back(mut world: World, op: &Op, backs: [u64; 3]) -> Result<(), Tes
     for back in backs {
         let ask = world.ask(op);
         let World { limit, state, .. } = &mut world;
-        // A slot lives its lifetime from the instant it was told, so only that far is it comparable.
+        // A slot's lifetime starts at the instant of its charge, so states can be compared only
+        // that far back.
         let is_slots = limit.algorithm() == Algorithm::Concurrency;
         let reach = if is_slots { limit.slot_ttl() } else { 2 * limit.window_nanos() };
         let at = highest - back % reach.min(highest.max(1));

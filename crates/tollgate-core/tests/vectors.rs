@@ -66,8 +66,8 @@ fn the_core_shows_what_the_vectors_say() {
             remaining: parse(rest + 1),
             reset_at: now + parse(rest + 2),
         };
-        let told = (examination, limit.status(state, now));
-        assert_eq!(told, (expected, status), "line {number}: {line}");
+        let actual = (examination, limit.status(state, now));
+        assert_eq!(actual, (expected, status), "line {number}: {line}");
         checked += 1;
     }
     assert!(checked > 1_000, "{checked}");
