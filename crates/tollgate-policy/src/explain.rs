@@ -236,10 +236,10 @@ fn misses(rule: &Rule, seen: &Seen<'_, '_>) -> (&'static str, usize) {
             KeyPart::Named(name) => fit.attribute(name, seen).is_some() || excused(name),
             KeyPart::Client => seen.attributes.client().is_some(),
         };
-        // An attribute that is wanted by value, and absent, is missing once.
-        let told = matches!(part, KeyPart::Known(known)
+        // An absent attribute that the matcher also constrains was counted as missing above.
+        let is_counted = matches!(part, KeyPart::Known(known)
             if matcher.known.iter().any(|(constrained, _)| constrained == known));
-        missing.unless("key_by", present || told);
+        missing.unless("key_by", present || is_counted);
     }
     (missing.first.unwrap_or_default(), missing.count)
 }

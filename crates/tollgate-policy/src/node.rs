@@ -1,7 +1,7 @@
 //! A YAML or JSON document as a tree of nodes that know their place.
 //!
-//! Built from parser events, not through serde, because serde stops at the first error and a rule
-//! file is to be told everything that is wrong with it. Bounded in size, depth and alias expansion.
+//! Built from parser events, not through serde, because serde stops at the first error and we
+//! report every error in a rule file at once. Bounded in size, depth and alias expansion.
 
 use granit_parser::{Event, Marker, Parser, ScalarStyle, Tag};
 use hashbrown::{HashMap, HashSet};

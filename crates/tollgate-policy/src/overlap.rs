@@ -1,6 +1,6 @@
 //! Whether two rules can meet on one request, and which of them would win there.
 //!
-//! Answers are careful: "may" where it cannot be told.
+//! Answers are conservative: two rules may meet unless it is certain that they cannot.
 
 use crate::matcher::{Matcher, Wanted};
 use crate::pattern::{Pattern, Step};

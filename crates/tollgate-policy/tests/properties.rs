@@ -145,7 +145,8 @@ fn attributes<'a>(request: &Request, path: Option<&'a RequestPath<'_>>) -> Attri
     attributes
 }
 
-/// The key of an explained rule as resolution tells it: a client as its kind and its name.
+/// The key of an explained rule in the form that resolution returns: a client as its kind and its
+/// name.
 fn key_of(one: &Explained<'_>) -> Vec<String> {
     let parts = one.rule.key.iter().zip(&one.key);
     parts
