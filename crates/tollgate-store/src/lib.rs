@@ -103,8 +103,8 @@ pub enum Mode {
     Peek,
     /// Charge all, above the limit too: the cost was already spent, and is owed.
     Owe,
-    /// One part of a request whose other parts are decided elsewhere: as `Charge`, but a group that
-    /// has no room here refuses nothing. Whoever holds gives back what is not wanted.
+    /// One part of a request whose other parts are decided in other calls: as `Charge`, but a group
+    /// that has no room here refuses nothing. The caller gives back what it does not need.
     Hold,
 }
 
@@ -166,7 +166,7 @@ pub fn passes_as(mode: Mode, charges: &[Charge<'_>], outcomes: &[Outcome]) -> bo
     mode == Mode::Hold || any_of.unwrap_or(true)
 }
 
-/// So many slots of one counter are told at most.
+/// The most slots of one counter that a store returns.
 pub const MOST_SLOTS_TOLD: usize = 1_000;
 
 /// A place where counters live. Several requests at once are decided in order, each atomically.
@@ -254,8 +254,8 @@ pub trait Store: Send + Sync {
         &[]
     }
 
-    /// The answer that nodes share under a request's id, or the right to make it. `content` tells
-    /// requests apart that carry the same id.
+    /// The answer that nodes share under a request's id, or the right to make it. Different
+    /// requests with the same id differ in their `content`.
     fn claim(
         &self,
         _id: u128,

@@ -23,7 +23,7 @@ struct Done {
 
 impl Once {
     /// Acts unless it was done before. Returns what `act` noted, now or then, and whether it was now.
-    /// Whoever asks meanwhile waits until it is done.
+    /// A concurrent call waits until it is done.
     pub(crate) fn run(
         &self,
         id: u128,

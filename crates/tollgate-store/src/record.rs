@@ -1,7 +1,7 @@
 //! The record of a reservation: what is known of it under its id, and how far it has come.
 //!
-//! What a record holds is its owner's business; the store keeps it until its time is over, and sees to
-//! it that a reservation ends in one way only, whoever ends it first.
+//! The owner defines what a record holds; the store keeps it until it expires, and ensures that a
+//! reservation ends in one way only, the way that the first caller asks for.
 
 use tollgate_core::Nanos;
 
@@ -28,7 +28,7 @@ pub enum RecordAsk<'a> {
         /// For how long that is known.
         ttl: Nanos,
     },
-    /// It has ended, and this is what whoever asks again is told.
+    /// It has ended, and later calls return this answer.
     Complete {
         /// The answer.
         answer: &'a [u8],
@@ -63,7 +63,7 @@ pub enum RecordAnswer {
     },
     /// It has ended.
     Ended {
-        /// What was told of it.
+        /// The answer that it was completed with.
         answer: Vec<u8>,
     },
 }

@@ -1,14 +1,14 @@
-//! How secrets are told: as a keyed hash, the same on every node that has the key.
+//! How secrets are shown and stored: as a keyed hash, the same on every node that has the key.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// How many bytes of the keyed hash of a secret are told.
-const TOLD_BYTES: usize = 12;
+/// How many bytes of the keyed hash stand for a secret.
+const ID_BYTES: usize = 12;
 
 /// The name of an API key in stores, logs and audit: a truncated HMAC-SHA256 in hex.
 pub fn api_key_id(secret: &[u8], key: &str) -> String {
-    let mut bytes = Vec::with_capacity(2 * TOLD_BYTES);
+    let mut bytes = Vec::with_capacity(2 * ID_BYTES);
     Hider::new(secret).push(&mut bytes, key);
     bytes.into_iter().map(char::from).collect()
 }
@@ -29,7 +29,7 @@ impl Hider {
         let mut mac = self.0.clone();
         mac.update(secret.as_bytes());
         let digest = mac.finalize().into_bytes();
-        for byte in digest.iter().take(TOLD_BYTES) {
+        for byte in digest.iter().take(ID_BYTES) {
             push_hex(bytes, *byte);
         }
     }

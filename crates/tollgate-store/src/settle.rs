@@ -29,9 +29,9 @@ pub struct Adjustment<'a> {
     pub closes: Receipt,
 }
 
-/// Changes that are made under one id. Each counter's own place remembers the id together with the
-/// change, so that what was changed once is not changed again, whoever asks, and also after a crash in
-/// the middle. Whoever repeats a settlement names the same counters in the same order.
+/// Changes that are made under one id. The store of each counter remembers the id together with the
+/// change, so that no counter is changed twice, whichever node repeats the call, also after a crash
+/// in the middle. A repeated settlement must name the same counters in the same order.
 #[derive(Debug, Clone, Copy)]
 pub struct Settlement<'a> {
     /// Names it.
@@ -67,7 +67,7 @@ impl Applied {
         }
     }
 
-    /// Puts together what became of all parts, each of which was tried: if one failed, that is told.
+    /// Combines the results of all parts, each of which was tried: an error if any of them failed.
     pub fn of_all(
         parts: impl IntoIterator<Item = Result<Self, StoreError>>,
     ) -> Result<Self, StoreError> {

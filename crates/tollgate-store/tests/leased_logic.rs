@@ -79,8 +79,8 @@ async fn figures_are_those_of_the_shared_counter_less_what_is_left() {
         for spent in 1..=1_000 {
             let outcome = charge(&store, key, &limit, 1, world.now()).await.expect("answers");
             assert!(outcome.examination.admits(), "{algorithm}");
-            let told = (outcome.status.used, outcome.status.remaining);
-            assert_eq!(told, (spent, 1_000 - spent), "{algorithm}");
+            let figures = (outcome.status.used, outcome.status.remaining);
+            assert_eq!(figures, (spent, 1_000 - spent), "{algorithm}");
             world.advance(1_000);
         }
         let outcome = charge(&store, key, &limit, 1, world.now()).await.expect("answers");

@@ -109,8 +109,8 @@ floods! {
     a_flood_of_slots: Concurrency, 5, DAY;
 }
 
-/// One log of many entries outweighs its shard's share; as long as there is room elsewhere, its
-/// neighbours stay.
+/// One log of many entries outweighs its shard's share; as long as other shards leave room, its
+/// neighbours are not evicted.
 #[test]
 fn a_long_log_does_not_drive_out_its_neighbours() {
     let store = MemoryStore::new(MAX_COUNTERS);

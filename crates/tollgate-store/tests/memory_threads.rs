@@ -42,7 +42,7 @@ fn in_threads(work: impl Fn(u64) + Send + Sync + 'static) {
         match ended.recv_timeout(PATIENCE) {
             Ok(()) => {}
             Err(mpsc::RecvTimeoutError::Timeout) => panic!("a thread hangs: a deadlock"),
-            // One has panicked; joining tells.
+            // One has panicked; joining it shows why.
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
         }
     }

@@ -33,8 +33,8 @@ fn board(options: &RedisOptions) -> Board {
     RedisStore::new(options).unwrap().board()
 }
 
-/// What a listener is told, before the test has to be given up.
-async fn told(listener: &mut BoardListener) -> Result<(), Failure> {
+/// What a listener receives next, before the test times out.
+async fn next_change(listener: &mut BoardListener) -> Result<(), Failure> {
     tokio::time::timeout(PATIENCE, listener.changed()).await.unwrap()
 }
 
@@ -55,7 +55,7 @@ async fn a_server_behind_tls_keeps_the_newest_set() {
     let board = board(&RedisOptions { tls_ca_file, ..options(&[server.tls_url()]) });
     let mut listener = board.listen().await.unwrap();
     publishes_only_what_is_newer(&board).await;
-    assert_eq!(told(&mut listener).await, Ok(()));
+    assert_eq!(next_change(&mut listener).await, Ok(()));
 }
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn a_master_under_sentinel_keeps_the_newest_set_and_the_next_one_goes_on()
     assert_eq!(read(&board).await, (1, set.parts.clone(), 0));
     let mut listener = board.listen().await.unwrap();
     Set::new("after", 2, &["x"]).publish(&board).await.unwrap();
-    assert_eq!(told(&mut listener).await, Ok(()));
+    assert_eq!(next_change(&mut listener).await, Ok(()));
 }
 
 #[tokio::test]
@@ -81,26 +81,26 @@ async fn a_cluster_keeps_the_newest_set_wherever_its_slot_is() {
     let board = board(&RedisOptions { kind: RedisKind::Cluster, ..options(&cluster.urls()) });
     publishes_only_what_is_newer(&board).await;
     let slot = slot_of("{config}");
-    let elsewhere = || {
+    let other_master = || {
         let owner = cluster.master_of(slot);
         cluster.masters().into_iter().find(|master| *master != owner).unwrap()
     };
     let mut set = Set { take_over: true, ..Set::new("moving", 1, &["x", "y"]) };
-    cluster.move_slot(slot, elsewhere());
+    cluster.move_slot(slot, other_master());
     assert_eq!(set.publish(&board).await, Ok(Published::Written), "MOVED");
-    let to = elsewhere();
+    let to = other_master();
     cluster.begin_move(slot, to);
     while cluster.move_keys(slot, to, 10) > 0 {}
     set.revision = 2;
     assert_eq!(set.publish(&board).await, Ok(Published::Written), "ASK");
     assert_eq!(read(&board).await.0, 2);
     cluster.finish_move(slot, to);
-    // Where the listener is, and where the word is said, need not be the same node.
+    // The listener and the publisher need not be connected to the same node.
     let mut listener = board.listen().await.unwrap();
-    cluster.move_slot(slot, elsewhere());
+    cluster.move_slot(slot, other_master());
     set.revision = 3;
     assert_eq!(set.publish(&board).await, Ok(Published::Written));
-    assert_eq!(told(&mut listener).await, Ok(()));
+    assert_eq!(next_change(&mut listener).await, Ok(()));
 }
 
 #[tokio::test]
@@ -111,14 +111,14 @@ async fn a_cluster_that_loses_the_master_of_the_set_goes_on() {
     assert_eq!(set.publish(&board).await, Ok(Published::Written));
     let mut listener = board.listen().await.unwrap();
     cluster.kill_master_of(slot_of("{config}"));
-    assert_eq!(told(&mut listener).await, Err(Failure::Connection));
+    assert_eq!(next_change(&mut listener).await, Err(Failure::Connection));
     set.revision = 2;
     until_published(&board, &set).await;
     assert_eq!(read(&board).await, (2, set.parts.clone(), 0));
     let mut listener = board.listen().await.unwrap();
     set.revision = 3;
     assert_eq!(set.publish(&board).await, Ok(Published::Written));
-    assert_eq!(told(&mut listener).await, Ok(()));
+    assert_eq!(next_change(&mut listener).await, Ok(()));
 }
 
 #[tokio::test]
@@ -129,12 +129,12 @@ async fn a_listener_hears_of_sets_and_of_the_servers_death() {
     let silent = tokio::time::timeout(Duration::from_millis(100), listener.changed()).await;
     assert!(silent.is_err(), "nothing has changed");
     Set::new("here", 1, &["a"]).publish(&board).await.unwrap();
-    assert_eq!(told(&mut listener).await, Ok(()));
+    assert_eq!(next_change(&mut listener).await, Ok(()));
     Set::new("here", 1, &["a"]).publish(&board).await.unwrap();
     let silent = tokio::time::timeout(Duration::from_millis(100), listener.changed()).await;
     assert!(silent.is_err(), "the same set is no change");
     server.kill();
-    assert_eq!(told(&mut listener).await, Err(Failure::Connection));
+    assert_eq!(next_change(&mut listener).await, Err(Failure::Connection));
     assert_eq!(board.revision().await, Err(Failure::Connection));
     server.restart();
     assert_eq!(board.revision().await, Ok(None));
@@ -177,7 +177,7 @@ async fn a_user_who_may_not_publish_may_write() {
     assert!(silent.is_err(), "it may not");
     set.revision = 2;
     assert_eq!(set.publish(&loud).await, Ok(Published::Written));
-    assert_eq!(told(&mut listener).await, Ok(()));
+    assert_eq!(next_change(&mut listener).await, Ok(()));
     quiet.push_records(b"a", 10).await.unwrap();
     assert_eq!(quiet.pull_records("reader", 10).await.unwrap().len(), 1);
 }
@@ -264,9 +264,9 @@ async fn nobody_sees_half_a_set_or_an_older_one() {
         readers.spawn(async move {
             let (mut seen, mut begun_again, mut last) = (0, 0, 0);
             while last < SETS {
-                let (_, told) = board.revision().await.unwrap().unwrap();
+                let (_, current) = board.revision().await.unwrap().unwrap();
                 let (revision, _, again) = read(&board).await;
-                assert!(told >= last && revision >= told, "{last}, {told}, {revision}");
+                assert!(current >= last && revision >= current, "{last}, {current}, {revision}");
                 (seen, begun_again, last) = (seen + 1, begun_again + again, revision);
             }
             (seen, begun_again)

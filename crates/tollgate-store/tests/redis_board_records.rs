@@ -169,11 +169,11 @@ async fn records_outlive_the_master_of_their_slot() {
     board.push_records(b"before", 1_000).await.unwrap();
     assert_eq!(texts(&board.pull_records("reader", 10).await.unwrap()), ["before"]);
     let master = &cluster.nodes()[cluster.master_of(slot_of("{config}"))];
-    let told = master.info("replication", "master_repl_offset").unwrap().parse::<u64>().unwrap();
+    let written = master.info("replication", "master_repl_offset").unwrap().parse::<u64>().unwrap();
     eventually("the replica knows", || {
         let replica = master.info("replication", "slave0").unwrap_or_default();
         let offset = replica.split(',').find_map(|word| word.strip_prefix("offset="));
-        offset.and_then(|offset| offset.parse::<u64>().ok()).is_some_and(|known| known >= told)
+        offset.and_then(|offset| offset.parse::<u64>().ok()).is_some_and(|known| known >= written)
     });
     cluster.kill_master_of(slot_of("{config}"));
     let mut pushed = Err(Failure::Timeout);

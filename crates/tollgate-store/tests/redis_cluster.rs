@@ -27,7 +27,7 @@ async fn connected(cluster: &Cluster, timeout: Duration) -> RedisStore {
 }
 
 /// A master that does not have the slot.
-fn elsewhere(cluster: &Cluster, slot: u16) -> usize {
+fn other_master(cluster: &Cluster, slot: u16) -> usize {
     let owner = cluster.master_of(slot);
     cluster.masters().into_iter().find(|master| *master != owner).unwrap()
 }
@@ -43,10 +43,10 @@ async fn slots_move_under_way_and_nothing_is_lost_or_charged_twice() {
         assert_eq!(moved.pay(&store).await.unwrap().status.used, paid);
     }
     // MOVED: the table we have is old.
-    cluster.move_slot(slot, elsewhere(&cluster, slot));
+    cluster.move_slot(slot, other_master(&cluster, slot));
     assert_eq!(moved.pay(&store).await.unwrap().status.used, 4);
     // In between: a counter that is still there, one that has gone, and one that never was.
-    let to = elsewhere(&cluster, slot);
+    let to = other_master(&cluster, slot);
     cluster.begin_move(slot, to);
     assert_eq!(moved.pay(&store).await.unwrap().status.used, 5, "still there");
     assert_eq!(late.pay(&store).await.unwrap().status.used, 1, "new: ASK");
@@ -158,8 +158,8 @@ async fn requests_over_several_slots_never_admit_too_much() {
         store.decide(&request, now(), &mut outcomes).await.unwrap();
         let used = outcomes[0].status.used;
         assert!(used <= QUOTA, "{name}: {used}");
-        // Whoever was aborted may have paid before.
-        assert!(used >= *paid && used <= paid + aborted * 12, "{name}: {used}, {paid} told");
+        // A task that was aborted may have paid before.
+        assert!(used >= *paid && used <= paid + aborted * 12, "{name}: {used}, {paid} answered");
     }
 }
 

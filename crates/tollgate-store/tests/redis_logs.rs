@@ -86,13 +86,13 @@ async fn an_outage_is_told_once_and_its_end_too() {
     let server = Redis::builder().password("hunter2").start();
     let (lines, port) = (Lines::all(), server.port().to_string());
     let store = RedisStore::connect(hasty(server.url())).await.unwrap();
-    let probe = Probe::new("told", 1_000);
+    let probe = Probe::new("logged", 1_000);
     for _ in 0..50 {
         probe.pay(&store).await.unwrap();
     }
     assert_eq!(lines.taken(&port), Vec::<String>::new(), "nothing happened");
 
-    // Silent, then away, then back.
+    // Silent, then unavailable, then back.
     server.pause();
     for _ in 0..3 {
         probe.pay(&store).await.unwrap_err();
@@ -101,10 +101,10 @@ async fn an_outage_is_told_once_and_its_end_too() {
     for _ in 0..200 {
         probe.pay(&store).await.unwrap_err();
     }
-    let told = lines.taken(&port);
-    assert_eq!(told.len(), 1, "{told:#?}");
-    assert!(told[0].starts_with("WARN") && told[0].contains("in time"), "{told:#?}");
-    assert!(!told[0].contains("hunter2"), "{told:#?}");
+    let logged = lines.taken(&port);
+    assert_eq!(logged.len(), 1, "{logged:#?}");
+    assert!(logged[0].starts_with("WARN") && logged[0].contains("in time"), "{logged:#?}");
+    assert!(!logged[0].contains("hunter2"), "{logged:#?}");
 
     server.restart();
     until_it_answers(&store).await;
@@ -112,9 +112,9 @@ async fn an_outage_is_told_once_and_its_end_too() {
     for _ in 0..50 {
         probe.pay(&store).await.unwrap();
     }
-    let told = lines.taken(&port);
-    assert_eq!(told.len(), 1, "{told:#?}");
-    assert!(told[0].starts_with("INFO") && told[0].contains("answers again"), "{told:#?}");
+    let logged = lines.taken(&port);
+    assert_eq!(logged.len(), 1, "{logged:#?}");
+    assert!(logged[0].starts_with("INFO") && logged[0].contains("answers again"), "{logged:#?}");
 }
 
 #[tokio::test]
@@ -145,8 +145,8 @@ async fn what_is_wrong_with_the_address_is_said() {
         Lines::all().taken(about);
         store.ping().await.unwrap_err();
         Probe::new("wrong", 1).pay(&store).await.unwrap_err();
-        let told = Lines::all().taken(about);
-        assert_eq!(told.len(), 1, "{told:#?}");
-        assert!(told[0].contains(words), "{told:#?}");
+        let logged = Lines::all().taken(about);
+        assert_eq!(logged.len(), 1, "{logged:#?}");
+        assert!(logged[0].contains(words), "{logged:#?}");
     }
 }

@@ -179,7 +179,7 @@ async fn an_answer_that_nobody_sees_is_refunded() {
     }
 }
 
-/// Whoever stops waiting is not charged, whether or not the call had run.
+/// A caller that stops waiting is not charged, whether or not the call had run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_is_given_up_is_refunded() {
     let server = Redis::start();

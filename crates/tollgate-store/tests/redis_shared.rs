@@ -38,18 +38,18 @@ async fn an_id_is_answered_by_one_node_and_known_to_all() {
 async fn nodes_come_and_go() {
     let clock = VirtualClock::new();
     let store = &clock.store;
-    let told = async |node: &str, seconds: u64| {
+    let announce = async |node: &str, seconds: u64| {
         let announcement = Announcement { node, ttl: seconds * SECOND, has_reported: false };
         store.announce(&announcement).await.unwrap().membership
     };
-    assert_eq!(told("b", 10).await, Membership { nodes: 1, rank: 0 });
-    assert_eq!(told("a", 20).await, Membership { nodes: 2, rank: 0 });
-    assert_eq!(told("b", 10).await, Membership { nodes: 2, rank: 1 });
-    assert_eq!(told("c", 30).await, Membership { nodes: 3, rank: 2 });
+    assert_eq!(announce("b", 10).await, Membership { nodes: 1, rank: 0 });
+    assert_eq!(announce("a", 20).await, Membership { nodes: 2, rank: 0 });
+    assert_eq!(announce("b", 10).await, Membership { nodes: 2, rank: 1 });
+    assert_eq!(announce("c", 30).await, Membership { nodes: 3, rank: 2 });
     clock.set(clock.get() + 15 * SECOND);
-    assert_eq!(told("c", 30).await, Membership { nodes: 2, rank: 1 }, "b was not heard of");
-    assert_eq!(told("a", 0).await.nodes, 1);
-    assert_eq!(told("c", 30).await, Membership { nodes: 1, rank: 0 });
+    assert_eq!(announce("c", 30).await, Membership { nodes: 2, rank: 1 }, "b was not heard of");
+    assert_eq!(announce("a", 0).await.nodes, 1);
+    assert_eq!(announce("c", 30).await, Membership { nodes: 1, rank: 0 });
 }
 
 /// Every node learns which others have reported, also of those that have left since.

@@ -249,13 +249,13 @@ async fn a_sliding_window_is_compared_exactly_where_doubles_are_not() {
         remote.decide(owed, Mode::Owe).await;
         let now = end + (WINDOW - overlap) * MICRO;
         clock.set(now);
-        let told = remote.decide(Ask::cost(1), Mode::Peek).await;
-        assert_eq!(told.examination.admits(), difference <= 0, "{before} x {overlap}");
-        assert_eq!(told.examination, limit.examine(&state, &Ask::cost(1), now));
+        let outcome = remote.decide(Ask::cost(1), Mode::Peek).await;
+        assert_eq!(outcome.examination.admits(), difference <= 0, "{before} x {overlap}");
+        assert_eq!(outcome.examination, limit.examine(&state, &Ask::cost(1), now));
     }
 }
 
-/// A part of a microsecond that the new quota cannot tell is rounded up, never down.
+/// A part of a microsecond that the new quota cannot represent is rounded up, never down.
 #[tokio::test]
 async fn a_bucket_whose_quota_changes_forgets_no_part() {
     let clock = VirtualClock::new();
@@ -269,11 +269,11 @@ async fn a_bucket_whose_quota_changes_forgets_no_part() {
     let charged = bucket(3).decide(Ask::cost(1), Mode::Charge).await;
     assert_eq!(charged.status.reset_at, now + 333_333_334);
     for quota in [7, 11, 1_000, 7] {
-        let told = bucket(quota).decide(Ask::cost(1), Mode::Peek).await;
-        assert_eq!(told.status.reset_at, now + 333_334 * MICRO, "{quota}");
+        let outcome = bucket(quota).decide(Ask::cost(1), Mode::Peek).await;
+        assert_eq!(outcome.status.reset_at, now + 333_334 * MICRO, "{quota}");
     }
-    let told = bucket(3).decide(Ask::cost(1), Mode::Peek).await;
-    assert_eq!(told.status.reset_at, now + 333_333_334, "nothing was written");
+    let outcome = bucket(3).decide(Ask::cost(1), Mode::Peek).await;
+    assert_eq!(outcome.status.reset_at, now + 333_333_334, "nothing was written");
 }
 
 fn bucket<'a>(clock: &'a VirtualClock, name: &str, quota: u64, window: Nanos) -> Remote<'a> {
@@ -480,8 +480,8 @@ async fn random_history(clock: &VirtualClock, algorithm: Algorithm, seed: u64) {
             Receipt::Nothing
         };
         let expected = Outcome { examination, status: limit.status(&state, now), receipt };
-        let told = remote.decide(ask, mode).await;
-        assert_eq!(told, expected, "{mode:?} {ask:?} of {limit:?} at {now} was {before:?}");
+        let outcome = remote.decide(ask, mode).await;
+        assert_eq!(outcome, expected, "{mode:?} {ask:?} of {limit:?} at {now} was {before:?}");
         let is_slot = matches!(receipt, Receipt::Slot(_));
         if receipt != Receipt::Nothing && !(is_slot && receipts.contains(&receipt)) {
             receipts.push(receipt);

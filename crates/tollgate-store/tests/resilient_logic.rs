@@ -132,9 +132,9 @@ async fn every_request_of_a_call_says_how_it_was_decided() {
         all.iter().map(|charges| Request { charges, mode: Mode::Charge }).collect();
     let mut outcomes = Outcomes::new();
     let decided = store.decide(&requests, world.now(), &mut outcomes).await.expect("answers");
-    let told: Vec<_> =
+    let fallbacks: Vec<_> =
         (0..3).map(|n| decided.degraded_of(n).expect("degraded").fallback.name()).collect();
-    assert_eq!(told, ["open", "local", "closed"]);
+    assert_eq!(fallbacks, ["open", "local", "closed"]);
     assert_eq!(decided.degraded.expect("degraded").fallback, Fallback::Closed);
     assert_eq!(outcomes.len(), 3);
 }
@@ -228,7 +228,8 @@ async fn what_was_admitted_is_reported_exactly() {
     }
 }
 
-/// A store that fails now and then: what it said last counts, and what it was not told counts too.
+/// A store that fails now and then: its last answer counts, and so does what was not reported to
+/// it.
 #[tokio::test]
 async fn a_store_that_comes_and_goes_is_not_overdrawn() {
     for algorithm in COSTS {
@@ -443,7 +444,7 @@ async fn reports_are_bounded() {
     assert_eq!(store.figures().dropped_reports.load(Ordering::Relaxed), 20);
 }
 
-/// Whoever is refused for want of the store hears what was last known.
+/// A refusal because the store is unavailable reports the usage that was last known.
 #[tokio::test]
 async fn a_closed_refusal_tells_the_last_known_usage() {
     let world = World::new();

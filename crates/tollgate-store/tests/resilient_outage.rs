@@ -74,7 +74,8 @@ async fn decide(
     (decided.expect("it always answers"), outcomes[0])
 }
 
-/// Three nodes lose their server and admit what is left between them; then it comes back and is told.
+/// Three nodes lose their server and admit what is left between them; when it is available again,
+/// they report what they admitted.
 async fn outage(home: Home, algorithm: Algorithm, url: &str, lose: impl Fn(), find: impl Fn()) {
     let (quota, rule) = (100, algorithm.name());
     let limit = limit(algorithm, quota, LONG);
@@ -176,7 +177,7 @@ async fn one_outage_after_another() {
                 decided.degraded.is_none()
             })
             .await;
-            assert_eq!(node.waiting_reports(), 0, "{algorithm}: told before it was asked");
+            assert_eq!(node.waiting_reports(), 0, "{algorithm}: reported before it was asked");
             admitted += many(5).await;
             if outage % 2 == 0 {
                 wait_for(async || node.heal(now()).await).await;
@@ -256,7 +257,7 @@ async fn a_start_without_the_server() {
     assert_eq!((decided.degraded, outcome.status.used), (None, 5));
 }
 
-/// One master of a cluster stops: its counters are decided here, and told when it goes on.
+/// One master of a cluster stops: its counters are decided here, and reported when it continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_part_of_a_cluster() {
     let cluster = Cluster::start(3, 0);

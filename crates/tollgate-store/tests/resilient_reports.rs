@@ -1,5 +1,5 @@
-//! What a store is told after an outage, and what it decides before: on a store in memory that can
-//! lose some counters, and be stopped in the middle of a call.
+//! What is reported to a store after an outage, and what it decides before: on a store in memory
+//! that can lose some counters, and be stopped in the middle of a call.
 
 #![allow(
     clippy::expect_used,
@@ -107,7 +107,8 @@ async fn an_outage_forgets_nothing_of_counters_that_were_not_reported() {
     assert_eq!(admitted(&store, local(&["idle"]), &limit, 5, &world).await, 0);
 }
 
-/// The store answers again and nobody has told it yet: it must not admit everything once more.
+/// The store answers again before anything was reported to it: it must not admit everything once
+/// more.
 #[tokio::test]
 async fn a_decision_tells_the_store_first() {
     for algorithm in COSTS {
@@ -179,8 +180,8 @@ async fn many_at_once_do_not_pass_a_report_on_its_way() {
     }
 }
 
-/// What is admitted here while a report is on its way is told with the next one, and whoever sends a
-/// report and goes leaves it to others.
+/// What is admitted here while a report is under way is sent with the next one, and if the task
+/// that sends a report is cancelled, another one sends it.
 #[tokio::test]
 async fn nothing_is_lost_while_a_report_is_on_its_way() {
     let world = World::new();
@@ -381,7 +382,7 @@ async fn take_slots(
     }
 }
 
-/// Whoever heals may be gone before all slots are released: the rest is not forgotten.
+/// If healing is cancelled before all slots are released, the rest is not forgotten.
 #[tokio::test]
 async fn a_healing_that_is_given_up_forgets_no_release() {
     let world = World::new();
@@ -466,7 +467,7 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-/// A line when the store is lost and one when it is back, whatever a bad key does beside.
+/// One log line when the store is lost and one when it is back, whatever a bad key does meanwhile.
 #[tokio::test]
 async fn every_change_is_told_once() {
     let lines = Lines::default();
@@ -481,8 +482,8 @@ async fn every_change_is_told_once() {
         one(&store, local(&["bad"]), &limit, &world).await;
         store.heal(world.now()).await;
     }
-    let told = said();
-    assert!(told.len() == 1 && told[0].contains("some counters"), "{told:?}");
+    let logged = said();
+    assert!(logged.len() == 1 && logged[0].contains("some counters"), "{logged:?}");
     for _ in 0..3 {
         fussy.fail("slow", Some(Failure::Timeout));
         one(&store, local(&["slow"]), &limit, &world).await;
@@ -491,21 +492,21 @@ async fn every_change_is_told_once() {
             one(&store, local(&["k"]), &limit, &world).await;
             store.heal(world.now()).await;
         }
-        let told = said();
-        assert!(told.len() == 1 && told[0].starts_with("WARN"), "{told:?}");
-        assert!(told[0].contains("failure=\"timeout\"") && told[0].contains("rule=\"rule\""));
+        let logged = said();
+        assert!(logged.len() == 1 && logged[0].starts_with("WARN"), "{logged:?}");
+        assert!(logged[0].contains("failure=\"timeout\"") && logged[0].contains("rule=\"rule\""));
         world.set_down(false);
         fussy.fail("slow", None);
         for _ in 0..5 {
             store.heal(world.now()).await;
             one(&store, local(&["bad"]), &limit, &world).await;
         }
-        let told = said();
-        assert!(told.len() == 1 && told[0].starts_with("INFO"), "{told:?}");
-        assert!(told[0].contains("timeout, connection"), "{told:?}");
+        let logged = said();
+        assert!(logged.len() == 1 && logged[0].starts_with("INFO"), "{logged:?}");
+        assert!(logged[0].contains("timeout, connection"), "{logged:?}");
     }
     fussy.fail("bad", None);
     assert!(store.heal(world.now()).await);
-    let told = said();
-    assert!(told.len() == 1 && told[0].contains("can be decided"), "{told:?}");
+    let logged = said();
+    assert!(logged.len() == 1 && logged[0].contains("can be decided"), "{logged:?}");
 }

@@ -57,7 +57,8 @@ async fn settle_local(
     store.settle(&settlement, now).await.expect("it answers")
 }
 
-/// What the store did not take is kept and sent again under its id: once, whoever was first.
+/// A settlement that the store did not take is kept and sent again under its id: it is applied
+/// once, whichever node was first.
 #[tokio::test]
 async fn a_settlement_waits_for_the_store_and_is_applied_once() {
     for algorithm in COSTS {
@@ -95,7 +96,8 @@ async fn a_settlement_waits_for_the_store_and_is_applied_once() {
     }
 }
 
-/// A store that was away for longer than it would remember is not told: it might have been before.
+/// After an outage longer than the store remembers ids, a settlement is dropped: the store may have
+/// applied it before.
 #[tokio::test]
 async fn a_settlement_that_comes_too_late_stays_at_its_estimate() {
     let world = World::new();

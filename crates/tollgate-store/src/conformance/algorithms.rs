@@ -104,7 +104,7 @@ pub async fn cost_zero_passes_and_counts_nothing<H: Harness>(harness: &Arc<H>) {
     }
 }
 
-/// Refused for good: there is no instant to try again at.
+/// A cost above the capacity is refused at any time: there is no instant to retry at.
 pub async fn a_cost_above_capacity_never_passes<H: Harness>(harness: &Arc<H>) {
     for algorithm in Algorithm::ALL.into_iter().filter(|a| *a != Algorithm::Concurrency) {
         let mut meter = Meter::of("above", algorithm, QUOTA, LONG);
@@ -118,7 +118,7 @@ pub async fn a_cost_above_capacity_never_passes<H: Harness>(harness: &Arc<H>) {
     }
 }
 
-/// A quota of 0 refuses everything for good.
+/// A quota of 0 refuses everything, without an instant to retry at.
 pub async fn a_quota_of_zero_suspends<H: Harness>(harness: &Arc<H>) {
     for algorithm in Algorithm::ALL {
         let mut meter = Meter::of("suspended", algorithm, 0, LONG);
@@ -174,7 +174,7 @@ pub async fn throttling_waits_its_turn<H: Harness>(harness: &Arc<H>) {
     }
 }
 
-/// After its time a counter cannot be told from one that never was.
+/// An expired counter equals one that never existed.
 pub async fn an_expired_counter_is_as_new<H: Harness>(harness: &Arc<H>) {
     for algorithm in Algorithm::ALL {
         let mut meter = Meter::of("expired", algorithm, QUOTA, SHORT);

@@ -82,7 +82,7 @@ impl Shared {
 }
 
 /// Requests over random sets of counters in random roles: no counter is charged above its limit, and
-/// in the end each has used exactly what the requests that passed were told they paid.
+/// in the end each has used exactly what the answers to the requests that passed report as charged.
 pub async fn many_tasks_on_many_counters_account_exactly<H: Harness>(harness: &Arc<H>) {
     let shared = Arc::new(Shared::all());
     let mut tasks = Vec::new();

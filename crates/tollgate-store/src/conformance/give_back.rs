@@ -114,7 +114,7 @@ pub async fn give_back_later_mints_nothing<H: Harness>(harness: &Arc<H>) {
         harness.advance(3 * SHORT).await;
         meter.fill(&**harness, 2).await;
         for receipt in receipts {
-            // The model is not told: it must make no difference.
+            // The model does not give back: it must make no difference.
             meter.give_back(&**harness, receipt).await;
         }
         meter.status(&**harness).await;

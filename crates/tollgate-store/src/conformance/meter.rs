@@ -155,7 +155,7 @@ impl Meter {
         self.status(harness).await.used
     }
 
-    /// Gives back without telling the model.
+    /// Gives back to the store, but not to the model.
     pub(super) async fn give_back(&self, harness: &impl Harness, receipt: Receipt) {
         let key = self.key();
         let returned = GiveBack { counter: self.counter(&key), limit: &self.limit, receipt };
@@ -198,7 +198,7 @@ impl Meter {
     }
 }
 
-/// Settles charges under an id, without telling the models.
+/// Settles charges under an id in the store, but not in the models.
 pub(super) async fn settle(
     harness: &impl Harness,
     id: u128,

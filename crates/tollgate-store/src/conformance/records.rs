@@ -18,7 +18,8 @@ const fn keep(ttl: u64) -> RecordAsk<'static> {
 const END: RecordAsk<'static> = RecordAsk::End { how: b"this way", ttl: LONG };
 const END_OTHERWISE: RecordAsk<'static> = RecordAsk::End { how: b"that way", ttl: LONG };
 
-/// How it is asked to end first is how it ends, and what was told of that is told again.
+/// A reservation ends the way that the first call asks for, and later calls return the first
+/// answer.
 pub async fn a_reservation_ends_one_way<H: Harness>(harness: &Arc<H>) {
     let harness = &**harness;
     let id = 0xE4D << 64 | 1;

@@ -102,7 +102,7 @@ pub async fn watch_never_refuses<H: Harness>(harness: &Arc<H>) {
     }
 }
 
-/// Peeking tells what would happen, any number of times.
+/// Peeking returns what a charge would do, any number of times.
 pub async fn peek_charges_nothing<H: Harness>(harness: &Arc<H>) {
     for algorithm in Algorithm::ALL {
         let mut one = Meter::of("peek one", algorithm, QUOTA, LONG);
@@ -167,7 +167,7 @@ pub async fn the_same_counter_twice<H: Harness>(harness: &Arc<H>) {
             harness.store().decide(&[request], now, &mut outcomes).await.expect("answers");
             outcomes[0].status.used
         };
-        // Where slots are held, so many of them; elsewhere, costs.
+        // For concurrency limits these are numbers of slots; for other limits, costs.
         let tries: [(&[u64], bool, u64); 5] = [
             (&[3, 3], false, 0),
             (&[0, 2], true, 2),
@@ -217,10 +217,10 @@ pub async fn several_requests_in_order<H: Harness>(harness: &Arc<H>) {
             all.iter().map(|charges| Request { charges, mode: Mode::Charge }).collect();
         let (mut outcomes, now) = (Outcomes::new(), harness.now().await);
         harness.store().decide(&requests, now, &mut outcomes).await.expect("answers");
-        let told: Vec<_> =
+        let actual: Vec<_> =
             outcomes.iter().map(|o| (o.examination.admits(), o.status.used)).collect();
         let expected = [(true, 2), (true, 4), (false, 4), (true, 5), (false, 5)];
-        assert_eq!(told, expected, "{algorithm}");
+        assert_eq!(actual, expected, "{algorithm}");
     }
 }
 

@@ -59,9 +59,9 @@ impl<S: SharedStore + 'static> Drop for Steps<'_, S> {
     }
 }
 
-/// What is told of a call beside the outcomes.
+/// Collects what a call returns besides the outcomes.
 #[derive(Default)]
-struct Told {
+struct DecidedBuilder {
     /// The instants of its charges.
     instants: SmallVec<[Nanos; 8]>,
     /// What became of its requests.
@@ -69,7 +69,7 @@ struct Told {
     degraded: Option<Degraded>,
 }
 
-impl Told {
+impl DecidedBuilder {
     fn add(&mut self, requests: &[Request<'_>], decided: &Decided) {
         let charges = requests.iter().map(|request| request.charges.len()).sum();
         self.instants.extend((0..charges).map(|charge| decided.of(charge)));
@@ -201,8 +201,8 @@ impl<S: SharedStore + 'static> Shared<S> {
     }
 
     /// Decides several requests one after another. `begun` are the first steps of the only one, if
-    /// it was begun. A request that the store does not decide is told as failed: what was spent for
-    /// others of the call stays theirs.
+    /// it was begun. A request that the store does not decide is returned as failed: what was spent
+    /// for the other requests of the call stays spent.
     pub(super) async fn decide(
         self: &Arc<Self>,
         requests: &[Request<'_>],
@@ -210,10 +210,10 @@ impl<S: SharedStore + 'static> Shared<S> {
         now: Nanos,
         outcomes: &mut Outcomes,
     ) -> Result<Decided, StoreError> {
-        let mut told = Told::default();
+        let mut builder = DecidedBuilder::default();
         let mut rest = requests;
         while let Some(request) = rest.first() {
-            // Those that have nothing to do with leases go on together.
+            // Consecutive requests without leases are decided in one call.
             let plain = rest.iter().position(is_leased).unwrap_or(rest.len());
             let (these, others) = rest.split_at_checked(plain.max(1)).unwrap_or((rest, &[]));
             let decided = if plain == 0 {
@@ -234,18 +234,18 @@ impl<S: SharedStore + 'static> Shared<S> {
             };
             rest = others;
             match decided {
-                Ok(decided) => told.add(these, &decided),
+                Ok(decided) => builder.add(these, &decided),
                 Err(error) => {
-                    told.fail(these, error.failure, self.inner.clock(now), outcomes);
+                    builder.fail(these, error.failure, self.inner.clock(now), outcomes);
                     // Nobody waits again and again for a store that does not answer.
                     if !is_quick(error.failure) {
                         let rest = std::mem::take(&mut rest);
-                        told.fail(rest, error.failure, self.inner.clock(now), outcomes);
+                        builder.fail(rest, error.failure, self.inner.clock(now), outcomes);
                     }
                 }
             }
         }
-        told.decided(self.inner.clock(now))
+        builder.decided(self.inner.clock(now))
     }
 
     fn begin<'a>(self: &'a Arc<Self>, request: &Request<'a>, at: Nanos) -> Steps<'a, S> {
@@ -275,23 +275,23 @@ impl<S: SharedStore + 'static> Shared<S> {
             .collect();
         // Once refused, the rest is only looked at, for its figures.
         let mode = if is_refused { Mode::Peek } else { request.mode };
-        let mut told = Outcomes::new();
+        let mut rest_outcomes = Outcomes::new();
         let decided = if rest.is_empty() {
             Decided::at(at)
         } else {
             let requests = [Request { charges: &rest, mode }];
             let departed = self.inner.clock(now);
-            let decided = self.inner.decide(&requests, now, &mut told).await?;
+            let decided = self.inner.decide(&requests, now, &mut rest_outcomes).await?;
             self.distance.observe(departed, self.inner.clock(0));
-            check_outcomes(&requests, 0, &mut told)?;
+            check_outcomes(&requests, 0, &mut rest_outcomes)?;
             decided
         };
         if let Some(failure) = decided.failed_of(0) {
             return Err(failure.into());
         }
         let mut instants = SmallVec::<[Nanos; 8]>::new();
-        let passes = !is_refused && passes_as(request.mode, &rest, &told);
-        let mut passed_on = told.into_iter().enumerate();
+        let passes = !is_refused && passes_as(request.mode, &rest, &rest_outcomes);
+        let mut passed_on = rest_outcomes.into_iter().enumerate();
         for (charge, step) in request.charges.iter().zip(&steps.each) {
             let (outcome, at) = match step {
                 Step::Spent(_, outcome) if passes => (*outcome, at),

@@ -27,7 +27,7 @@ impl Strayed {
         self.over.fetch_max(ratio(amount, quota), Ordering::Relaxed);
     }
 
-    /// A request was refused while so much lay on lease elsewhere.
+    /// A request was refused while other nodes held so much on lease.
     pub(super) fn under(&self, amount: u64, quota: u64) {
         self.under.fetch_max(ratio(amount, quota), Ordering::Relaxed);
     }
@@ -39,7 +39,7 @@ fn ratio(amount: u64, quota: u64) -> u64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a ratio for people and dashboards")]
-fn told(ratio: &AtomicU64) -> f64 {
+fn fraction(ratio: &AtomicU64) -> f64 {
     ratio.load(Ordering::Relaxed) as f64 / WHOLE as f64
 }
 
@@ -102,12 +102,12 @@ impl LeaseFigures {
     /// How far every leased rule strayed.
     pub fn overshoot(&self) -> Vec<Overshoot> {
         let rules = self.rules.lock();
-        let told = |(rule_id, strayed): &(Arc<str>, Arc<Strayed>)| Overshoot {
+        let overshoot_of = |(rule_id, strayed): &(Arc<str>, Arc<Strayed>)| Overshoot {
             rule_id: Arc::clone(rule_id),
-            over: told(&strayed.over),
-            under: told(&strayed.under),
+            over: fraction(&strayed.over),
+            under: fraction(&strayed.under),
         };
-        rules.iter().map(told).collect()
+        rules.iter().map(overshoot_of).collect()
     }
 
     /// The largest part of a quota that was admitted beyond it, over all rules.
@@ -115,8 +115,8 @@ impl LeaseFigures {
         self.overshoot().iter().map(|rule| rule.over).fold(0.0, f64::max)
     }
 
-    /// The largest part of a quota that lay on lease elsewhere when a request was refused, over all
-    /// rules.
+    /// The largest part of a quota that other nodes held on lease when a request was refused, over
+    /// all rules.
     pub fn under_admission_ratio(&self) -> f64 {
         self.overshoot().iter().map(|rule| rule.under).fold(0.0, f64::max)
     }
@@ -133,8 +133,8 @@ mod tests {
         figures.of_rule("a").over(2, 100);
         figures.of_rule("b").under(1, 4);
         figures.of_rule("b").over(1, 0);
-        let told: Vec<_> = figures.overshoot().into_iter().map(|o| (o.over, o.under)).collect();
-        assert_eq!(told, [(0.05, 0.0), (1.0, 0.25)]);
+        let ratios: Vec<_> = figures.overshoot().into_iter().map(|o| (o.over, o.under)).collect();
+        assert_eq!(ratios, [(0.05, 0.0), (1.0, 0.25)]);
         assert!((figures.over_admission_ratio() - 1.0).abs() < 1e-9);
         assert!((figures.under_admission_ratio() - 0.25).abs() < 1e-9);
     }

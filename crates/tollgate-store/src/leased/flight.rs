@@ -1,4 +1,5 @@
-//! One fetch on its way: whoever started it gets its answer, others wait until it has landed.
+//! One fetch under way: the charge that started it receives its answer, others wait until it has
+//! landed.
 
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;

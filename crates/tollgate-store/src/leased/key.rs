@@ -149,8 +149,8 @@ impl Owned {
         self.name.counter(parts)
     }
 
-    /// Whether a limit is the one this counter was kept under; the name tells algorithm and window
-    /// already.
+    /// Whether a limit is the one this counter was kept under; the name already contains the
+    /// algorithm and the window.
     #[inline]
     pub(crate) fn is_under(&self, limit: &Limit) -> bool {
         self.limit.quota() == limit.quota() && self.limit.capacity() == limit.capacity()

@@ -52,7 +52,7 @@ pub(super) enum Reserved {
     PassOn,
 }
 
-/// A fetch to be made, and the flight that tells when it has landed.
+/// A fetch to be made, and the flight that wakes those who wait for it.
 #[derive(Debug)]
 pub(super) struct Fetch {
     pub(super) flight: Arc<Flight>,

@@ -92,8 +92,8 @@ impl MemoryStore {
         }
         let found = shard.find(fingerprint, limit);
         let examination = shard.examine(&found, fingerprint, limit, ask, now);
-        // A request of this one charge: a watched one, or one of a group elsewhere, refuses nothing,
-        // but is charged only where it fits.
+        // The request has only this charge: a watched one, or one of a group whose other charges
+        // are decided in other calls, refuses nothing, but is charged only where it fits.
         let charges = mode.charges(examination.admits());
         let (receipt, status) = if charges {
             shard.charge(&found, fingerprint, limit, ask, now)

@@ -54,7 +54,7 @@ impl Fingerprint {
         (bits & 15) as usize
     }
 
-    /// The byte by which a slot is first told; never 0, which marks an empty slot.
+    /// The byte that a lookup compares first; never 0, which marks an empty slot.
     #[inline]
     pub(crate) const fn tag(self) -> u8 {
         let Self([_, _, bits]) = self;
@@ -132,7 +132,7 @@ impl Hasher {
         Fingerprint::from_hash(key_hash ^ salt)
     }
 
-    /// Names the secret without telling it: files written under another one are foreign.
+    /// Identifies the secret without revealing it: files written under another one are foreign.
     pub(crate) fn identity(&self) -> u64 {
         xxh3_128_with_secret(b"tollgate fingerprint secret", &self.secret) as u64
     }

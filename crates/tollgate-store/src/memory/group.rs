@@ -1,4 +1,4 @@
-//! Sixteen slots: their entries, and a head that tells them apart.
+//! Sixteen slots: their entries, and a head with a tag for each.
 
 use tollgate_core::Nanos;
 

@@ -92,7 +92,7 @@ impl Hasher for Identity {
 }
 
 /// What the large counters of all shards weigh together. One long log may outweigh its shard's share
-/// many times; as long as there is room elsewhere, its neighbours need not go for it.
+/// many times; as long as other shards leave room, its neighbours are not evicted for it.
 pub(crate) struct Budget {
     weight: AtomicUsize,
     most_weight: usize,
@@ -129,9 +129,9 @@ pub(crate) struct LargeCounters {
     /// The shard's share of the budget.
     share: usize,
     budget: Arc<Budget>,
-    /// Counters that the journal must be told of.
+    /// Counters that must be written to the journal.
     dirty: Vec<Fingerprint>,
-    /// Whether there is a journal to tell.
+    /// Whether there is a journal to write to.
     journals: bool,
     draw: u64,
 }
@@ -285,7 +285,7 @@ impl LargeCounters {
         self.dirty.len()
     }
 
-    /// From here on a log is first told as a whole again.
+    /// A new journal starts: each log is first written to it as a whole.
     pub(crate) fn expect_new_journal(&mut self) {
         for large in &mut self.slab {
             large.unsaved =
@@ -293,7 +293,8 @@ impl LargeCounters {
         }
     }
 
-    /// Lets go of what the journal was to be told: it was told otherwise, or never will be.
+    /// Drops the changes that wait for the journal: they were saved to another file, or never will
+    /// be.
     pub(crate) fn forget_changes(&mut self) {
         self.dirty = Vec::new();
         for large in &mut self.slab {

@@ -43,7 +43,7 @@ const MOST_SHARDS: usize = 1024;
 /// Below so many counters a shard is not worth its own lock.
 const LEAST_COUNTERS_PER_SHARD: usize = 1024;
 
-/// How many counters are kept unless told otherwise: about 400 MB when full.
+/// How many counters are kept by default: about 400 MB when full.
 pub const DEFAULT_MAX_COUNTERS: usize = 10_000_000;
 
 /// How a memory store is made.
@@ -181,8 +181,8 @@ impl MemoryStore {
         usage
     }
 
-    /// How many removals and large counters the journal is yet to be told of, so that tests see them
-    /// bounded.
+    /// How many removals and large counters are yet to be written to the journal, so that tests can
+    /// check that they are bounded.
     #[doc(hidden)]
     pub fn pending_changes(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().pending_changes()).sum()

@@ -38,7 +38,7 @@ pub(crate) fn pack(state: &Small, limit: &Limit) -> Option<Packed> {
         Small::Sliding(counter) => halves(counter.current, counter.previous)?,
         Small::Bucket(bucket) => halves(bucket.tat.part, 0)?,
     };
-    // A saturated instant could not be told back into its parts.
+    // A saturated instant cannot be unpacked into its parts.
     (fresh_at < u64::MAX).then_some(Packed { fresh_at, word })
 }
 

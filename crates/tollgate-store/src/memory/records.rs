@@ -7,10 +7,10 @@ use tollgate_core::Nanos;
 
 use crate::record::{MAX_RECORD_BYTES, RecordAnswer, RecordAsk};
 
-/// How many reservations are kept unless told otherwise.
+/// How many reservations are kept by default.
 pub const DEFAULT_MAX_RESERVATIONS: usize = 100_000;
 
-/// What a record takes beside its content, roughly.
+/// What a record takes in addition to its content, roughly.
 const ENTRY_BYTES: usize = 160;
 
 /// So many bytes there are for each reservation that may be kept, on average.
@@ -76,7 +76,7 @@ impl Records {
         (kept.by_id.len() as u64, kept.expired)
     }
 
-    /// Whether there is one of this id, so that a store elsewhere need not be asked.
+    /// Whether this store has the record of this id, so that no other store need be asked.
     pub(super) fn has(&self, id: u128) -> bool {
         self.kept.lock().by_id.contains_key(&id)
     }

@@ -25,9 +25,9 @@ pub(crate) struct Shard {
 /// What few decisions need.
 pub(crate) struct Rest {
     pub(crate) large: LargeCounters,
-    /// Counters that were reset or emptied, which the journal must be told of.
+    /// Counters that were reset or emptied, whose removal must be written to the journal.
     pub(crate) removed: Vec<Fingerprint>,
-    /// Whether there is a journal to tell.
+    /// Whether there is a journal to write to.
     journals: bool,
     /// Counters in use that had to go for want of room.
     pub(crate) evicted: u64,
@@ -261,8 +261,8 @@ impl Shard {
         (self.examine_elsewhere(fingerprint, limit, ask, now), None)
     }
 
-    /// Examines a counter that is not in the table. Its figures are told when it is known what became
-    /// of it.
+    /// Examines a counter that is not in the table. The outcome has no status yet: the caller adds
+    /// it once it is known whether the request passes.
     #[cold]
     fn examine_elsewhere(
         &self,
@@ -379,7 +379,7 @@ impl Shard {
         self.rest.removed.len() + self.rest.large.pending_changes()
     }
 
-    /// Lets go of what the journal was to be told.
+    /// Drops the changes that wait for the journal.
     pub(crate) fn forget_changes(&mut self) {
         self.rest.removed = Vec::new();
         self.table.drain_dirty(|_, _, _| {});
@@ -387,7 +387,7 @@ impl Shard {
         self.is_dirty = false;
     }
 
-    /// Drops a counter without telling the journal.
+    /// Drops a counter without writing that to the journal.
     pub(crate) fn forget(&mut self, fingerprint: Fingerprint) {
         if let Some((place, _)) = self.table.find(fingerprint) {
             self.table.remove(place);

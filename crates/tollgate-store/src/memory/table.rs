@@ -180,7 +180,8 @@ impl Table {
             if self.heads.len() >= self.books.most_groups {
                 break;
             }
-            // There may be room elsewhere, but not here: only a larger table moves things apart.
+            // Other groups may have room, but not this one: only a larger table spreads its
+            // entries.
             self.grow(self.heads.len() + self.heads.len() / 8 + 1, now);
         }
         let home = fingerprint.home(self.heads.len());
@@ -270,9 +271,9 @@ impl Table {
             self.heads = exactly(groups, Head::NEW);
             self.entries = exactly(groups, [Entry::EMPTY; GROUP_SLOTS]);
             self.books.occupied = 0;
-            let homeless = self.refill(&heads, &entries, now);
-            if homeless == 0 || groups >= self.books.most_groups {
-                self.books.evicted_by_rebuild += homeless;
+            let unplaced = self.refill(&heads, &entries, now);
+            if unplaced == 0 || groups >= self.books.most_groups {
+                self.books.evicted_by_rebuild += unplaced;
                 return;
             }
             groups = (groups + groups / 8 + 1).min(self.books.most_groups);
@@ -280,7 +281,7 @@ impl Table {
     }
 
     fn refill(&mut self, heads: &[Head], entries: &[Entries], now: Nanos) -> u64 {
-        let mut homeless = 0;
+        let mut unplaced = 0;
         for (head, slot, entry) in occupied_slots(heads, entries) {
             let (fingerprint, packed) = (entry.fingerprint(), entry.packed());
             if packed.fresh_at <= now {
@@ -293,10 +294,10 @@ impl Table {
                     }
                 }
                 Some(_) => {}
-                None => homeless += 1,
+                None => unplaced += 1,
             }
         }
-        homeless
+        unplaced
     }
 
     /// Every counter in use.
@@ -322,8 +323,8 @@ impl Table {
 }
 
 /// Every slot that holds an entry: the first ones of all groups, then the second ones, and so on, so
-/// that entries come from all over the range of fingerprints. Whoever inserts them elsewhere in that
-/// order crowds no neighbourhood.
+/// that entries come from the whole range of fingerprints. Inserting them into another table in
+/// that order fills its groups evenly.
 fn occupied_slots<'a>(
     heads: &'a [Head],
     entries: &'a [Entries],

@@ -25,7 +25,7 @@ pub enum BreakerState {
     Probing,
 }
 
-/// Instants are told as the time since some beginning.
+/// Instants are given as the time since an arbitrary start.
 #[derive(Debug)]
 pub struct Breaker {
     failures: u32,
@@ -42,13 +42,13 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// Whether a call may go now. If so, its result must be told.
+    /// Whether a call may go now. If so, its result must be reported.
     pub fn admits(&mut self, now: Duration) -> bool {
         let Some(probe_at) = self.probe_at else { return true };
         if now < probe_at {
             return false;
         }
-        // A probe whose result is never told must not keep the breaker open for ever.
+        // A probe whose result is never reported must not keep the breaker open for ever.
         self.probe_at = Some(now + PROBE_PATIENCE);
         self.probing = true;
         true

@@ -116,7 +116,7 @@ impl Cluster {
         nodes
     }
 
-    /// A node says that a slot is elsewhere now.
+    /// A node says that a slot is on another node now.
     pub(super) fn moved(self: &Arc<Self>, slot: u16, by: &Arc<Node>, address: &str) {
         if let Some(node) = self.node_at(by, address)
             && let Some(entry) = self.table.write().slots.get_mut(usize::from(slot))
@@ -126,7 +126,7 @@ impl Cluster {
         self.refresh_soon();
     }
 
-    /// The node at `host:port`; without a host, on the host of whoever says so.
+    /// The node at `host:port`; without a host, on the host of the node that sent the address.
     pub(super) fn node_at(&self, by: &Arc<Node>, address: &str) -> Option<Arc<Node>> {
         let (host, port) = address.rsplit_once(':')?;
         let port = port.parse().ok()?;

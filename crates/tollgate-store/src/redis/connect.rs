@@ -20,8 +20,8 @@ use crate::Failure;
 /// it made.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a connection that is not made in time is told as, if it needs TLS: a port that does not speak it
-/// waits for more.
+/// The error of a TLS connection that is not made in time: a port without TLS does not answer the
+/// handshake, but waits for more.
 pub(super) const NO_TLS: &str = "no TLS connection in time";
 
 /// Where a server is.
@@ -93,7 +93,7 @@ pub(super) fn refusal(error: &redis::RedisError) -> Refusal {
     (Trouble::of(error).failure().unwrap_or(Failure::Protocol), error.to_string())
 }
 
-/// TLS needs somebody to do its arithmetic. Whoever embeds us may have chosen already.
+/// TLS needs a cryptography provider. The embedding application may have installed one already.
 fn use_ring() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // Losing a race means that somebody else has just chosen.
@@ -138,8 +138,8 @@ async fn greet(node: &Node, connection: &MultiplexedConnection) -> Result<(), Re
     }
     // Valkey has its own name for it.
     let mode = |server: &String| {
-        let told = field(server, "redis_mode").or_else(|| field(server, "server_mode"));
-        told.map(|mode| mode == "cluster")
+        let found = field(server, "redis_mode").or_else(|| field(server, "server_mode"));
+        found.map(|mode| mode == "cluster")
     };
     if let Some(is_cluster) = server.ok().as_ref().and_then(mode)
         && is_cluster != node.endpoint.expects_cluster()

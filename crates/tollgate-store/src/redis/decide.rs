@@ -1,4 +1,4 @@
-//! Decisions: encoded, put on lanes, and told by what the scripts saw.
+//! Decisions: encoded, queued on lanes, and their outcomes rebuilt from the scripts' replies.
 
 use std::mem;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::figures::{self, SeenList};
 use super::hub::{Hub, Topology};
 use super::lane::{Answer, Job};
 use super::metrics::Operation;
-use super::several::Told;
+use super::several::HeldParts;
 use super::turns::Turns;
 use crate::{Decided, Failure, Mode, Outcomes, Request};
 
@@ -41,7 +41,7 @@ struct Planned<'a> {
 enum Fate {
     Judged(Judged),
     /// Outcome and instant of every charge.
-    Told(Vec<(Outcome, Nanos)>),
+    Held(Vec<(Outcome, Nanos)>),
     Failed(Failure),
 }
 
@@ -220,12 +220,12 @@ impl Hub {
             }
         }
         for (place, waiting) in several {
-            let told = wait(waiting, deadline).await;
+            let held = wait(waiting, deadline).await;
             let Some(planned) = plan.get_mut(place) else { continue };
-            planned.fate = match told {
-                Ok(Told { outcomes, acceptance }) => {
+            planned.fate = match held {
+                Ok(HeldParts { outcomes, acceptance }) => {
                     acceptances.push(acceptance);
-                    Fate::Told(outcomes)
+                    Fate::Held(outcomes)
                 }
                 Err(failure) => Fate::Failed(failure),
             };
@@ -315,7 +315,7 @@ fn tell(plan: &[Planned<'_>], clock: Nanos, outcomes: &mut Outcomes) -> Result<D
     let failures = || {
         plan.iter().map(|planned| match planned.fate {
             Fate::Failed(failure) => Some(failure),
-            Fate::Judged(_) | Fate::Told(_) => None,
+            Fate::Judged(_) | Fate::Held(_) => None,
         })
     };
     let first = failures().flatten().next();
@@ -332,8 +332,8 @@ fn tell(plan: &[Planned<'_>], clock: Nanos, outcomes: &mut Outcomes) -> Result<D
                 let push = |outcome| outcomes.push(outcome);
                 figures::replay(request.mode, lines, seen, *charged, *at, push);
             }
-            Fate::Told(told) => {
-                for (outcome, at) in told {
+            Fate::Held(held) => {
+                for (outcome, at) in held {
                     outcomes.push(*outcome);
                     instants.push(Some(*at), 1);
                 }

@@ -119,8 +119,8 @@ pub(super) fn answer_width(limit: &Limit) -> u32 {
     }
 }
 
-/// How a limit is counted. An error where it cannot be in whole microseconds below 2^53, which a rule's
-/// check tells beforehand.
+/// How a limit is counted. An error where it cannot be in whole microseconds below 2^53; the check
+/// of the rule file reports such limits before they get here.
 pub(super) fn kind_of(limit: &Limit) -> Result<u64, Failure> {
     if !limit.fits_micros() {
         report_unfit(limit);

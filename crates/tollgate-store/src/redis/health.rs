@@ -21,8 +21,8 @@ pub(super) struct Health {
 
 #[derive(Debug, Default)]
 struct Trouble {
-    /// A bit for every kind of failure that has been told since the node was last well.
-    told: u32,
+    /// A bit for every kind of failure that has been logged since the node was last healthy.
+    logged: u32,
     last: Duration,
 }
 
@@ -32,16 +32,16 @@ impl Health {
         let mut trouble = self.trouble.lock();
         trouble.last = now;
         let bit = 1u32 << kind(failure);
-        if trouble.told & bit != 0 {
+        if trouble.logged & bit != 0 {
             return;
         }
-        trouble.told |= bit;
+        trouble.logged |= bit;
         self.troubled.store(true, Ordering::Relaxed);
         let (what, advice) = in_particular(detail).unwrap_or((failure.describe(), advice(failure)));
         tracing::warn!(redis = name, failure = failure.name(), detail, "{what}; {advice}");
     }
 
-    /// Something failed at `now` that is not worth a word, but not the end of what was told either.
+    /// A failure at `now` that is not logged, but means that an outage which was logged continues.
     pub(super) fn goes_on(&self, now: Duration) {
         if self.troubled.load(Ordering::Relaxed) {
             self.trouble.lock().last = now;
@@ -59,8 +59,8 @@ impl Health {
     #[cold]
     fn recover(&self, name: &str, now: Duration) {
         let mut trouble = self.trouble.lock();
-        // One answer among failures is no recovery, and would be told again and again.
-        if trouble.told != 0 && now >= trouble.last + CALM {
+        // One answer among failures is no recovery, and would be logged again and again.
+        if trouble.logged != 0 && now >= trouble.last + CALM {
             *trouble = Trouble::default();
             self.troubled.store(false, Ordering::Relaxed);
             tracing::info!(redis = name, "Redis answers again");
@@ -68,8 +68,8 @@ impl Health {
     }
 }
 
-/// A server that goes away is out of reach, silent, loading and a replica in turn: that is one outage. What
-/// somebody has to put right is told for itself.
+/// A server that fails over is unreachable, silent, loading and a replica in turn: that is one
+/// outage. A failure that an operator must fix is logged separately.
 const fn kind(failure: Failure) -> u32 {
     match failure {
         Failure::Timeout

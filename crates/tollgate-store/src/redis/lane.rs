@@ -171,15 +171,15 @@ impl Lane {
         }
     }
 
-    /// Goes on even if nobody waits for it any more: the next decision will need it.
-    async fn connect(self: Arc<Self>, node: Arc<Node>, told: watch::Sender<Option<Connected>>) {
+    /// Continues even if nobody waits for it any more: the next decision will need the connection.
+    async fn connect(self: Arc<Self>, node: Arc<Node>, sender: watch::Sender<Option<Connected>>) {
         let opened = connect::open(&node).await;
         let connected = opened.map(|connection| (next_number(), connection));
         *self.link.lock() = match &connected {
             Ok((number, connection)) => Link::Up(*number, connection.clone()),
             Err(_) => Link::Down,
         };
-        let _ = told.send(Some(connected));
+        let _ = sender.send(Some(connected));
     }
 
     /// Forgets a connection that has failed.
@@ -201,7 +201,7 @@ impl Lane {
                 break;
             }
             let Some(job) = queue.jobs.pop_front() else { break };
-            // Whoever has given up is not charged.
+            // A caller that has given up is not charged.
             if job.reply.is_closed() {
                 requests -= job.encoded.replies.len();
                 charges -= job.encoded.keys.len();
@@ -218,7 +218,7 @@ impl Lane {
     }
 }
 
-/// Tells connections apart.
+/// A number that is unique to each connection.
 fn next_number() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)

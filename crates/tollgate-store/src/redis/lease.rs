@@ -107,7 +107,7 @@ fn grant(
     let charged = Ask::cost(cost).refundable();
     let line = Line { counter: 0, limit: ask.limit, ask: charged, role: Role::Must };
     let mut outcome: Option<Outcome> = None;
-    let push = |told| outcome = Some(told);
+    let push = |replayed| outcome = Some(replayed);
     figures::replay(Mode::Charge, &[line], &seen, granted > 0, at, push);
     Some(LeaseGrant {
         at,

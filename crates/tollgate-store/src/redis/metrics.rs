@@ -18,7 +18,7 @@ pub enum Operation {
     Settle,
     /// Records of reservations.
     Records,
-    /// Making counters as new.
+    /// Resetting counters.
     Reset,
     /// Renewing and releasing slots.
     Slots,

@@ -109,7 +109,8 @@ impl Node {
         self.clock_at(Instant::now()).map(|micros| micros.saturating_mul(MICRO))
     }
 
-    /// Whether a call may go. If so, its result must be told: [`Node::succeeded`] or [`Node::failed`].
+    /// Whether a call may go. If so, its result must be reported: [`Node::succeeded`] or
+    /// [`Node::failed`].
     pub(super) fn admits(&self) -> bool {
         self.breaker.lock().admits(self.elapsed())
     }
@@ -124,8 +125,8 @@ impl Node {
         self.health.succeeded(&self.name, self.elapsed());
     }
 
-    /// An attempt failed. That is told to people if it opens the breaker, else only if whoever asked gives
-    /// up: a connection that was closed because it was idle is nobody's concern.
+    /// An attempt failed. It is logged if it opens the breaker, else only if the caller gives up: a
+    /// connection that was closed because it was idle is not worth a log line.
     pub(super) fn failed(&self, failure: Failure, detail: &str, spread: u8) {
         let mut breaker = self.breaker.lock();
         let before = breaker.state();
@@ -140,7 +141,7 @@ impl Node {
         }
     }
 
-    /// A call failed for good.
+    /// A call failed and is not retried.
     pub(super) fn gave_up(&self, failure: Failure, detail: &str) {
         self.health.failed(&self.name, failure, detail, self.elapsed());
     }

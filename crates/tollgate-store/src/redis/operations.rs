@@ -171,7 +171,7 @@ impl Hub {
             Some(_) => return Err(Failure::ForeignKey),
             None => return Err(Failure::Protocol),
         }
-        let told = reply.elements.get(1..).unwrap_or_default().chunks_exact(2);
+        let pairs = reply.elements.get(1..).unwrap_or_default().chunks_exact(2);
         let slot = |pair: &[Element]| match pair {
             [Element::Text(name), Element::Number(expires)] => {
                 let name = std::str::from_utf8(name).ok()?;
@@ -180,7 +180,7 @@ impl Hub {
             }
             _ => None,
         };
-        told.map(slot).collect::<Option<_>>().ok_or(Failure::Protocol)
+        pairs.map(slot).collect::<Option<_>>().ok_or(Failure::Protocol)
     }
 
     pub(super) async fn announce(

@@ -36,10 +36,10 @@ impl Group<'_> {
             match adjustment.change {
                 Change::Keep => body.number(0),
                 Change::GiveBack(receipt) => {
-                    let mut told = Elements::default();
-                    if push_receipt(&mut told, adjustment.limit, &receipt) {
+                    let mut encoded = Elements::default();
+                    if push_receipt(&mut encoded, adjustment.limit, &receipt) {
                         body.number(1);
-                        body.append(&told);
+                        body.append(&encoded);
                     } else {
                         body.number(0);
                     }
@@ -159,7 +159,7 @@ impl Hub {
     }
 }
 
-/// The stage of a record, as the script tells it.
+/// The stage of a record, as the script returns it.
 fn read(elements: Vec<Element>) -> Option<RecordAnswer> {
     let mut elements = elements.into_iter();
     let (stage, expires) = (elements.next()?.number()?, elements.next()?.number()?);

@@ -28,7 +28,7 @@ use crate::{Failure, Mode, Request, Role};
 /// How long after a give-back that failed it is tried again; twice as long each time.
 const RETURN_PAUSE: Duration = Duration::from_millis(20);
 
-/// How long before its deadline a caller is told of a refusal in any case.
+/// How long before its deadline a caller receives a refusal in any case.
 const MARGIN: Duration = Duration::from_millis(2);
 
 /// A charge that belongs to the task.
@@ -90,21 +90,21 @@ impl Part {
     }
 }
 
-/// What became of a request.
-pub(super) struct Told {
+/// What became of a request whose parts are held in several slots.
+pub(super) struct HeldParts {
     /// Outcome and instant of every charge, by its place in the request.
     pub(super) outcomes: Vec<(Outcome, Nanos)>,
     pub(super) acceptance: Acceptance,
 }
 
 impl Hub {
-    /// Begins to decide a request; it goes on by itself.
+    /// Begins to decide a request; a task of its own continues.
     pub(super) fn hold_several(
         self: &Arc<Self>,
         request: &Request<'_>,
         clock: Nanos,
         deadline: Instant,
-    ) -> Waiting<Told> {
+    ) -> Waiting<HeldParts> {
         let parts = self.parts(request);
         let (sender, receiver) = oneshot::channel();
         tokio::spawn(Arc::clone(self).hold(request.mode, parts, clock, deadline, sender));
@@ -140,7 +140,7 @@ impl Hub {
         parts: Vec<Part>,
         clock: Nanos,
         deadline: Instant,
-        reply: oneshot::Sender<Result<Told, Failure>>,
+        reply: oneshot::Sender<Result<HeldParts, Failure>>,
     ) {
         let part_mode = if mode == Mode::Charge { Mode::Hold } else { mode };
         let mut waiting = Vec::new();
@@ -166,7 +166,7 @@ impl Hub {
         let mut outcomes: Vec<Vec<Outcome>> = Vec::new();
         for (part, judged) in parts.iter().zip(&judged) {
             outcomes.push(match judged {
-                Ok(judged) => told(part, part_mode, judged, judged.charged),
+                Ok(judged) => outcomes_of(part, part_mode, judged, judged.charged),
                 Err(_) => Vec::new(),
             });
         }
@@ -174,20 +174,20 @@ impl Hub {
             Some(failure) => Err(failure),
             None => Ok(in_order(&parts, &judged, &outcomes, part_mode, keeps)),
         };
-        let told = |acceptance| answer.map(|outcomes| Told { outcomes, acceptance });
+        let held = |acceptance| answer.map(|outcomes| HeldParts { outcomes, acceptance });
         let mut refused = None;
         if mode == Mode::Owe && keeps {
-            let _ = reply.send(told(Acceptance::needless()));
+            let _ = reply.send(held(Acceptance::needless()));
             return;
         } else if keeps {
             // A request that is given up before it has seen its answer is not charged.
             let (acceptance, accepted) = Acceptance::of_hold();
-            let _ = reply.send(told(acceptance));
+            let _ = reply.send(held(acceptance));
             if accepted.await.is_ok() {
                 return;
             }
         } else {
-            refused = Some((reply, told(Acceptance::needless())));
+            refused = Some((reply, held(Acceptance::needless())));
         }
         let mut returning = tokio::task::JoinSet::new();
         for ((part, outcomes), judged) in parts.iter().zip(&outcomes).zip(&judged) {
@@ -199,7 +199,7 @@ impl Hub {
         }
         let mut returned = async || while returning.join_next().await.is_some() {};
         if let Some((reply, answer)) = refused {
-            // A refusal is told when it has left no trace, if that is soon.
+            // The refusal is sent once all parts are given back, if that is before the deadline.
             let soon = deadline.checked_sub(MARGIN).unwrap_or(deadline);
             let _ = tokio::time::timeout_at(soon, returned()).await;
             let _ = reply.send(answer);
@@ -273,7 +273,7 @@ fn all_pass(mode: Mode, parts: &[Part], judged: &[Result<Judged, Failure>]) -> b
     passes(mode, &lines, &seen)
 }
 
-fn told(part: &Part, mode: Mode, judged: &Judged, charged: bool) -> Vec<Outcome> {
+fn outcomes_of(part: &Part, mode: Mode, judged: &Judged, charged: bool) -> Vec<Outcome> {
     let mut outcomes = Vec::with_capacity(part.charges.len());
     let push = |outcome| outcomes.push(outcome);
     figures::replay(mode, &part.lines(), &judged.seen, charged, judged.at, push);
@@ -297,7 +297,7 @@ fn in_order(
         let outcomes = if keeps {
             outcomes
         } else {
-            without = told(part, mode, judged, false);
+            without = outcomes_of(part, mode, judged, false);
             &without
         };
         for (charge, outcome) in part.charges.iter().zip(outcomes) {

@@ -19,7 +19,7 @@ pub(super) fn is_no_sentinel(text: &str) -> bool {
 pub(super) enum Trouble {
     /// The server does not know the script: send it.
     NoScript,
-    /// The slot is elsewhere now.
+    /// The slot is on another node now.
     Moved(String),
     /// The slot is on its way: ask there, this once.
     Ask(String),

@@ -1,9 +1,9 @@
 //! Calls that may have run although nobody received their answer.
 //!
-//! Whoever asked has been answered without the store by then, and what they were charged is counted
-//! there. So the charges of the call are refunded from its remembered answer, once, by a script that also
-//! keeps a late copy of the call from running. That happens in the background: nobody waits for it. A call
-//! that the server no longer remembers is left as it is, and counted.
+//! The caller has been answered without the store by then, and the fallback has counted its
+//! charges. So the charges of the call are refunded from its remembered answer, once, by a script
+//! that also keeps a late copy of the call from running. That happens in the background: nobody
+//! waits for it. A call that the server no longer remembers is left as it is, and counted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,7 +1,7 @@
-//! Asking the store, after it was told what it missed.
+//! Decisions of the store, after this node has reported what the store missed.
 //!
-//! A counter with something waiting to be told is not decided on the store before that has arrived:
-//! the store would admit what was admitted here once more.
+//! A counter whose report waits is not decided on the store before the report has arrived: the
+//! store would admit again what was admitted here.
 
 use futures_util::future::{join, join_all};
 use smallvec::SmallVec;
@@ -12,8 +12,8 @@ use super::outage::{Extent, extent};
 use super::report::Telling;
 use crate::{Decided, Degraded, Failure, Outcomes, Request, SharedStore, check_outcomes};
 
-/// So often a counter is told before a decision. More comes up meanwhile only where others fail to
-/// reach the store all the time: then this decision does not reach it either.
+/// How often a counter is reported before a decision. More waits after that only while other
+/// requests keep failing to reach the store: then this decision does not reach it either.
 const ROUNDS: usize = 3;
 
 /// The store's answer to one request.
@@ -61,13 +61,13 @@ impl<S: SharedStore> Resilient<S> {
         answers
     }
 
-    /// The counters of a request of which the store has not been told everything.
+    /// The counters of a request that have charges which the store does not know yet.
     fn untold(&self, request: &Request<'_>) -> SmallVec<[u128; 4]> {
         let counters = request.charges.iter().map(|charge| self.fingerprints.of(&charge.counter));
         counters.filter(|fingerprint| self.reports.has(*fingerprint)).collect()
     }
 
-    /// Tells the store what it missed of these requests' counters, and only then asks it.
+    /// Reports to the store what it missed of these requests' counters, and only then asks it.
     async fn tell_and_ask(
         &self,
         requests: &[Request<'_>],
@@ -85,9 +85,9 @@ impl<S: SharedStore> Resilient<S> {
             }
             counters.sort_unstable();
             counters.dedup();
-            let told = self.tell(&counters, now).await;
+            let results = self.tell(&counters, now).await;
             let failure = |of: &SmallVec<[u128; 4]>| {
-                let failed = told.iter().find(|(counter, _)| of.contains(counter));
+                let failed = results.iter().find(|(counter, _)| of.contains(counter));
                 failed.and_then(|(_, result)| result.err())
             };
             let mut untold = untold.iter();
@@ -110,8 +110,8 @@ impl<S: SharedStore> Resilient<S> {
         answers
     }
 
-    /// Tells the store what it missed of some counters, or waits until others have. What failed comes
-    /// first.
+    /// Reports to the store what it missed of some counters, or waits until other tasks have.
+    /// Returns the failures first.
     pub(super) async fn tell(
         &self,
         counters: &[u128],
@@ -131,12 +131,12 @@ impl<S: SharedStore> Resilient<S> {
             (counter, self.report(sending, now).await)
         });
         // What is ours to send goes first: others may be waiting for it while we wait for theirs.
-        let mut told = join_all(sent).await;
+        let mut results = join_all(sent).await;
         for (counter, trip) in trips {
-            told.push((counter, trip.wait().await));
+            results.push((counter, trip.wait().await));
         }
-        told.sort_by_key(|(_, result)| result.is_ok());
-        told
+        results.sort_by_key(|(_, result)| result.is_ok());
+        results
     }
 
     /// Asks the store. If a call fails for a reason that concerns some counter only, each of its
@@ -225,8 +225,8 @@ impl<S: SharedStore> Resilient<S> {
         now: Nanos,
         outcomes: &mut Outcomes,
     ) -> Decided {
-        let told: Outcomes = outcomes.drain(first.min(outcomes.len())..).collect();
-        let answers = self.apart(requests, decided, told).into_iter().map(Some).collect();
+        let returned: Outcomes = outcomes.drain(first.min(outcomes.len())..).collect();
+        let answers = self.apart(requests, decided, returned).into_iter().map(Some).collect();
         self.put_together(requests, answers, now, outcomes)
     }
 

@@ -14,7 +14,7 @@ use crate::{
     Outcomes, Request, Role, SharedStore, Store, passes_as,
 };
 
-/// After how long whoever was refused for want of the store may ask again.
+/// After how long a caller that was refused because the store is unavailable may retry.
 pub(super) const ASK_AGAIN: Nanos = SECOND;
 
 /// The share of every charge that is decided here.
@@ -92,12 +92,12 @@ impl<S: SharedStore> Resilient<S> {
         // ends the outage must find it reported.
         let memory = self.memory.read();
         self.lose(request, failure, at);
-        let told = {
+        let share_outcomes = {
             let shared = local.zip(&shares).map(|(charge, limit)| Charge { limit, ..*charge });
             let shared: SmallVec<[Charge<'_>; 4]> = shared.collect();
             decide_shares(request, &shared, &memory, is_closed, at)
         };
-        self.answer_without(request, told.into_iter().zip(&shares), at, outcomes)
+        self.answer_without(request, share_outcomes.into_iter().zip(&shares), at, outcomes)
     }
 
     /// Notes what was charged to the shares, and answers a request that is decided on them. `on_shares` has
@@ -236,9 +236,9 @@ fn decide_shares(
     is_closed: bool,
     at: Nanos,
 ) -> Outcomes {
-    let mut told = Outcomes::new();
+    let mut outcomes = Outcomes::new();
     if shared.is_empty() {
-        return told;
+        return outcomes;
     }
     let has_open_member = (request.charges.iter()).any(|charge| {
         charge.role == Role::AnyOf && charge.counter.home.on_failure == OnFailure::Open
@@ -250,9 +250,11 @@ fn decide_shares(
         Mode::Charge if has_open_member => Mode::Hold,
         mode => mode,
     };
-    memory.decide_now(&Request { charges: shared, mode }, at, &mut told);
-    debug_assert!(mode.charges(passes_as(mode, shared, &told)) || told.iter().all(is_nothing));
-    told
+    memory.decide_now(&Request { charges: shared, mode }, at, &mut outcomes);
+    debug_assert!(
+        mode.charges(passes_as(mode, shared, &outcomes)) || outcomes.iter().all(is_nothing)
+    );
+    outcomes
 }
 
 fn is_nothing(outcome: &Outcome) -> bool {

@@ -159,14 +159,14 @@ impl<S: SharedStore> Resilient<S> {
         };
         let (store, counters) = join(failed(store), failed(counters)).await;
         let is_store = |failure: Failure| extent(failure) == Extent::Store;
-        // Whatever the probes say: what one server or one key keeps from being decided does not keep
-        // others from being told.
-        let is_told = self.report_all(now).await;
+        // Whatever the probes say: a server or a key that fails does not block the reports of other
+        // counters.
+        let is_reported = self.report_all(now).await;
         let is_released = self.release_all(now).await;
         let is_settled = self.settle_all(now).await;
         let at = self.inner.clock(now);
         let is_lost = store.is_some_and(is_store);
-        let is_back = !is_lost && is_told && is_released && is_settled;
+        let is_back = !is_lost && is_reported && is_released && is_settled;
         if is_back {
             self.recover(Extent::Store, at);
         } else if is_lost && self.inner.has_parts() {
@@ -189,19 +189,19 @@ impl<S: SharedStore> Resilient<S> {
             self.unreportable.store(0, Ordering::Relaxed);
             return true;
         }
-        // Where only some can be told, all get their turn.
+        // Where only some can be reported, each attempt starts with other counters.
         let first = self.turn.load(Ordering::Relaxed) % waiting.len();
         waiting.rotate_left(first);
-        let (mut is_told, mut in_vain, mut unreportable) = (true, 0, 0);
+        let (mut is_reported, mut in_vain, mut unreportable) = (true, 0, 0);
         for some in waiting.chunks(AT_ONCE) {
-            let told = self.tell(some, now).await;
+            let results = self.tell(some, now).await;
             let lost = |result: &Result<(), Failure>| {
                 result.err().is_some_and(|failure| extent(failure) == Extent::Store)
             };
-            is_told &= !told.iter().any(|(_, result)| lost(result));
-            let failed = told.iter().filter(|(_, result)| result.is_err() && !lost(result));
+            is_reported &= !results.iter().any(|(_, result)| lost(result));
+            let failed = results.iter().filter(|(_, result)| result.is_err() && !lost(result));
             unreportable += failed.count();
-            if told.iter().all(|(_, result)| lost(result)) && !told.is_empty() {
+            if results.iter().all(|(_, result)| lost(result)) && !results.is_empty() {
                 in_vain += 1;
             }
             if in_vain >= MOST_IN_VAIN {
@@ -210,7 +210,7 @@ impl<S: SharedStore> Resilient<S> {
             }
         }
         self.unreportable.store(unreportable, Ordering::Relaxed);
-        is_told
+        is_reported
     }
 
     /// Releases a slot when the store is back. Beyond so many, they come back by themselves.
@@ -222,7 +222,7 @@ impl<S: SharedStore> Resilient<S> {
     }
 
     /// Releases the slots that were given up without the store; releasing twice is harmless. They stay
-    /// on the list until they are released: whoever heals may be gone before.
+    /// on the list until they are released: the caller may drop this future before.
     async fn release_all(&self, now: Nanos) -> bool {
         let releases: Vec<_> = self.releases.lock().clone();
         let mut in_vain = 0;
@@ -248,7 +248,8 @@ impl<S: SharedStore> Resilient<S> {
         in_vain == 0
     }
 
-    /// Tells the store what was admitted of a counter, and keeps what it says of it.
+    /// Reports to the store what was admitted of a counter, and remembers the usage that it
+    /// returns.
     pub(super) async fn report(&self, mut sending: Sending<'_>, now: Nanos) -> Result<(), Failure> {
         let owned = Arc::clone(&sending.owned);
         // First of all a look, which charges nothing if its answer is lost: a slow store would charge

@@ -124,7 +124,7 @@ impl Known {
         young.insert(fingerprint, usage);
     }
 
-    /// What the store says after it was told what it missed, whatever it said before.
+    /// Replaces what is known by the store's answer to a report of what it missed.
     pub(super) fn correct(&self, fingerprint: u128, at: Nanos, status: &Status) {
         if let Some(shard) = self.shard(fingerprint) {
             let mut shard = shard.lock();

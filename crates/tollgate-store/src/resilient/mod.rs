@@ -1,8 +1,8 @@
 //! What happens when the shared store does not answer: every rule's `on_store_failure` says.
 //!
 //! `local` counters are decided in this node's memory, on its share of the limit, starting from what
-//! was last known to be used; `open` ones pass; `closed` ones are refused. When the store is back, it
-//! is told what was admitted without it.
+//! was last known to be used; `open` ones pass; `closed` ones are refused. When the store is back,
+//! this node reports what was admitted without it.
 //!
 //! | file | what |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `both.rs` | deciding during a hand-over, on the share and on the store |
 //! | `fallback.rs` | deciding without the store |
 //! | `known.rs` | what was last known of every counter |
-//! | `report.rs` | what was admitted, until it is told |
+//! | `report.rs` | what was admitted, until it is reported |
 //! | `outage.rs` | losing the store and finding it again |
 //! | `handover.rs` | from the shares back to the store: when that is safe |
 //! | `heal.rs` | who is alive; coming back to the store |
@@ -98,13 +98,13 @@ pub struct Resilient<S> {
     settled: Once,
     /// Settlements that the store has not taken.
     settlements: Mutex<Vec<Arc<Kept>>>,
-    /// Decides while the store does not. Locked for reading by whoever counts on it, until that is
-    /// noted in `reports`; for writing by code that recounts what is known.
+    /// Decides while the store does not. A request that is counted in it holds the read lock until
+    /// that is noted in `reports`; code that recounts what is known holds the write lock.
     memory: RwLock<Arc<MemoryStore>>,
     /// Records of what this node admitted without the store: they hold keys as they are, and stay here.
     own_records: MemoryStore,
     outages: Mutex<Outages>,
-    /// Where reporting goes on where not all could be told.
+    /// Where the next attempt to report starts if not all counters could be reported.
     turn: AtomicUsize,
     heard: Mutex<Heard>,
     /// From the shares back to the store, after an outage.
@@ -236,8 +236,8 @@ impl<S: SharedStore> Store for Resilient<S> {
             }
             Ok(decided) => {
                 self.note_answer(now);
-                let told = outcomes.get(first..).unwrap_or_default();
-                self.remember(requests, told, |charge| decided.of(charge));
+                let appended = outcomes.get(first..).unwrap_or_default();
+                self.remember(requests, appended, |charge| decided.of(charge));
                 Ok(decided)
             }
             Err(error) => {
@@ -284,7 +284,8 @@ impl<S: SharedStore> Store for Resilient<S> {
         Ok(())
     }
 
-    /// Whoever resets a counter must know if the store did not: here it is forgotten in any case.
+    /// Returns an error if the store did not reset the counters; this node forgets them in any
+    /// case.
     async fn reset(&self, counters: &[Counter<'_>], now: Nanos) -> Result<(), StoreError> {
         let at = self.inner.clock(now);
         for counter in counters {
@@ -399,7 +400,7 @@ impl<S: SharedStore> Store for Resilient<S> {
         content: u128,
         answer: Option<&[u8]>,
     ) -> Result<(), StoreError> {
-        // Whoever waits for it answers for itself after a while.
+        // A node that waits for the answer decides by itself after a while.
         let _unheard = self.inner.publish(id, content, answer).await;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The store is lost, or some counters on it are, and both are found again: told once each.
+//! Outages of the store, or of some of its counters: the start and the end of each are logged once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -64,7 +64,8 @@ impl Outages {
         self.store.is_none() && self.counters.is_none()
     }
 
-    /// What tells whether the store, and whether the counters, are back.
+    /// The counters to look at to see whether the store, and whether the failing counters, are
+    /// back.
     pub(super) fn probes(&self) -> [Option<Arc<Owned>>; 2] {
         [&self.store, &self.counters].map(|outage| outage.as_ref()?.probe.clone())
     }

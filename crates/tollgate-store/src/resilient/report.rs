@@ -1,10 +1,10 @@
-//! What was admitted without the store, until it is told.
+//! What was admitted without the store, until it is reported.
 //!
-//! Only what the store would still count is told: a window that is over is not charged for, and a
-//! bucket has paid for part of it meanwhile. So an outage of an hour is not followed by an hour of
-//! refusals.
+//! Only what the store would still count is reported: a window that is over is not charged for, and
+//! a bucket has refilled for part of it meanwhile. So an outage of an hour is not followed by an
+//! hour of refusals.
 //!
-//! A counter is told by one at a time; others wait for that trip to end.
+//! One task at a time reports a counter; others wait for that trip to end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,7 +21,7 @@ use crate::leased::key::{ByFingerprint, Owned};
 use crate::resets::Resets;
 use crate::{Charge, Counter, Failure};
 
-/// What is to be told of one counter.
+/// What is to be reported of one counter.
 struct Report {
     owned: Arc<Owned>,
     /// The limit by which the amount wears off.
@@ -32,11 +32,11 @@ struct Report {
     sent: u64,
     /// The slots that were taken.
     slots: Slots,
-    /// Somebody is telling it.
+    /// The attempt to report it that is under way.
     trip: Option<Arc<Trip>>,
 }
 
-/// One attempt to tell the store of a counter, for those who wait for its end.
+/// One attempt to report a counter to the store, for tasks that wait for its end.
 pub(super) struct Trip {
     /// Has no permits, ever; closed at the end, which wakes all who wait.
     ended: Semaphore,
@@ -56,8 +56,8 @@ impl Trip {
     }
 }
 
-/// One counter that is being told. Dropped before its end, it waits again: whoever was telling it has
-/// gone.
+/// One counter that is being reported. If this is dropped before its end, because the task that
+/// reports it was cancelled, the report waits again.
 pub(super) struct Sending<'a> {
     reports: &'a Reports,
     trip: Arc<Trip>,
@@ -73,13 +73,13 @@ pub(super) struct Sending<'a> {
 pub(super) enum Telling<'a> {
     /// Nothing waits.
     Nothing,
-    /// Tell it.
+    /// Report it.
     Send(Sending<'a>),
-    /// It is being told.
+    /// It is being reported.
     Wait(Arc<Trip>),
 }
 
-/// Everything that is to be told.
+/// Everything that is to be reported.
 pub(super) struct Reports {
     waiting: Mutex<ByFingerprint<Report>>,
     /// Counters that were reset while something waited.
@@ -105,7 +105,8 @@ impl Report {
     /// What the store would still count of what waits.
     fn worth(&self, at: Nanos) -> u64 {
         match self.waiting {
-            // Of a log, windows of this size are kept instead of entries: rather too much is told.
+            // Of a log, windows of this size are kept instead of entries: too much is reported
+            // rather than too little.
             Small::Sliding(counts)
                 if self.owned.limit.algorithm() != Algorithm::SlidingWindowCounter =>
             {
@@ -206,7 +207,7 @@ impl Reports {
         })
     }
 
-    /// What is not told of a counter: a cost, or slots.
+    /// What is not yet reported of a counter: a cost, or slots.
     pub(super) fn untold(&self, fingerprint: u128, at: Nanos) -> (u64, SmallVec<[SlotId; 4]>) {
         if self.len() == 0 {
             return Default::default();
@@ -220,7 +221,7 @@ impl Reports {
         })
     }
 
-    /// Takes a charge off what waits, so that it is never told. False if it does not wait.
+    /// Takes a charge off what waits, so that it is never reported. False if it does not wait.
     pub(super) fn take_back(&self, fingerprint: u128, receipt: &Receipt, at: Nanos) -> bool {
         if self.len() == 0 || self.resets.lock().voids(fingerprint, receipt) {
             return false;
@@ -234,7 +235,7 @@ impl Reports {
         })
     }
 
-    /// Holds a slot longer that waits to be told.
+    /// Holds a slot longer that waits to be reported.
     pub(super) fn renew(&self, fingerprint: u128, id: SlotId, at: Nanos) {
         if self.len() == 0 {
             return;
@@ -260,7 +261,7 @@ impl Reports {
         }
     }
 
-    /// Whether something waits to be told of a counter, or is being told.
+    /// Whether a counter has a report that waits or is being sent.
     pub(super) fn has(&self, fingerprint: u128) -> bool {
         self.len() > 0 && self.waiting.lock().contains_key(&fingerprint)
     }
@@ -276,7 +277,7 @@ impl Reports {
         })
     }
 
-    /// Begins to tell a counter, if nobody does.
+    /// Begins to report a counter, if no other task does.
     pub(super) fn tell(&self, fingerprint: u128, at: Nanos) -> Telling<'_> {
         self.with(|reports| {
             let Some(report) = reports.get_mut(&fingerprint) else { return Telling::Nothing };
@@ -315,7 +316,7 @@ impl Sending<'_> {
         });
     }
 
-    /// The report that is being told, unless it was forgotten meanwhile.
+    /// The report that is being sent, unless it was dropped meanwhile.
     fn own<'r>(&self, reports: &'r mut ByFingerprint<Report>) -> Option<&'r mut Report> {
         let is_own = |trip: &Arc<Trip>| Arc::ptr_eq(trip, &self.trip);
         reports.get_mut(&self.fingerprint).filter(|report| report.trip.as_ref().is_some_and(is_own))

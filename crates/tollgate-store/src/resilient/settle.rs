@@ -13,7 +13,7 @@ use super::outage::{Extent, extent};
 use crate::leased::key::Owned;
 use crate::{Adjustment, Applied, Change, Failure, GiveBack, Settlement, SharedStore, StoreError};
 
-/// So many settlements wait for the store; beyond, whoever settles is told that it does not answer.
+/// The most settlements that wait for the store; further ones fail with the store's error.
 const MOST_SETTLEMENTS: usize = 10_000;
 
 /// The store may have taken it when it was first tried, and may forget that so long before we think:

@@ -1,5 +1,5 @@
-//! A store that nodes share, in memory and on a virtual clock: what [`SharedStore`] asks for, told as
-//! plainly as it can be, so that every interleaving can be tried. The real one is tested beside it.
+//! A store that nodes share, in memory and on a virtual clock: the simplest implementation of
+//! [`SharedStore`], so that every interleaving can be tried. The real one has tests of its own.
 
 #![allow(dead_code, unreachable_pub, reason = "every test uses its part")]
 #![allow(

@@ -143,19 +143,19 @@ pub async fn publishes_only_what_is_newer(board: &Board) {
     third.kept = 0;
     assert_eq!(third.publish(board).await, Ok(Published::Written));
 
-    let mut other = Set::new("elsewhere", 1, &["e"]);
+    let mut other = Set::new("there", 1, &["e"]);
     let refused = Published::OtherInstallation { installation: "here".to_owned(), revision: 11 };
     assert_eq!(other.publish(board).await, Ok(refused));
     other.take_over = true;
     assert_eq!(other.publish(board).await, Ok(Published::Written));
-    assert_eq!(board.revision().await, Ok(Some(("elsewhere".to_owned(), 1))));
+    assert_eq!(board.revision().await, Ok(Some(("there".to_owned(), 1))));
 
     // Two revisions that are one as floating point numbers.
     for revision in [i64::MAX - 1, i64::MAX] {
-        let next = Set::new("elsewhere", revision, &["f"]).publish(board).await;
+        let next = Set::new("there", revision, &["f"]).publish(board).await;
         assert_eq!(next, Ok(Published::Written), "exact to the last digit");
     }
-    let before = Set::new("elsewhere", i64::MAX - 1, &["g"]).publish(board).await;
+    let before = Set::new("there", i64::MAX - 1, &["g"]).publish(board).await;
     assert_eq!(before, Ok(Published::Older { revision: i64::MAX }));
-    assert_eq!(Set::new("elsewhere", -1, &[]).publish(board).await, Err(Failure::Protocol));
+    assert_eq!(Set::new("there", -1, &[]).publish(board).await, Err(Failure::Protocol));
 }

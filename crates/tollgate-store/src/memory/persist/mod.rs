@@ -5,8 +5,8 @@
 //! process dies at, the newest whole base plus all journals from its generation on, laid over it in
 //! order, are the counters as of the last flush.
 //!
-//! Records are absolute, but for the tail of a log. A journal therefore tells a log as a whole before
-//! it tells its tails, so that no tail is ever laid over what another, perhaps damaged, file said.
+//! Records are absolute, but for the tail of a log. A journal therefore contains a whole log before
+//! its tails, so that no tail is ever applied to what another, perhaps damaged, file contains.
 
 mod file;
 mod record;

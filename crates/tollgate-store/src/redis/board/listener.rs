@@ -1,4 +1,4 @@
-//! Word from the channel on which changes of the rule set are told.
+//! A subscription to the channel that announces changes of the rule set.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ impl BoardListener {
     /// Nothing is lost if this is dropped and called again.
     pub async fn changed(&mut self) -> Result<(), Failure> {
         loop {
-            // Whoever waits may give up often, before the answer is due.
+            // The caller may drop this future often, before the answer is due.
             let ask_at = if self.owing.is_some() { Instant::now() } else { self.heard + SILENCE };
             match tokio::time::timeout_at(ask_at, self.stream.next()).await {
                 Ok(Some(_)) => {

@@ -3,9 +3,9 @@
 //!
 //! All of it is under one hash tag: `<prefix>:{config}:set`, a hash, the channel
 //! `<prefix>:{config}:changed`, and the stream `<prefix>:{config}:decisions`. None of these expires, as
-//! counters do: a node that starts after a quiet month must find its rules, and records wait for whoever
-//! writes them down. Both are bounded by other means: a set replaces the one before, and the stream drops
-//! its oldest records.
+//! counters do: a node that starts after a quiet month must find its rules, and records wait for a
+//! node that writes them to its database. Both are bounded by other means: a set replaces the one
+//! before, and the stream drops its oldest records.
 //!
 //! A set is a manifest and parts. A part is named by its content, so it never changes; it is put first,
 //! then one script makes the manifest that names it the valid one (`scripts/board.lua`). A reader that
@@ -56,8 +56,8 @@ const SCRIPT: &str = include_str!("../scripts/board.lua");
 /// delay decisions.
 ///
 /// Clones share the connection. It is made when it is needed, and made anew after an error. It lives on the
-/// runtime that it was made on; called from another runtime, the board makes a new one, so whoever calls
-/// from two in turn pays for it.
+/// runtime that it was made on; called from another runtime, the board makes a new one, so calls
+/// from two runtimes in turn reconnect each time.
 ///
 /// Every call ends within its deadline: 2 s, or 10 s where parts or records travel.
 #[derive(Clone)]
@@ -78,7 +78,7 @@ pub struct BoardSet<'a> {
     pub revision: i64,
     /// Whether the set of another installation may be replaced.
     pub take_over: bool,
-    /// What the set is made of, in the words of whoever reads it.
+    /// What the set consists of, in a format that writers and readers of the set agree on.
     pub manifest: &'a [u8],
     /// Parts that the manifest names, by [`Board::part_name`]. Those that are there already are not sent.
     pub put: &'a [(String, &'a [u8])],
@@ -147,12 +147,12 @@ impl Board {
         name
     }
 
-    /// Makes a set the one that nodes read, if it is newer than what is there, and tells those that listen.
-    /// All of it or nothing: until then, and if this fails, readers see the set before. If it fails for
-    /// lack of time, what was put is there when it is called again.
+    /// Makes a set the one that nodes read, if it is newer than what is there, and notifies
+    /// listeners. All of it or nothing: until then, and if this fails, readers see the set before.
+    /// If it fails for lack of time, what was put is there when it is called again.
     ///
-    /// Redis may lose what it has not replicated when a master dies: whoever publishes looks at the
-    /// [revision](Self::revision) from time to time, and publishes again.
+    /// Redis may lose what it has not replicated when a master dies: a publisher must check the
+    /// [revision](Self::revision) from time to time, and publish again.
     ///
     /// Names of parts that [`Board::part_name`] would not give, and negative revisions, are
     /// [`Failure::Protocol`].
@@ -226,20 +226,20 @@ impl Board {
         Ok(Some(known.ok_or(Failure::Protocol)?))
     }
 
-    /// The highest revision that a node has had, as far as nodes have told: a database that was restored
-    /// from a backup must go on above it.
+    /// The highest revision that nodes have reported: a database that was restored from a backup
+    /// must continue above it.
     pub async fn seen(&self) -> Result<Option<(String, i64)>, Failure> {
         let mut command = redis::cmd("HGET");
         command.arg(&*self.set).arg("seen");
         let value = self.link.call(&command, Instant::now() + SMALL, Repeat::Safe).await?;
-        let told = text(&value);
-        let parts = told.as_deref().and_then(|told| told.rsplit_once(' '));
+        let stored = text(&value);
+        let parts = stored.as_deref().and_then(|stored| stored.rsplit_once(' '));
         Ok(parts.and_then(|(installation, revision)| {
             Some((installation.to_owned(), revision.parse().ok()?))
         }))
     }
 
-    /// Tells that a node has had this revision.
+    /// Reports that a node has had this revision.
     pub async fn tell_seen(&self, installation: &str, revision: i64) -> Result<(), Failure> {
         let known = self.seen().await?;
         if known.is_some_and(|(of, seen)| of == installation && seen >= revision) {
@@ -280,7 +280,7 @@ impl Board {
     }
 
     /// The names of all parts that are there. Those that no manifest names were left by a writer that
-    /// failed half way, or are on their way: whoever publishes may have them removed.
+    /// failed half way, or belong to a set that is being published: a publisher may remove them.
     pub async fn part_names(&self) -> Result<Vec<String>, Failure> {
         let mut command = redis::cmd("HKEYS");
         command.arg(&*self.set);

@@ -21,8 +21,8 @@ const MOST_NODES: usize = 1_000;
 pub const MAX_NODE_STATE: usize = 8 << 10;
 
 impl Board {
-    /// Says how a node is, for as long as `holds`, and with `hears` tells what the others said: names and words. A word
-    /// that is too long is [`Failure::Protocol`].
+    /// Stores the state of a node for as long as `holds`, and with `hears` returns the names and
+    /// states of the other nodes. A state that is too long is [`Failure::Protocol`].
     pub async fn tell_node(
         &self,
         node: &str,
@@ -38,10 +38,10 @@ impl Board {
         command.arg("EVAL").arg(SCRIPT).arg(1).arg(&*self.nodes);
         command.arg(node).arg(state).arg(millis).arg(u8::from(hears)).arg(MOST_NODES);
         let value = self.link.call(&command, Instant::now() + SMALL, Repeat::Safe).await?;
-        let Value::Array(told) = value else { return Err(Failure::Protocol) };
-        let mut told = told.into_iter();
-        let mut others = Vec::with_capacity(told.len() / 2);
-        while let (Some(name), Some(state)) = (told.next(), told.next()) {
+        let Value::Array(fields) = value else { return Err(Failure::Protocol) };
+        let mut fields = fields.into_iter();
+        let mut others = Vec::with_capacity(fields.len() / 2);
+        while let (Some(name), Some(state)) = (fields.next(), fields.next()) {
             let word = bytes_or_nil(state).flatten();
             others.push(text(&name).zip(word).ok_or(Failure::Protocol)?);
         }

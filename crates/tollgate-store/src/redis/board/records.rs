@@ -1,4 +1,4 @@
-//! Records of decisions, from nodes without a database to whoever has one.
+//! Records of decisions, from nodes without a database to nodes with one.
 
 use redis::{Cmd, Value};
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ const GROUP: &str = "control";
 /// What a batch of records is called in its entry.
 const FIELD: &str = "b";
 
-/// Whoever has had an entry for so long without being done with it is taken to be dead.
+/// A reader that has held an entry for so long without acknowledging it is considered dead.
 const DEAD_AFTER_MILLIS: u64 = 30_000;
 
 /// How often the entries of dead readers are looked for in one pull, if there are very many of living ones.
@@ -201,8 +201,8 @@ fn entries(list: Value) -> Option<Vec<Entry>> {
     }
 }
 
-/// Readers of Redis 6 are told of entries that have gone without even their ids; those are forgotten when
-/// they are next read as the reader's own.
+/// Redis 6 returns nil, without an id, for an entry that was deleted; such entries are acknowledged
+/// when the reader next reads its own pending entries.
 #[expect(clippy::option_option, reason = "an entry that has gone is not an unreadable one")]
 fn entry(item: Value) -> Option<Option<Entry>> {
     let Value::Array(pair) = item else {

@@ -1,6 +1,6 @@
 -- Makes a rule set the one that nodes read, if it is newer and all its parts are there. Parts are named by
--- their content and put beside it before; so whoever reads a manifest finds what it names, or that it has
--- been removed since, but never something else.
+-- their content and stored before the manifest; so a reader of a manifest finds the parts that it
+-- names, or that they have been removed since, but never other content.
 --
 -- KEYS[1]     the set: installation, revision, manifest, and parts by their names
 -- ARGV        [1] the installation, [2] the revision, decimal and not negative, [3] 1: another

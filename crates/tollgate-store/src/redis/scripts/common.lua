@@ -35,8 +35,9 @@ local function finish(changed)
   return answer
 end
 
--- How long a key lives whose counter is as new at `fresh_at`: milliseconds as text, because that is what
--- commands take, and writing numbers as text is slow. Whole seconds, so that a text is used often.
+-- How long a key lives whose counter is reset at `fresh_at`: milliseconds as text, because that is
+-- what commands take, and writing numbers as text is slow. Whole seconds, so that a text is used
+-- often.
 local lifetimes = {}
 local function lifetime(fresh_at)
   local seconds = math.max(math.ceil((fresh_at - now) / 1000000), 0)

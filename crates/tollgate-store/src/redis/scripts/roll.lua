@@ -1,8 +1,9 @@
--- Writes down how a node says it is, and tells how all are whose word still holds.
+-- Stores the state of a node, and returns the states of the other nodes that have not expired.
 --
--- KEYS[1]     the roll: name -> until when its word holds, in ms, a space, and the word
--- ARGV        the node's name, its word, for how many ms it holds, 1 if the others are to be told, how many may be on it
--- result      name, word, name, word…
+-- KEYS[1]     the roll: name -> when its state expires, in ms, a space, and the state
+-- ARGV        the node's name, its state, for how many ms it is valid, 1 to return the others, how many
+--             nodes may be on the roll
+-- result      name, state, name, state…
 
 local key, name, length = KEYS[1], ARGV[1], tonumber(ARGV[3])
 local time = redis.call('TIME')
