@@ -86,7 +86,7 @@ impl Answer {
     }
 }
 
-/// Tells apart which limits were decided, and in which order: other rules have another shape.
+/// A hash of which limits were decided, and in which order: other rules have another shape.
 pub(crate) fn shape(salts: impl Iterator<Item = u128>) -> u64 {
     let mut hash = xxhash_rust::xxh3::Xxh3::new();
     for salt in salts {

@@ -12,7 +12,7 @@ const TOLERATED_LAG: Nanos = SECOND;
 /// A wall clock that is ahead of ours by more than this is followed. Less is noise.
 const FOLLOWED_LEAD: Nanos = SECOND / 1_000;
 
-/// Tells the time.
+/// A source of the current time.
 pub trait Clock: Send + Sync {
     /// Nanoseconds since the Unix epoch. Never less than it said before.
     fn now(&self) -> Nanos;
@@ -81,22 +81,22 @@ pub struct SharedClock {
     correction: AtomicI64,
     /// How far the shared clock was ahead of the system's when last heard of, in nanoseconds.
     drift: AtomicI64,
-    /// The latest time that was told.
-    told: AtomicU64,
+    /// The latest time that was returned.
+    latest: AtomicU64,
 }
 
 /// Clocks that differ by less are as good as each other.
 const TOLERATED_DIFFERENCE: u64 = SECOND / 10;
 
 impl SharedClock {
-    /// A clock that tells the system's time until it is corrected.
+    /// A clock that returns the system's time until it is corrected.
     pub const fn new(system: Arc<SystemClock>) -> Self {
         let (correction, drift) = (AtomicI64::new(0), AtomicI64::new(0));
-        Self { system, correction, drift, told: AtomicU64::new(0) }
+        Self { system, correction, drift, latest: AtomicU64::new(0) }
     }
 
-    /// Tells the time of this store from now on, which says `shared` where the system says
-    /// `system`. It never goes back: a store that is behind is waited for.
+    /// Follows the clock of this store from now on, which reads `shared` where the system's reads
+    /// `system`. Time never goes back: while the store is behind, the clock stands still.
     pub fn follow(&self, system: Nanos, shared: Nanos) {
         let known = self.correction.load(Ordering::Relaxed);
         let difference = i64::try_from(i128::from(shared) - i128::from(system)).unwrap_or(known);
@@ -123,11 +123,11 @@ impl Clock for SharedClock {
     #[inline]
     fn now(&self) -> Nanos {
         let correction = self.correction.load(Ordering::Relaxed);
-        if correction == 0 && self.told.load(Ordering::Relaxed) == 0 {
+        if correction == 0 && self.latest.load(Ordering::Relaxed) == 0 {
             return self.system.now();
         }
         let now = self.system.now().saturating_add_signed(correction);
-        self.told.fetch_max(now, Ordering::Relaxed).max(now)
+        self.latest.fetch_max(now, Ordering::Relaxed).max(now)
     }
 }
 

@@ -210,7 +210,8 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// Decides a request for good. What it holds is written down, unless another node has done both.
+    /// Decides and charges a request, and stores a record of what it holds. If another node has
+    /// answered the request, its answer is used and nothing is stored again.
     async fn decide_for_good<'r>(
         &self,
         rules: &'r ActiveRules,
@@ -268,11 +269,12 @@ impl<S: Store> Engine<S> {
         if is_claimed {
             let allowed = charged.is_ok() && decision.is_allowed();
             let made = allowed.then(|| Answer::of(&decision).encode());
-            // Without it the claim ends by itself, and a repeated call elsewhere is charged again.
+            // If this fails, the claim expires, and a repeated call to another node is charged
+            // again.
             let _ = self.store.publish(place.id(), place.content(request), made.as_deref()).await;
         }
         charged?;
-        // What another node answered was told there.
+        // If another node answered, its own observer has seen the decision.
         if answer.is_none() {
             self.tell(request, &decision);
         }
@@ -457,11 +459,11 @@ fn settle<'r>(
     decision.settle(passes);
 }
 
-/// Tells instants of one clock by another, so that what lies ahead lies as far ahead.
+/// Converts instants from one clock to another, keeping their distance from now.
 pub(crate) fn tell_by(outcome: &mut Outcome, from: Nanos, to: Nanos) {
-    let told = |at: Nanos| at.saturating_sub(from).saturating_add(to);
-    outcome.status.reset_at = told(outcome.status.reset_at);
+    let rebased = |at: Nanos| at.saturating_sub(from).saturating_add(to);
+    outcome.status.reset_at = rebased(outcome.status.reset_at);
     if let Examination::Refuse { retry_at: Some(at) } = &mut outcome.examination {
-        *at = told(*at);
+        *at = rebased(*at);
     }
 }

@@ -23,8 +23,9 @@ const MAX_KEY_PARTS: u8 = 64;
 
 const UNITS: [Unit; 4] = [Unit::Requests, Unit::Tokens, Unit::Cost, Unit::Concurrency];
 
-/// Writes receipts. `instance` names this process. Secrets are told as the store tells them; a charge
-/// that only this process could find again, by a secret that is not told, is left out and stays as it is.
+/// Encodes receipts. `instance` names this process. Secrets are written as the store conceals them;
+/// a charge that only this process could find again, by the secret itself, is left out and not
+/// refunded.
 pub(crate) fn encode<S: Store>(receipts: &Receipts, instance: u64, store: &S) -> Vec<u8> {
     let mut bytes = vec![if receipts.is_here { FORMAT_HERE } else { FORMAT }];
     bytes.extend_from_slice(&instance.to_le_bytes());
@@ -33,11 +34,11 @@ pub(crate) fn encode<S: Store>(receipts: &Receipts, instance: u64, store: &S) ->
     let mut parts = 0_u16;
     for part in &receipts.parts {
         let concealed = if receipts.is_here { None } else { conceal(part, store) };
-        let told = concealed.as_ref().unwrap_or(part);
+        let written = concealed.as_ref().unwrap_or(part);
         // A secret is written as it is only where it stays in this process.
-        let leaks = !receipts.is_here && !store.is_in_process() && told.has_open_secret();
+        let leaks = !receipts.is_here && !store.is_in_process() && written.has_open_secret();
         if (concealed.is_none() || !part.is_local()) && !leaks && parts < MAX_PARTS {
-            push_part(&mut bytes, told);
+            push_part(&mut bytes, written);
             parts += 1;
         }
     }
@@ -47,21 +48,21 @@ pub(crate) fn encode<S: Store>(receipts: &Receipts, instance: u64, store: &S) ->
     bytes
 }
 
-/// The same charge with its secrets as the store tells them, if it has any.
+/// The same charge with its secrets as the store conceals them, if it has any.
 fn conceal<S: Store>(part: &Part, store: &S) -> Option<Part> {
-    let mut told = None;
+    let mut copy = None;
     for (place, value) in part.key.iter().enumerate().take(u32::BITS as usize) {
         if part.home.secret_parts >> place & 1 == 0 {
             continue;
         }
         let Some(concealed) = store.conceal(&part.home, value) else { continue };
-        let told = told.get_or_insert_with(|| part.clone());
-        if let Some(value) = told.key.get_mut(place) {
+        let copy = copy.get_or_insert_with(|| part.clone());
+        if let Some(value) = copy.key.get_mut(place) {
             *value = concealed;
-            told.home.concealed_parts |= 1 << place;
+            copy.home.concealed_parts |= 1 << place;
         }
     }
-    told
+    copy
 }
 
 fn push_text(bytes: &mut Vec<u8>, text: &str) {
@@ -322,8 +323,8 @@ mod tests {
         Receipts { parts, is_here: false }
     }
 
-    /// What it prints tells all of it; what a calendar remembers of its last window is not part of it.
-    fn told(receipts: &Receipts) -> String {
+    /// The debug output of every field, without the window that a calendar has cached.
+    fn printed(receipts: &Receipts) -> String {
         let text = format!("{:?}", receipts.parts);
         let mut kept = String::new();
         for piece in text.split("memo: ") {
@@ -337,7 +338,7 @@ mod tests {
         let receipts = receipts();
         let bytes = encode(&receipts, 5, &MemoryStore::new(1));
         let read = decode(&bytes, 5).unwrap();
-        assert_eq!(told(&read), told(&receipts));
+        assert_eq!(printed(&read), printed(&receipts));
         for (one, other) in read.parts.iter().zip(&receipts.parts) {
             for now in [0, 1_794_740_000 * SECOND, 1_800_000_123 * SECOND + 7] {
                 assert_eq!(one.limit.window_bounds(now), other.limit.window_bounds(now));
@@ -374,9 +375,9 @@ mod tests {
         let mut receipts = receipts();
         receipts.parts[0].home.consistency = Consistency::Local;
         let bytes = encode(&receipts, 5, &MemoryStore::new(1));
-        let elsewhere =
+        let remote_parts =
             |receipts: Receipts| receipts.parts.iter().filter(|part| part.is_elsewhere).count();
-        assert_eq!(elsewhere(decode(&bytes, 5).unwrap()), 0);
-        assert_eq!(elsewhere(decode(&bytes, 6).unwrap()), 1);
+        assert_eq!(remote_parts(decode(&bytes, 5).unwrap()), 0);
+        assert_eq!(remote_parts(decode(&bytes, 6).unwrap()), 1);
     }
 }

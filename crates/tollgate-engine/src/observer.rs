@@ -1,4 +1,4 @@
-//! Who is told of decisions.
+//! The observer of decisions.
 
 use tollgate_core::Nanos;
 
@@ -14,10 +14,10 @@ pub(crate) fn is_traced() -> bool {
     tracing::level_filters::LevelFilter::current() == tracing::level_filters::LevelFilter::TRACE
 }
 
-/// Is told of every decision that was made for good: each once, and none that charged nothing because
-/// it was only asked what would happen, or that was about more of the same request.
+/// Receives every final decision exactly once. It receives none of `Mode::Peek`, which charges
+/// nothing, and none on more of a request that was decided before (`Request::only`).
 ///
-/// It is called on the road of a request, so it must neither wait nor do much.
+/// It is called on the path of a request, so it must neither block nor do much work.
 pub trait Observer: Send + Sync {
     /// A decision was made about a request. `took` reads the clock and says how long that was, for
     /// those who want to know.
@@ -25,7 +25,7 @@ pub trait Observer: Send + Sync {
 }
 
 impl<S> Engine<S> {
-    /// The same engine with someone who is told of its decisions.
+    /// The same engine with an observer of its decisions.
     #[must_use]
     pub fn with_observer(mut self, observer: std::sync::Arc<dyn Observer>) -> Self {
         self.observer = Some(observer);

@@ -48,8 +48,8 @@ pub struct Actual {
     pub cost: Option<u64>,
 }
 
-/// What a settlement changed, told for the request: every limit of a unit was changed by that much, or
-/// by less where less was charged to it. Nothing is told of a unit that no limit was charged in.
+/// What a settlement changed, per request: every limit of a unit changed by that much, or by less
+/// where less was charged to it. The amounts of a unit in which no limit was charged are 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Settled {
     /// Tokens that were reserved and not used.
@@ -272,9 +272,10 @@ impl<S: Store> Engine<S> {
     /// charged in, or charged to the present one, above the limit if need be. Charges of unit requests
     /// stay; slots are given back.
     ///
-    /// Once under an id: repeated, by this node or another, also after a crash in the middle, it changes
-    /// nothing twice. Whoever repeats it brings the same receipts and the same truth, within two minutes.
-    /// An id is good for either a settlement or a release, whichever comes first.
+    /// Idempotent under an id: a repeated call, by this node or another, also after a crash in the
+    /// middle, changes nothing twice. A repeated call must pass the same receipts and the same
+    /// truth, within two minutes. An id is valid for either a settlement or a release, whichever
+    /// comes first.
     pub async fn settle(
         &self,
         id: u128,

@@ -41,8 +41,8 @@ pub struct Request<'a> {
     pub reserve: Option<Nanos>,
     /// Whether its receipts are kept for a refund.
     pub refunds: Refunds,
-    /// More of a request that was let pass before: only limits of this unit are asked and charged, and nobody is told of
-    /// another request. It does not wait.
+    /// More of a request that was allowed before: only limits of this unit are checked and charged,
+    /// and the observer does not see another request. It does not wait.
     pub only: Option<Unit>,
     /// Limits of this unit are neither asked nor charged: the request uses nothing that they count, so that a caller who has
     /// overdrawn one of them may still send it.

@@ -1,16 +1,17 @@
 //! Reservations: quota that is held for a request whose true cost is known only later.
 //!
-//! A reservation is a charge like any other, and a record under a random id of what was charged. Whoever
-//! has the id settles, releases or renews it, on any node. It goes one way:
+//! A reservation is a charge like any other, and a record of it under a random id. A caller with
+//! the id can settle, release or renew it on any node. Its states only move forward:
 //!
 //! ```text
 //! charged → open → ending (how is written down first) → ended (the answer is known for a while)
 //!              ↘ expired: the record is gone, and what was charged stays as estimated
 //! ```
 //!
-//! A node that dies between the charge and the record leaves the estimate charged, as one that expires
-//! does. One that dies while it ends leaves how: whoever asks again finishes it, and what was changed
-//! already is not changed twice, because every counter's own place remembers the id.
+//! A node that dies between the charge and the record leaves the estimate charged, like a
+//! reservation that expires. A node that dies while a reservation ends leaves how it was to end:
+//! the next call with the id finishes it, and no counter changes twice, because each one's store
+//! remembers the id.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -21,14 +22,14 @@ use crate::decision::Decision;
 use crate::receipts::{Actual, Receipts, Settled};
 use crate::{Engine, EngineError, Request, encode};
 
-/// How long a reservation is held unless told otherwise.
+/// How long a reservation is held unless the request states a lifetime.
 pub const DEFAULT_RESERVATION_TTL: Nanos = 60 * SECOND;
 
 /// The longest that one is held without being renewed.
 pub const MAX_RESERVATION_TTL: Nanos = 24 * 3600 * SECOND;
 
-/// For how long it is known how a reservation ended: whoever repeats a call within it gets the first
-/// answer.
+/// How long the store remembers how a reservation ended: a call repeated within this time returns
+/// the first answer.
 pub const ENDING_KNOWN: Nanos = 120 * SECOND;
 
 /// A reservation.
@@ -309,8 +310,8 @@ impl<S: Store> Engine<S> {
         Ok(matches!(answer, RecordAnswer::Open { .. }))
     }
 
-    /// Whether nothing but slots is held under an id, as it is when a request was allowed and nothing reserved. Its
-    /// mark tells nearly all others apart, so this is seldom asked.
+    /// Whether nothing but slots is held under an id, as it is when a request was allowed and
+    /// nothing reserved. The mark in the id excludes nearly all others, so this lookup is rare.
     async fn holds_only_slots(&self, id: u128) -> Result<bool, EngineError> {
         let RecordAnswer::Open { content, .. } =
             self.store.record(id, &LOOK, self.clock().now()).await?
@@ -368,7 +369,8 @@ impl<S: Store> Engine<S> {
         }
         let answer = encode_answer(how, settled);
         let complete = RecordAsk::Complete { answer: &answer };
-        // Without it whoever asks again does it again, and nothing is changed twice.
+        // If this fails, the next call with the id repeats the ending, and no counter changes
+        // twice.
         let before = self.store.record(id, &complete, self.clock().now()).await;
         match before {
             Ok(before) => matches!(before, RecordAnswer::Ending { .. }),
@@ -376,7 +378,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Counts what was charged by estimate as reserved, where no record is kept: by whoever settles it
+    /// Counts what was charged by estimate as reserved. For callers that keep no record and settle
     /// with the receipts.
     pub fn count_reserved(&self, receipts: &Receipts) {
         self.reserved.made(receipts);

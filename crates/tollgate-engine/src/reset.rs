@@ -1,4 +1,4 @@
-//! Making counters as new.
+//! Resets of counters.
 
 use smallvec::SmallVec;
 use tollgate_policy::Rule;
@@ -10,8 +10,8 @@ use crate::request::Request;
 use crate::{ActiveRules, Engine, EngineError};
 
 impl<S: Store> Engine<S> {
-    /// Makes the counters as new that the request would meet, of the rules that `wanted` picks. Says
-    /// whose they were: the ids of the rules.
+    /// Resets the counters that the request would be charged to, of the rules that `wanted` picks.
+    /// Returns the ids of those rules.
     pub async fn reset<'r>(
         &self,
         rules: &'r ActiveRules,

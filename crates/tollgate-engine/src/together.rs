@@ -301,7 +301,8 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// Turns outcomes into decisions, and tells of those that charge. True if any refuses.
+    /// Turns outcomes into decisions, and reports those that charge to the observer. True if any
+    /// refuses.
     fn settle_together(
         &self,
         parts: &[Part<'_>],

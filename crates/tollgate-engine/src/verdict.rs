@@ -68,7 +68,7 @@ impl Reason {
         Self::MissingKey,
     ];
 
-    /// The reason as callers see it; a limit that was hit is told by the rule's own reason instead.
+    /// The reason as callers see it; for a limit that was hit, the rule's own reason replaces it.
     pub const fn code(self) -> &'static str {
         match self {
             Self::WithinLimits => "WITHIN_LIMITS",

@@ -30,12 +30,12 @@ rules:
   - {rule_id: slots, scope: e, identifier_type: user_id, unit: concurrency, limit: 1, slot_ttl: 60s}
 ";
 
-/// Must not be told of anything.
+/// An observer that must not be called.
 struct Deaf;
 
 impl Observer for Deaf {
     fn decided(&self, _: &Request<'_>, _: &Decision<'_>, _: &dyn Fn() -> u64) {
-        panic!("it was told already");
+        panic!("the observer has seen this request already");
     }
 }
 

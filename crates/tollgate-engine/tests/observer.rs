@@ -1,4 +1,4 @@
-//! Who is told of which decisions.
+//! Which decisions the observer receives.
 
 #![expect(clippy::unwrap_used, reason = "helpers of a test")]
 
@@ -48,8 +48,8 @@ async fn decisions_are_told_once_and_peeks_never() {
         engine.decide(&rules, &asked, Mode::Peek).await.unwrap();
         engine.decide(&rules, &asked, Mode::Charge).await.unwrap();
     }
-    let told = ["ann allowed", "ann allowed", "ann denied", "mallory denied"];
-    assert_eq!(notes.take(), told);
+    let expected = ["ann allowed", "ann allowed", "ann denied", "mallory denied"];
+    assert_eq!(notes.take(), expected);
     let asked = request("ann", None);
     engine.decide_once(&rules, &asked, |_| ()).await.unwrap();
     assert_eq!(notes.take(), ["ann denied"]);

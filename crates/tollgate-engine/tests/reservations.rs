@@ -103,8 +103,8 @@ async fn every_unit_is_settled_by_its_own_truth() {
         for _ in 0..3 {
             let settled = bed.engine.settle(id, &receipts, Actual { tokens, cost }).await.unwrap();
             let Settled { refunded_tokens, extra_tokens, refunded_cost, extra_cost } = settled;
-            let told = (refunded_tokens, extra_tokens, refunded_cost, extra_cost);
-            assert_eq!(told, expected);
+            let actual = (refunded_tokens, extra_tokens, refunded_cost, extra_cost);
+            assert_eq!(actual, expected);
             let used = bed.used().await;
             for rule in TOKENS {
                 assert_eq!(used[rule], tokens.unwrap_or(1_000), "{rule}");
@@ -163,9 +163,9 @@ async fn it_expires_unless_renewed_and_so_do_its_slots() {
     let expired = bed.reserve(1_000, None).await.unwrap();
     let renewed = bed.reserve(10, None).await.unwrap();
     bed.clock.advance(20 * SECOND);
-    let told = bed.engine.renew_reservation(renewed, None).await.unwrap();
-    assert!(told.is_held);
-    assert_eq!(told.expires_at, START + 20 * SECOND + TTL);
+    let renewal = bed.engine.renew_reservation(renewed, None).await.unwrap();
+    assert!(renewal.is_held);
+    assert_eq!(renewal.expires_at, START + 20 * SECOND + TTL);
     bed.clock.advance(20 * SECOND);
     assert_eq!(bed.used().await["slots"], 1, "a slot lives for 30 s");
     bed.clock.advance(20 * SECOND);
@@ -257,7 +257,8 @@ impl Reserved {
         }
     }
 
-    /// What whoever wants to end it is told: nothing if it can, how it ended, or that it is unknown.
+    /// What a call that ends it is to return: nothing if it is open, else how it ended or that it
+    /// is unknown.
     fn ended(&self, now: u64) -> Result<Option<Ending>, EngineError> {
         match self.known {
             Course::Open { .. } => Ok(None),
@@ -297,41 +298,41 @@ async fn play(steps: Vec<Step>) {
             Step::Settle(which, truth) => {
                 let Some(which) = chosen(which) else { continue };
                 let one = &mut made[which];
-                let told = bed.settle(one.id, truth).await;
+                let got = bed.settle(one.id, truth).await;
                 match one.ended(now) {
                     Ok(None) => {
                         let known_until = now + ENDING_KNOWN;
                         one.known = Course::Settled { truth, known_until };
                         assert_eq!(
-                            told.map(|it| it.extra_tokens),
+                            got.map(|it| it.extra_tokens),
                             Ok(truth.saturating_sub(one.estimate))
                         );
                     }
-                    Ok(Some(Ending::Settled)) => assert!(told.is_ok(), "{told:?}"),
-                    Ok(Some(other)) => assert_eq!(told, Err(EngineError::ReservationEnded(other))),
-                    Err(error) => assert_eq!(told, Err(error)),
+                    Ok(Some(Ending::Settled)) => assert!(got.is_ok(), "{got:?}"),
+                    Ok(Some(other)) => assert_eq!(got, Err(EngineError::ReservationEnded(other))),
+                    Err(error) => assert_eq!(got, Err(error)),
                 }
             }
             Step::Release(which) => {
                 let Some(which) = chosen(which) else { continue };
                 let one = &mut made[which];
-                let told = bed.engine.release_reservation(one.id).await;
+                let got = bed.engine.release_reservation(one.id).await;
                 match one.ended(now) {
                     Ok(None) => {
                         one.known = Course::Released { known_until: now + ENDING_KNOWN };
-                        assert_eq!(told.map(|it| it.refunded_tokens), Ok(one.estimate));
+                        assert_eq!(got.map(|it| it.refunded_tokens), Ok(one.estimate));
                     }
-                    Ok(Some(Ending::Released)) => assert!(told.is_ok(), "{told:?}"),
-                    Ok(Some(other)) => assert_eq!(told, Err(EngineError::ReservationEnded(other))),
-                    Err(error) => assert_eq!(told, Err(error)),
+                    Ok(Some(Ending::Released)) => assert!(got.is_ok(), "{got:?}"),
+                    Ok(Some(other)) => assert_eq!(got, Err(EngineError::ReservationEnded(other))),
+                    Err(error) => assert_eq!(got, Err(error)),
                 }
             }
             Step::Renew(which) => {
                 let Some(which) = chosen(which) else { continue };
                 let one = &mut made[which];
-                let told = bed.engine.renew_reservation(one.id, None).await;
-                assert_eq!(told.is_ok(), one.ended(now) == Ok(None));
-                if told.is_ok() {
+                let got = bed.engine.renew_reservation(one.id, None).await;
+                assert_eq!(got.is_ok(), one.ended(now) == Ok(None));
+                if got.is_ok() {
                     one.known = Course::Open { until: now + TTL };
                 }
             }
