@@ -1,5 +1,5 @@
-//! Wakes whoever waits for its request to be due. A thread takes its requests in the order they are
-//! due, so whoever waits longest is woken first, and one timer is enough.
+//! Wakes each task when its request is due. A thread takes its requests in the order they are due,
+//! so the task that has waited longest wakes first, and one timer is enough.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

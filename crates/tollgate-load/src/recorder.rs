@@ -1,5 +1,5 @@
-//! What one thread has seen, second by second. A second that is over is sent to whoever puts the report
-//! together, so that nothing is shared while requests are under way.
+//! What one thread has seen, second by second. The thread sends each completed second to the one
+//! that builds the report, so that nothing is shared while requests are under way.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -132,7 +132,7 @@ fn merge(times: &mut Option<Times>, other: Option<&Times>) {
     let _ = times.add(other);
 }
 
-/// What a thread tells.
+/// What a thread reports.
 pub(crate) enum News {
     /// A second is over.
     Second { thread: usize, index: u64, seen: Box<Seen> },

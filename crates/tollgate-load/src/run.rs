@@ -21,12 +21,13 @@ use crate::timetable::Timetable;
 use crate::worker::Job;
 use crate::{headers, http};
 
-/// How often the observer is told.
+/// How often the observer is called.
 const OBSERVED_EVERY: Duration = Duration::from_millis(100);
-/// The first request is due so long after the threads were told, so that none begins late.
+/// The first request is due this long after the threads receive the timetable, so that none starts
+/// late.
 const LEAD: Duration = Duration::from_millis(20);
 
-/// Ends a run from elsewhere; it still reports.
+/// Ends a run early, from another thread; the run still reports.
 #[derive(Debug, Clone, Default)]
 pub struct Halt(Arc<AtomicBool>);
 
@@ -77,7 +78,8 @@ pub enum RunError {
     Thread(#[from] std::io::Error),
 }
 
-/// Carries out a plan, on threads of its own, and tells the observer ten times a second how far it is.
+/// Carries out a plan, on threads of its own, and reports its progress to the observer ten times a
+/// second.
 pub fn run(
     plan: &Plan,
     halt: &Halt,
@@ -175,7 +177,7 @@ fn progress(plan: &Plan, timetable: &Timetable, start: Instant, gathered: &Gathe
     }
 }
 
-/// What the threads have told so far.
+/// What the threads have reported so far.
 struct Gathered {
     total: Seen,
     /// Seconds that some thread may still add to.
@@ -205,7 +207,7 @@ impl Gathered {
         }
     }
 
-    /// Takes in what threads tell until all have ended.
+    /// Collects what the threads report until all have ended.
     fn listen(
         &mut self,
         news: &Receiver<News>,
@@ -215,7 +217,7 @@ impl Gathered {
         let mut observed = Instant::now();
         loop {
             match news.recv_timeout(OBSERVED_EVERY) {
-                Ok(told) => self.take(told),
+                Ok(message) => self.take(message),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -229,8 +231,8 @@ impl Gathered {
         observer(self);
     }
 
-    fn take(&mut self, told: News) {
-        match told {
+    fn take(&mut self, message: News) {
+        match message {
             News::Second { thread, index, seen } => {
                 self.open.entry(index).or_default().add(&seen);
                 if let Some(past) = self.past.get_mut(thread) {

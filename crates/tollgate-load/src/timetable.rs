@@ -25,7 +25,7 @@ pub(crate) struct Timetable {
     measured_from: Instant,
     /// Nothing is sent from here on; `None` if a number of requests is the end.
     end: Option<Instant>,
-    /// `None`: whoever has its answer sends the next one.
+    /// `None`: each stream sends its next request as soon as the previous one is answered.
     rate_per_second: Option<u64>,
     /// How many are handed out at most.
     most: u64,

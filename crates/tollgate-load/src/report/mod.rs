@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::plan::Plan;
 use crate::recorder::{Seen, Times};
 
-/// How finely the distribution is told: this many steps for a factor of ten.
+/// The resolution of the distribution: this many steps for a factor of ten.
 const STEPS_PER_DECADE: f64 = 20.0;
 
 /// The figures of a run. Its serialised form is what `--json` prints.
