@@ -38,7 +38,8 @@ struct Refusal {
 }
 
 impl Refusal {
-    /// What a limit refuses it also refuses to whoever asks for more; not to whoever asks for less.
+    /// A limit that refuses a request also refuses one of a higher cost, but may allow one of a
+    /// lower cost.
     fn covers(&self, check: &Check) -> bool {
         let at_least = |asked: Option<u64>, refused: Option<u64>| match (asked, refused) {
             (Some(asked), Some(refused)) => asked >= refused,

@@ -28,7 +28,7 @@ pub struct Decision {
     /// How many more of cost 1 would pass now.
     #[serde(default)]
     pub remaining: Option<u64>,
-    /// When the limit is as new.
+    /// When the limit's counter is reset.
     #[serde(default, deserialize_with = "instant")]
     pub reset_at: Option<SystemTime>,
     /// After how long the same request would pass, absent other traffic. None if it never would.
@@ -86,7 +86,7 @@ pub struct Scope {
     pub current: u64,
     /// How many more of cost 1 would pass now.
     pub remaining: u64,
-    /// When it is as new.
+    /// When its counter is reset.
     #[serde(default, deserialize_with = "instant")]
     pub reset_at: Option<SystemTime>,
     /// How long a window is; 0 for slots.

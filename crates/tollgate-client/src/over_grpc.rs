@@ -151,7 +151,7 @@ impl GrpcTransport {
 
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        // Told to the server, too, so that it does not work on what nobody waits for.
+        // The server receives the timeout, too, and drops requests that nobody waits for.
         request.set_timeout(self.timeout);
         if let Some(value) = &self.authorization {
             request.metadata_mut().insert("authorization", value.clone());

@@ -1,7 +1,7 @@
 //! Trying again: when the server says so, and never sooner.
 //!
-//! A server that refuses says after how long it makes sense to come back. Everyone who was refused at the same
-//! time is told the same, so what is added on top of it is random.
+//! A server that refuses a request states after how long to retry. Clients that were refused at the
+//! same time receive the same delay, so the client adds a random delay to it.
 
 use std::fmt;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! Calls against a small server that answers what it is told to.
+//! Calls against a small server that returns the responses a test gives it.
 
 #![expect(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers of a test")]
 

@@ -14,7 +14,7 @@ use tollgate_proto::v1::rate_limiter_service_server::{
 use tollgate_proto::v1::{self as proto, decided};
 use tonic::{Request, Response, Status};
 
-/// Refuses whoever is called eve, is away for bob, and finds carl wrong.
+/// Refuses user eve, is unavailable to bob, and rejects requests of carl as invalid.
 #[derive(Default)]
 struct Service {
     asked: Mutex<Vec<proto::AllowRequest>>,

@@ -37,7 +37,7 @@ async fn start() -> (String, Vec<u8>) {
         while let Ok((socket, _)) = listener.accept().await {
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
-                // Whoever does not trust the certificate hangs up here.
+                // A client that does not trust the certificate closes the connection here.
                 let Ok(stream) = acceptor.accept(socket).await else { return };
                 let http = auto::Builder::new(TokioExecutor::new());
                 let _ = http.serve_connection(TokioIo::new(stream), service_fn(respond)).await;

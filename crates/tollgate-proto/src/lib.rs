@@ -2,7 +2,7 @@
 //!
 //! Everything here is made of the files under `proto/`: messages, clients and servers.
 
-/// Every message and service, as reflection tells of them.
+/// Every message and service, in the form that gRPC reflection serves.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// `tollgate.v1`: the decision service.
