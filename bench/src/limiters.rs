@@ -33,7 +33,7 @@ pub trait Limiter: Sync {
     fn name(&self) -> &'static str;
 
     /// Checks the picked keys one after the other; returns how many were admitted. `alone`: no other
-    /// thread uses it, so that whoever needs a lock for sharing may take it once.
+    /// thread uses it, so a limiter that needs a lock for sharing may take it once.
     fn check_all(&self, keys: &[String], picks: &[u32], alone: bool) -> u64;
 
     /// How many times fewer checks are enough for it to be timed.

@@ -13,8 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// What the upstream answers.
 const ANSWER: &str = "{\"id\":\"0123456789abcdef\",\"object\":\"answer\",\"text\":\"all is well\"}";
 
-/// One worker per core, as whoever installs it has it. Connections stay open: neither nginx nor Tollgate should be
-/// measured by how fast it opens them.
+/// One worker per core, as packages configure it. Connections stay open: the benchmark should not
+/// measure how fast nginx or Tollgate opens them.
 const FRAME: &str = "\
 worker_processes auto;
 pid {dir}/pid;

@@ -1,7 +1,8 @@
 //! A whole connection to the gateway: bytes of a client in, a real upstream behind.
 //!
-//! No request reaches the upstream that was not decided, however its bytes are put together: that is what
-//! smuggling is. And what the upstream is told about the client is the gateway's own word.
+//! No request reaches the upstream without a decision, however its bytes are arranged; one that did
+//! would be request smuggling. The upstream receives the client's address from the gateway only,
+//! never from the client.
 #![no_main]
 
 use std::cell::OnceCell;

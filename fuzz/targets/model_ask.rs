@@ -1,5 +1,6 @@
-//! A client's body at a route of models: what is read of it is what any reader of JSON reads, and what goes on says
-//! the same but for the model's name and the wish to be told what was used.
+//! A client's body at a route of models: the gateway reads the same values from it as any JSON
+//! parser, and the body it forwards differs only in the model's name and in the option that asks
+//! the provider to report usage.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -46,7 +46,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     wait_for(what, || if condition() { Ok(()) } else { Err(String::new()) });
 }
 
-/// Waits until `attempt` succeeds; when it never does, its last error is told.
+/// Waits until `attempt` succeeds; panics with its last error if it never does.
 fn wait_for<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -1,8 +1,8 @@
-//! Ports for servers that cannot be told to choose one themselves.
+//! Ports for servers that cannot choose a free one themselves.
 //!
 //! They are taken from below the range from which the system gives ports to outgoing connections: a
-//! server that was killed can then have its port back. A port may still be gone by the time its server
-//! binds it, so whoever asks for one must be ready to ask again.
+//! server that was killed can then have its port back. A port may still be taken by the time its
+//! server binds it, so the caller must be ready to ask for another one.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -23,7 +23,7 @@ const BUS: u16 = 10_000;
 /// A port that is free now, together with the one of its cluster bus.
 pub(crate) fn free() -> u16 {
     static NEXT: OnceLock<AtomicU16> = OnceLock::new();
-    // Each process begins elsewhere, so that tests which run side by side seldom meet.
+    // Each process starts at a random port, so that tests which run in parallel seldom collide.
     let next = NEXT.get_or_init(|| AtomicU16::new(RandomState::new().hash_one(0_u8) as u16));
     for _ in 0..COUNT {
         let port = FIRST + next.fetch_add(1, Ordering::Relaxed) % COUNT;

@@ -25,7 +25,7 @@ const DEBIAN: &str = "/usr/lib/postgresql";
 const USER: &str = "postgres";
 
 /// A running server; killed when dropped. It trusts everyone on loopback, and does not sync to disk:
-/// what it was told survives its own end, not that of the machine.
+/// its data survives a crash of the server, not one of the machine.
 pub struct Postgres {
     dir: TempDir,
     port: u16,

@@ -1,8 +1,8 @@
 //! One child process: started, paused, killed, and gone when its owner is.
 //!
 //! A destructor does not run when a test's process is killed, or for a value in a `static`. So there is
-//! one more child, a shell that is told which processes run and that kills those left when its input
-//! ends: the system closes that input with the test's process.
+//! one more child, a shell that reads which processes run and kills those left when its input ends:
+//! the system closes that input with the test's process.
 
 use std::fs::File;
 use std::io::Write;

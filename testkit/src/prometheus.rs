@@ -1,5 +1,5 @@
-//! One Prometheus: it scrapes what a test tells it to, evaluates the rules that it is given, and is asked as
-//! a dashboard or a person would ask it.
+//! One Prometheus: it scrapes the targets that a test configures, evaluates its rules, and answers
+//! queries as it would for a dashboard or a person.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -361,7 +361,7 @@ impl Redis {
     /// Starts it again, after killing it if need be, on the same ports with the same arguments.
     pub fn restart(&self) {
         self.kill();
-        // Its port may be in use for a moment: by whoever looked whether it is free.
+        // Its port may be in use for a moment: by a process that checks whether it is free.
         wait_for("a restart on the same port", || match self.launch() {
             Err(log) if !is_about_a_port(&log) => panic!("redis-server did not start:\n{log}"),
             result => result,

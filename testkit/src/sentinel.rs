@@ -41,8 +41,8 @@ impl Sentinel {
 
     fn is_complete(&self) -> Result<(), String> {
         for sentinel in &self.sentinels {
-            let told = sentinel.call(&["SENTINEL", "MASTER", NAME]).map_err(|e| e.to_string())?;
-            let is = |name, value| field(&told, name).as_deref() == Some(value);
+            let master = sentinel.call(&["SENTINEL", "MASTER", NAME]).map_err(|e| e.to_string())?;
+            let is = |name, value| field(&master, name).as_deref() == Some(value);
             let replicas = sentinel.call(&["SENTINEL", "REPLICAS", NAME]);
             let replicas = replicas.map_err(|e| e.to_string())?;
             let follows = replicas.list().iter().all(|replica| {
@@ -55,7 +55,7 @@ impl Sentinel {
                 && is("num-other-sentinels", &others)
                 && follows;
             if !is_complete {
-                return Err(format!("{told:?}, {replicas:?}"));
+                return Err(format!("{master:?}, {replicas:?}"));
             }
         }
         Ok(())
@@ -118,8 +118,8 @@ impl Sentinel {
 
     /// The port of the master that this sentinel names.
     fn named_by(&self, sentinel: &Redis) -> String {
-        let told = sentinel.call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.master_name()]);
-        told.ok().and_then(|told| told.list().get(1).map(Reply::text)).unwrap_or_default()
+        let reply = sentinel.call(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", self.master_name()]);
+        reply.ok().and_then(|reply| reply.list().get(1).map(Reply::text)).unwrap_or_default()
     }
 }
 

@@ -158,7 +158,7 @@ fn instructions(what: &str, times: usize) -> Option<f64> {
     let output = valgrind.args(["profile", what, "--times", &times.to_string()]).output().ok()?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{what}: {text}");
-    let collected = text.split("Collected :").nth(1).expect("callgrind tells what it collected");
+    let collected = text.split("Collected :").nth(1).expect("callgrind prints a count");
     let count: f64 = collected.split_whitespace().next().unwrap().parse().unwrap();
     Some(count / times as f64)
 }

@@ -59,7 +59,7 @@ fn limiters(keys: usize, only: &str) -> Vec<Box<dyn Limiter>> {
 fn time(limiter: &dyn Limiter, case: &Case, keys: &[String]) -> (f64, f64) {
     let checks = case.picks.len() / limiter.patience();
     let (nanos, admitted) = on_threads(case.threads, |thread| {
-        // Each thread begins elsewhere in the sequence, and goes round.
+        // Each thread begins at another place in the sequence, and wraps around at its end.
         let (tail, head) = case.picks.split_at(thread * case.picks.len() / case.threads);
         let (head, tail) =
             (&head[..checks.min(head.len())], &tail[..checks.saturating_sub(head.len())]);

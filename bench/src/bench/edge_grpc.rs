@@ -179,7 +179,7 @@ pub fn run(quick: bool, rounds: usize, binary: &Path) {
     goal(row, 2.0 * LIMITADOR, "2x limitador's RLS, 38,000/s in another run on a like machine");
     let row_address = row.server.at("grpc");
 
-    // Envoy is told of one limit only; that all were charged shows in a decision of our own.
+    // Envoy's response names one limit only; a decision of our own shows that all were charged.
     let (decision, _) = ask::<AllowResponse>(row_address, ALLOW, &framed(&first));
     assert_decision(&decision);
     assert!(decision.scopes.iter().all(|scope| scope.current == 3), "{decision:?}");
