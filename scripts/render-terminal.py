@@ -39,7 +39,7 @@ def main():
     width = round(columns * CELL + 2 * LEFT)
     height = BAR + 2 * TOP + LINE * len(lines) - 6
     print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">')
-    print("<title>tollgate check: a request that is allowed, and one that is refused and told why</title>")
+    print("<title>tollgate check: an allowed request, and a refused request with the reason</title>")
     print(f'<rect width="{width}" height="{height}" rx="9" fill="{BACKGROUND}"/>')
     for place, colour in enumerate(["#ff5f57", "#febc2e", "#28c840"]):
         print(f'<circle cx="{LEFT + 20 * place}" cy="{BAR / 2 + 3}" r="6" fill="{colour}"/>')
