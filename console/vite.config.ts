@@ -1,7 +1,7 @@
 import react from '@vitejs/plugin-react';
 import { defineConfig } from 'vitest/config';
 
-// `npm run dev` shows a Tollgate that runs elsewhere: TOLLGATE_URL=http://127.0.0.1:8080 npm run dev
+// `npm run dev` shows the Tollgate at TOLLGATE_URL: TOLLGATE_URL=http://127.0.0.1:8080 npm run dev
 const server = process.env['TOLLGATE_URL'] ?? 'http://127.0.0.1:8080';
 
 export default defineConfig({

@@ -1,4 +1,4 @@
-// What was typed is not lost, and who changes what is not there is told.
+// The editor keeps what was typed, and reports a change to a rule that no longer exists.
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { launch, Window } from './browser';

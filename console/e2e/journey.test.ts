@@ -33,7 +33,7 @@ test('a wrong token does not sign in, a right one does, and a reload keeps it', 
   await page.getByText('Live', { exact: true }).waitFor();
 });
 
-test('a rule is made in the form, and told in plain words before it is saved', async () => {
+test('a rule is made in the form, and described in plain words before it is saved', async () => {
   const { page } = window;
   await page.getByRole('link', { name: 'Rules' }).click();
   await page.getByText('No rules yet').waitFor();
@@ -92,7 +92,7 @@ test('a client is found, reset, and may go on', async () => {
   await page.getByText('5 / 5').waitFor();
   await page.getByRole('button', { name: 'Reset' }).click();
   await page.getByRole('dialog').getByRole('button', { name: 'Reset' }).click();
-  await page.getByText('As new: per-user.').waitFor();
+  await page.getByText('Reset: per-user.').waitFor();
   await page.getByText('0 / 5').waitFor();
   expect(await server.allow({ userId: 'ann', modelId: 'gpt4' })).toMatchObject({ allowed: true });
 });

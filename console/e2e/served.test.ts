@@ -42,7 +42,7 @@ test('pages are answered with the console, everything else as before', async () 
   expect((await ask('/', { method: 'POST' })).status).toBe(404);
 });
 
-test('files are compressed beforehand and kept for good; the page is asked for again', async () => {
+test('files are compressed beforehand and cached as immutable; the page is revalidated', async () => {
   const page = await ask('/');
   const tag = page.headers.get('etag') ?? '';
   expect((await ask('/', { headers: { 'if-none-match': tag } })).status).toBe(304);

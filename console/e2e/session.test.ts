@@ -55,7 +55,7 @@ test('a secret outlives the session that made it', async () => {
   await window.close();
 });
 
-test('who could not sign out is told, and tries again', async () => {
+test('a sign-out that fails is reported, and can be tried again', async () => {
   const window = await Window.open(browser, server);
   const { page } = window;
   await window.signIn();

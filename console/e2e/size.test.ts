@@ -1,4 +1,4 @@
-// A lot of everything: the page stays small, and what it costs is told.
+// A lot of everything: the page stays small, and its cost is printed.
 import type { Browser } from 'playwright-core';
 import { afterAll, beforeAll, expect, test } from 'vitest';
 import { launch, Window } from './browser';
@@ -45,7 +45,7 @@ test(`${String(RULES)} rules: at most 100 rows in the page`, async () => {
   await window.close();
 });
 
-test(`${String(POINTS)} points x ${String(SERIES)} series live: long tasks are told`, async () => {
+test(`${String(POINTS)} points x ${String(SERIES)} series live: long tasks are counted`, async () => {
   const window = await Window.open(browser, server);
   const { page } = window;
   // A day of ten busy tenants cannot be waited for: these answers are made up, and come as fast as they are asked for.

@@ -45,7 +45,7 @@ const PLACES: Place[] = [
   { path: 'tokens', name: 'Tokens', icon: 'tokens', for: ({ administer }) => administer },
 ];
 
-/** Nobody is signed in any more, and whoever signs in next sees nothing of what was here. */
+/** Ends the session and drops all cached data, so that the next user who signs in sees none of it. */
 function forget(queries: QueryClient) {
   queries.setQueryData(['session'], null);
   queries.removeQueries({ predicate: ({ queryKey }) => queryKey[0] !== 'session' });
@@ -69,7 +69,7 @@ function Door() {
     whenSignedOut(() => forget(queries));
   }, [queries]);
   if (who.isPending) return <Splash />;
-  // Who sent wrong tokens has to wait, and is told so where the next one is typed.
+  // A client that sent wrong tokens has to wait; the sign-in form shows that.
   if (who.error instanceof ApiError && who.error.status === 429) return <SignIn note={who.error.message} />;
   if (who.error) {
     return (

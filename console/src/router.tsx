@@ -47,14 +47,14 @@ function subscribe(listener: () => void) {
   return () => window.removeEventListener(changed, listener);
 }
 
-/** Somebody who must be asked before the page is left. */
+/** Asked before the page is left. */
 let guard: (() => boolean) | null = null;
 
 export function guardLeaving(ask: (() => boolean) | null) {
   guard = ask;
 }
 
-/** Asks whoever must be asked; who has agreed is not asked again. */
+/** Asks the guard whether the page may be left; a guard that has agreed is not asked again. */
 export function mayLeave(): boolean {
   if (guard && !guard()) return false;
   guard = null;

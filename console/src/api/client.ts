@@ -50,8 +50,8 @@ let era = 0;
 let isRenewing = false;
 
 /**
- * Rotates one's own token, and signs in with the new secret at once. `keep` is told the secret first: whatever happens
- * afterwards, it is not lost.
+ * Rotates the caller's own token, and signs in with the new secret at once. It passes the secret to `keep` first, so
+ * that a failure afterwards does not lose it.
  */
 export async function renew(path: string, keep: (secret: Secret) => void): Promise<Identity> {
   isRenewing = true;

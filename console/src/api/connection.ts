@@ -1,5 +1,5 @@
-// Whether the server answers, and what it tells of itself while it does: one stream of events for the whole page. The
-// stream ends when nobody can see the page, and comes back, more and more patiently, when the server was away.
+// Whether the server answers, and the state that it reports: one stream of events for the whole page. The stream is
+// closed while the page is hidden, and reconnects with growing delays when the server was unavailable.
 import { useSyncExternalStore } from 'react';
 import type { Pulse } from './types';
 
@@ -44,7 +44,7 @@ class Live {
     return () => void this.listeners.delete(listener);
   };
 
-  /** Told whenever the rules, lists or settings have changed, or may have while nobody listened. */
+  /** Calls the listener whenever the rules, lists or settings have changed, or may have while there was no stream. */
   whenChanged(listener: Listener): () => void {
     this.onRevision.add(listener);
     return () => void this.onRevision.delete(listener);

@@ -74,7 +74,7 @@ export interface Decided {
   node: string | null;
 }
 
-/** What a live stream tells once a second. */
+/** What a live stream sends once a second. */
 export interface Pulse {
   node: string;
   at: string;

@@ -74,8 +74,8 @@ export function roughly(seconds: number): string {
   ];
   const from = parts.findIndex(([, value]) => value > 0);
   if (from < 0) return '0 s';
-  const told = parts.slice(from, from + 2).filter(([, value]) => value > 0);
-  return told.map(([unit, value]) => `${String(value)} ${unit}`).join(' ');
+  const shown = parts.slice(from, from + 2).filter(([, value]) => value > 0);
+  return shown.map(([unit, value]) => `${String(value)} ${unit}`).join(' ');
 }
 
 /** How long ago, or how far ahead, an instant is. */
@@ -104,7 +104,7 @@ const date = new Intl.DateTimeFormat('en-CA', {
   hourCycle: 'h23',
 });
 
-/** An instant by the clock of whoever looks: 2026-11-16 04:05:06. */
+/** An instant in the reader's time zone: 2026-11-16 04:05:06. */
 export function instant(text: string): string {
   const time = Date.parse(text);
   return Number.isNaN(time) ? text : date.format(time).replace(',', '');

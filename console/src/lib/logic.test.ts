@@ -64,7 +64,7 @@ describe('differences', () => {
     expect(lines.filter((line) => line.kind !== 'gone').map((line) => line.text)).toEqual(after);
   });
 
-  it('of very long texts are told without a table', () => {
+  it('of very long texts are computed without a table', () => {
     const long = 'x\n'.repeat(3_000);
     expect(diff(long, 'y')).toHaveLength(3_002);
   });

@@ -111,7 +111,7 @@ export function isUnlimited(quota: Quota | undefined): boolean {
   return quota === 'unlimited';
 }
 
-/** What somebody typed as a quota: a number, or unlimited; anything else is kept, to be told about. */
+/** Reads a quota as typed: a number, or unlimited. Keeps anything else as it is, so that the check reports it. */
 export function quotaOf(text: string): Quota | undefined {
   const trimmed = text.trim().replace(/[_ ]/g, '');
   if (trimmed === '') return undefined;

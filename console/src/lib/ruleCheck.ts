@@ -1,4 +1,4 @@
-// What is wrong with a rule, as far as can be told without asking the server: at once, while somebody types.
+// Finds the problems of a rule that can be found without asking the server, while the user types.
 import type { Rule } from '../api/types';
 import { algorithmOf, BUCKETS, limitsOf, windowSeconds } from './rule';
 

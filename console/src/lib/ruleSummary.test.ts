@@ -24,19 +24,19 @@ describe('the first sentence', () => {
     expect(headline(rule(fields))).toBe(words);
   });
 
-  it('tells calendars with their zone and day', () => {
+  it('names calendars with their zone and day', () => {
     expect(headline(rule({ window: undefined, calendar: 'month', timezone: 'Europe/Berlin', anchor_day: 15 }))).toBe(
       'Each user may make 100 requests per calendar month from day 15 on (Europe/Berlin).',
     );
     expect(headline(rule({ window: undefined, calendar: 'day' }))).toContain('per calendar day (UTC)');
   });
 
-  it('tells several limits at once', () => {
+  it('lists several limits at once', () => {
     const several = rule({ limit: undefined, window: undefined, limits: [{ limit: 10, window: '1s' }, { limit: 300, window: '1m' }, { limit: 5000, calendar: 'day' }] });
     expect(headline(several)).toBe('Each user may make 10 requests per second, 300 requests per minute and 5,000 requests per calendar day (UTC).');
   });
 
-  it('tells where it applies', () => {
+  it('says where it applies', () => {
     const applies = { endpoints: ['/sign-up', '/join'], methods: ['post'], user_tiers: ['free', 'pro'], client_types: ['EXTERNAL'], users: ['ann'], api_keys: ['a', 'b'], domains: ['edge'], model_tiers: ['large'], attributes: { region: 'eu-*' } };
     expect(headline(rule({ applies_to: applies }))).toBe(
       'Each user may make 100 requests per hour on POST /sign-up or /join, to model tier large, on plans free or pro, as client type EXTERNAL, by user ann, with 2 listed API keys, in domain edge, where region is eu-*.',
@@ -64,7 +64,7 @@ describe('the other sentences', () => {
   });
 
   it('say what happens beyond', () => {
-    expect(all({})).toContain('requests are refused and told when to come back');
+    expect(all({})).toContain('requests are refused with the time to retry after');
     expect(all({ action: 'throttle', max_delay_ms: 500 })).toContain('wait their turn, up to 500 ms; who would wait longer is refused');
     expect(all({ action: 'queue' })).toContain('the gateway keeps requests');
     expect(all({ action: 'log_only' })).toContain('only reports');
@@ -79,7 +79,7 @@ describe('the other sentences', () => {
     expect(all({ consistency: 'leased', max_overshoot: 0.05 })).toContain('up to 5 % more or less may pass');
     expect(all({ consistency: 'leased' })).toContain('up to 1 %');
     expect(all({ consistency: 'local' })).toContain('Each node counts alone');
-    expect(all({ on_store_failure: 'closed', store: 'eu' })).toContain('Counted in the store eu. While the store is away, requests are refused.');
+    expect(all({ on_store_failure: 'closed', store: 'eu' })).toContain('Counted in the store eu. While the store is unavailable, requests are refused.');
     expect(all({ starts_at: '2027-01-01T00:00:00Z', ends_at: '2027-02-01T00:00:00Z' })).toContain('In force from 2027-01-01T00:00:00Z until 2027-02-01T00:00:00Z.');
     expect(all({ costs: [{ endpoint: '/v1/reports/*', method: 'POST', cost: 25 }, { endpoint: '/v1/health', cost: 0 }] })).toContain('POST /v1/reports/* costs 25; /v1/health costs 0; anything else costs 1.');
   });

@@ -83,17 +83,17 @@ function verb(rule: Rule): string {
 
 function amount(rule: Rule, limit: RuleLimit): string {
   const quota = limit.limit;
-  const told = quota === 'unlimited' ? 'any number of' : quota === undefined ? '?' : count(quota);
+  const number = quota === 'unlimited' ? 'any number of' : quota === undefined ? '?' : count(quota);
   const single = quota === 1;
   switch (rule.unit) {
     case 'concurrency':
-      return `${told} ${single ? 'request' : 'requests'} under way at the same time`;
+      return `${number} ${single ? 'request' : 'requests'} under way at the same time`;
     case 'tokens':
-      return `${told} ${single ? 'token' : 'tokens'} ${window(limit)}`;
+      return `${number} ${single ? 'token' : 'tokens'} ${window(limit)}`;
     case 'cost':
-      return `${told} ${single ? 'cost unit' : 'cost units'} ${window(limit)}`;
+      return `${number} ${single ? 'cost unit' : 'cost units'} ${window(limit)}`;
     default:
-      return `${told} ${single ? 'request' : 'requests'} ${window(limit)}`;
+      return `${number} ${single ? 'request' : 'requests'} ${window(limit)}`;
   }
 }
 
@@ -207,7 +207,7 @@ function beyond(rule: Rule): string {
     case 'log_only':
       return 'Nothing is refused: the rule only reports what it would have refused.';
     default:
-      return 'Beyond that, requests are refused and told when to come back.';
+      return 'Beyond that, requests are refused with the time to retry after.';
   }
 }
 
@@ -235,13 +235,13 @@ function storage(rule: Rule): string[] {
   }
   if (rule.consistency === 'local') said.push('Each node counts alone: several nodes together let several times as many pass.');
   if (rule.store) said.push(`Counted in the store ${rule.store}.`);
-  const away: Record<string, string> = {
+  const outcomes: Record<string, string> = {
     local: 'each node decides on its share of the limit',
     open: 'requests pass',
     closed: 'requests are refused',
   };
-  const told = away[rule.on_store_failure ?? ''];
-  if (told) said.push(`While the store is away, ${told}.`);
+  const outcome = outcomes[rule.on_store_failure ?? ''];
+  if (outcome) said.push(`While the store is unavailable, ${outcome}.`);
   return said;
 }
 

@@ -142,7 +142,7 @@ export function LimitList({ limits }: { limits: Limit[] }) {
             <b>{count(limit.current)} / {count(limit.limit)}</b>
           </div>
           <Meter used={limit.current} limit={limit.limit} label={`${limit.rule_id}: used`} />
-          <small>{count(limit.remaining)} left per {span(limit.window_seconds, 'named')} · as new <Ago at={limit.reset_at} /></small>
+          <small>{count(limit.remaining)} left per {span(limit.window_seconds, 'named')} · resets <Ago at={limit.reset_at} /></small>
         </li>
       ))}
     </ul>
@@ -154,14 +154,14 @@ function Reset({ client, onClose }: { client: Client; onClose: () => void }) {
   const reset = useMutation({
     mutationFn: () => call<{ reset: string[] }>('POST', `usage/${client.type}/${segment(client.id)}/reset`, { query: { model_id: client.model } }),
     onSuccess: ({ reset: rules }) => {
-      toast(rules.length === 0 ? 'Nothing was counted.' : `As new: ${rules.join(', ')}.`);
+      toast(rules.length === 0 ? 'Nothing was counted.' : `Reset: ${rules.join(', ')}.`);
       void queries.invalidateQueries({ queryKey: ['usage'] });
       onClose();
     },
   });
   return (
     <Confirm title={`Reset ${client.id}?`} verb="Reset" busy={reset.isPending} error={reset.error} onConfirm={() => reset.mutate()} onClose={onClose}>
-      <p>All counters of this client that you see become as new. What was counted is forgotten.</p>
+      <p>All counters of this client that you see are reset to zero.</p>
     </Confirm>
   );
 }

@@ -209,7 +209,7 @@ function Scopes({ decision }: { decision: Decision }) {
               </div>
               <Meter used={scope.current} limit={scope.limit} label={`${scope.ruleId}: used`} />
               <small>
-                {count(scope.remaining)} left per {span(scope.windowSeconds, 'named')} · as new <Ago at={scope.resetAt} />
+                {count(scope.remaining)} left per {span(scope.windowSeconds, 'named')} · resets <Ago at={scope.resetAt} />
               </small>
             </li>
           );

@@ -151,7 +151,7 @@ function Sharing({ rule, fault, onChange }: { rule: Rule; fault: (field: string)
         )}
       </Field>
       {rule.consistency === 'leased' && <NumberField label="Largest overshoot, share" example="0.01" fault={fault('max_overshoot')} value={rule.max_overshoot} onChange={(value) => onChange(withField(rule, 'max_overshoot', value))} />}
-      <Field label="While the store is away" fault={fault('on_store_failure')}>
+      <Field label="While the store is unavailable" fault={fault('on_store_failure')}>
         {(props) => (
           <select {...props} value={rule.on_store_failure ?? ''} onChange={(event) => onChange(withField(rule, 'on_store_failure', event.target.value as Rule['on_store_failure']))}>
             <option value="">As configured</option>

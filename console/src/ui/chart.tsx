@@ -13,7 +13,7 @@ export interface Series {
   dash?: boolean;
 }
 
-/** Ten colours that are told apart in light and dark, also by those who see few. */
+/** Ten colours that are distinguishable in light and dark, also with colour blindness. */
 export const PALETTE = Array.from({ length: 10 }, (_, index) => `--series-${String(index + 1)}`);
 
 function color(element: HTMLElement, name: string, alpha?: number): string {

@@ -275,7 +275,7 @@ pub(crate) struct HealthArgs {
 
 /// Watch a node: rates, refusals, latencies, and who consumes or is refused most.
 ///
-/// On a terminal it is a live view; otherwise, or with --once, it is printed once. A node tells of its own
+/// On a terminal it is a live view; otherwise, or with --once, it is printed once. A node reports only its own
 /// traffic.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -336,7 +336,7 @@ pub(crate) enum UsageCommand {
         #[command(flatten)]
         reach: Reach,
     },
-    /// Make the counters of a client as new.
+    /// Reset the counters of a client.
     #[command(after_help = "Example: tollgate usage reset user_id:ann --rule api-default --yes")]
     Reset {
         /// The client.

@@ -313,7 +313,7 @@ impl Described {
                 let query = names.into_iter().chain(more).map(|name| (name, text())).collect();
                 let (summary, answer) = match call {
                     Call::Usage => ("The limits of a client now; charges nothing", "AdminUsage"),
-                    _ => ("Make a client's counters as new", "AdminReset"),
+                    _ => ("Reset a client's counters", "AdminReset"),
                 };
                 Self { query, ..Self::plain(summary, reference(answer)) }
             }

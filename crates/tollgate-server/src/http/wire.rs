@@ -160,7 +160,7 @@ pub(crate) struct DecisionBody<'a, 'r> {
     effective_limit: Option<u64>,
     /// How many more of cost 1 the deciding limit would pass now.
     remaining: Option<u64>,
-    /// When the deciding limit is as new.
+    /// When the deciding limit is reset.
     #[schema(value_type = Option<String>, format = DateTime)]
     reset_at: Option<Rfc3339>,
     /// When the same request would pass, absent other traffic; absent if never.
