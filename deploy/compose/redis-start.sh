@@ -1,5 +1,5 @@
 #!/bin/sh
-# Starts Redis with the password of a file, which it is told by standard input: others could see arguments.
+# Starts Redis with the password of a file. Redis reads it from standard input, because other users can see arguments.
 set -eu
 
 password=$(cat "${PASSWORD_FILE:-/run/secrets/redis_password}")

@@ -271,12 +271,12 @@ fn fallbacks(
     let waiting = stores.iter().map(|(name, store)| {
         (vec![named(name)], count(u64::try_from(store.waiting_reports()).unwrap_or(u64::MAX)))
     });
-    let help = "Counters whose admissions the store is yet to be told of";
+    let help = "Counters whose admissions have yet to be reported to the store";
     gauges(encoder, "fallback_reports_waiting", help, waiting)?;
     let dropped = stores.iter().map(|(name, store)| {
         (vec![named(name)], store.figures().dropped_reports.load(Ordering::Relaxed))
     });
-    let help = "Admissions without the store that it will not be told of";
+    let help = "Admissions without the store that will not be reported to it";
     counters(encoder, "fallback_reports_dropped", help, dropped)?;
     let open = stores
         .iter()

@@ -68,7 +68,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- default (include "tollgate.fullname" .) .Values.secrets.existing.name -}}
 {{- end -}}
 
-{{/* How long a pod may take to end: both parts of draining, and the last flush. A sidecar is told after the others. */}}
+{{/* How long a pod may take to end: both parts of draining, and the last flush. A sidecar gets SIGTERM after the other containers. */}}
 {{- define "tollgate.gracePeriodSeconds" -}}
 {{- $others := ternary (int .Values.sidecar.graceSeconds) 0 (eq .Values.mode "sidecar") -}}
 {{- add (div (add (int .Values.drain.delayMs) (int .Values.drain.timeoutMs) 999) 1000) 10 $others -}}
