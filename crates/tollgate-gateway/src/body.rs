@@ -55,7 +55,7 @@ pub(crate) enum BodyState {
     Broken,
 }
 
-/// How far a request's body is, for whoever waits for the answer to it.
+/// How far a request's body has been sent, for the task that waits for the answer.
 #[derive(Debug, Default)]
 pub(crate) struct BodyProgress {
     pieces: AtomicU64,
@@ -220,7 +220,7 @@ pub struct GatewayBody {
     meter: Option<Box<Meter>>,
     /// Decodes it, until the last of it has been decoded.
     decoder: Option<Box<Decoder>>,
-    /// Why it breaks off, before the client's side is told.
+    /// Why it breaks off, until the error is passed to the client's side.
     broken: Option<BodyError>,
 }
 
@@ -271,7 +271,7 @@ impl GatewayBody {
         }
     }
 
-    /// Nothing more comes. The upstream is told so by its connection being closed.
+    /// Ends the body early. Closing the connection signals that to the upstream.
     fn stop(&mut self) {
         self.meter = None;
         self.held = None;
@@ -318,7 +318,7 @@ fn poll_upstream(
     context: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
     let Some(lease) = lease else { return Pin::new(incoming).poll_frame(context) };
-    // Most often it is here already. Whoever moves the connection himself need not be woken.
+    // Most often it is here already. A task that polls the connection itself need not be woken.
     let mut unwoken = Context::from_waker(Waker::noop());
     let (polled, _) = lease.take(|| Pin::new(&mut *incoming).poll_frame(&mut unwoken));
     if polled.is_ready() {

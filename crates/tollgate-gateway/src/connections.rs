@@ -99,7 +99,7 @@ impl Connections {
             }
             self.connect().await
         });
-        // Whoever waits for somebody else's attempt waits no longer than for its own.
+        // A request that waits for another request's attempt waits no longer than for its own.
         tokio::time::timeout(timeout, connect).await.map_err(|_| ConnectError::Timeout)?
     }
 

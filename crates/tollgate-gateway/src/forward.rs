@@ -144,7 +144,7 @@ pub(crate) async fn exchange(
     retries: RetryOptions,
 ) -> Result<Answered, Fault> {
     let Outgoing { mut request, path, host, upgrade, timeouts, sent } = outgoing;
-    // To a pool that cannot, the request goes as if it had not asked: whoever gets it may decline.
+    // A pool that cannot upgrade gets the request without the upgrade; a server may always decline one.
     let upgrade = upgrade.filter(|_| pool.can_upgrade());
     let mut road = Road {
         pool,

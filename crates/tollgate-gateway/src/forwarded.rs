@@ -1,4 +1,4 @@
-//! What upstreams are told about the client: `X-Forwarded-*` and `Forwarded` (RFC 7239).
+//! What upstreams learn about the client: `X-Forwarded-*` and `Forwarded` (RFC 7239).
 
 use std::net::{IpAddr, SocketAddr};
 

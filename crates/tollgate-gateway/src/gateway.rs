@@ -193,7 +193,7 @@ impl<D: Decide> Gateway<D> {
         Worker::new(Arc::clone(self))
     }
 
-    /// Asks targets how they are, as their pools say, until told to stop.
+    /// Runs the health checks that the pools ask for, until `stop` is set.
     pub fn spawn_health_checks(&self, stop: &watch::Receiver<bool>) -> Vec<JoinHandle<()>> {
         let mut tasks = Vec::new();
         for pool in &self.pools {

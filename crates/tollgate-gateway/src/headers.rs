@@ -168,7 +168,7 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether headers say in one way only where their body ends, with a coding that need not be told on.
+/// Whether headers say unambiguously where their body ends, with no transfer coding but `chunked`.
 pub(crate) fn is_clear(headers: &HeaderMap) -> bool {
     let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
     let Some(encoding) = encodings.next() else { return true };

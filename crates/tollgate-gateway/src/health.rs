@@ -18,7 +18,7 @@ use crate::target::Target;
 
 const NAME: HeaderValue = HeaderValue::from_static("tollgate-health-check");
 
-/// Asks one target again and again, until told to stop.
+/// Checks one target periodically, until it is stopped.
 pub(crate) async fn watch(
     target: Arc<Target>,
     options: HealthOptions,

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection to a target, which is moved by whoever uses it.
+//! One HTTP/1.1 connection to a target, which is polled by the request that uses it.
 //!
 //! The library means a connection to run on a task of its own. Then every exchange is handed to that task and back,
 //! which costs more than the exchange itself. Here the request that is on a connection polls it, and a connection
@@ -27,10 +27,10 @@ type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// What became of a request: the head of its answer, or why there is none.
 pub(crate) type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBody>>>;
 
-/// Wakes whoever moves a connection.
+/// Wakes the task that polls a connection.
 ///
 /// To take a piece of an answer wakes the connection that it came over, and so the task that takes it, which is
-/// about to go on anyway: it would begin once more from the top, for nothing.
+/// about to continue anyway: it would begin once more from the top, for nothing.
 struct Bell {
     task: Mutex<Waker>,
     state: AtomicU8,
@@ -133,8 +133,9 @@ impl Http1 {
         drive(&mut self.driver, &self.bell, &self.waker, context)
     }
 
-    /// Takes what has come over it, without being woken by that. Whoever gets something comes back for more. Whoever
-    /// gets nothing, and the bell would have rung, must move the connection once more before he waits.
+    /// Takes what has arrived, without being woken by that. A caller that gets something calls again for more. A
+    /// caller that gets nothing, and `true` for a wake that was muted, must poll the connection once more before it
+    /// waits.
     pub(crate) fn take<T>(&self, take: impl FnOnce() -> T) -> (T, bool) {
         if self.driver.is_none() {
             return (take(), false);

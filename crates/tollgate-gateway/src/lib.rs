@@ -2,8 +2,8 @@
 //!
 //! [`Gateway`] is what all threads share: routes, pools, the state of targets. Each runtime makes a
 //! [`Worker`] of its own from it, because a pooled connection belongs to the runtime that made it. A
-//! worker answers requests; [`gateway`] tells the phases that a request goes through. Listeners, TLS
-//! towards clients and configuration files are the business of whoever calls.
+//! worker answers requests; [`gateway`] lists the phases of a request. Listeners, TLS towards clients
+//! and configuration files are left to the caller.
 
 pub mod ai;
 mod balance;

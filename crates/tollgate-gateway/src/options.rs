@@ -21,7 +21,7 @@ pub const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// The least that headers must be given room for.
 pub const MIN_HEADER_BYTES: usize = 8 * 1024;
 
-/// Everything a gateway is told.
+/// All options of a gateway.
 #[derive(Debug, Clone)]
 pub struct GatewayOptions {
     /// Where requests go. The first route that matches is taken.
@@ -38,7 +38,7 @@ pub struct GatewayOptions {
     pub max_waiting: usize,
     /// The largest body of a request that is kept for later (`action: queue`).
     pub max_stored_body_bytes: usize,
-    /// What upstreams are told about the client.
+    /// What upstreams learn about the client.
     pub forwarded: ForwardedOptions,
     /// Whether upstreams see the host that the client called, and not their own.
     pub preserve_host: bool,
@@ -196,7 +196,7 @@ impl Default for RetryOptions {
     }
 }
 
-/// What upstreams are told about the client.
+/// What upstreams learn about the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "four headers, each on or off by itself")]
 pub struct ForwardedOptions {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use tollgate_tower::Identity;
 
-/// Fewer places than this are not divided: whoever comes first gets them.
+/// Fewer places than this are not divided: the first requests get them.
 const MIN_DIVIDED_PLACES: usize = 8;
 
 /// Clients without a tenant have at most so many times what they leave free.

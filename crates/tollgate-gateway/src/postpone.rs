@@ -35,7 +35,7 @@ pub trait Postpone: Send + Sync + 'static {
         bytes: usize,
     ) -> Result<(), PostponeError>;
 
-    /// Keeps a request; the answer tells the client where to ask after it.
+    /// Stores a request; the answer gives the client the URL of its ticket.
     async fn postpone(
         &self,
         postponed: &Postponed,
@@ -83,7 +83,7 @@ impl From<QueueError> for PostponeError {
     }
 }
 
-/// A request as it is kept: clean, with what upstreams are told about its client.
+/// A request as it is stored: clean, with the headers that describe its client to upstreams.
 pub(crate) fn stored(parts: &Parts, body: &Bytes, asked: Asked, route: &str) -> StoredRequest {
     let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
@@ -107,8 +107,8 @@ pub(crate) fn pairs(headers: &HeaderMap) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Reads a body to its end, if that is not too far. `takes` is told how much memory it is about to take up in all, and
-/// may refuse it.
+/// Reads a body to its end, if that is not too far. It calls `takes` with the memory that it is about to take up in
+/// all; `takes` may refuse it.
 pub(crate) async fn read_whole(
     mut body: impl Body<Data = Bytes, Error = BodyError> + Unpin,
     max_bytes: usize,

@@ -1,5 +1,4 @@
-//! The one place where something that went wrong becomes an answer. No answer tells where upstreams
-//! are.
+//! The one place where an error becomes an answer. No answer reveals the addresses of upstreams.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use tollgate_tower::refusal::problem;
 
 use crate::body::GatewayBody;
 
-/// What a client that came too early is told to wait, where nothing better is known.
+/// The `Retry-After` of an answer where nothing better is known.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
 /// Why a request is not answered by an upstream.

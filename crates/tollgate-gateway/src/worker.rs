@@ -227,7 +227,7 @@ impl<D: Decide> Worker<D> {
         let route = gateway.routes.find(&asking);
         let peer = Some(connection.peer.ip());
         let identity = gateway.identifier.identify(&parts.headers, peer).map_err(|answer| {
-            // Whoever asks a model reads what is wrong in the words of that API.
+            // A client of a model API gets the error in the format of that API.
             let is_ai = route.is_some_and(|route| route.is_ai);
             Stop::Answer(if is_ai { Box::new(reshape(*answer)) } else { answer })
         })?;

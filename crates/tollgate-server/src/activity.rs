@@ -217,7 +217,7 @@ pub(crate) async fn watch(
     }
 }
 
-/// A stream that tells its activity what it receives.
+/// A stream that reports to its activity what it receives.
 pub(crate) struct WatchedStream<T> {
     stream: T,
     activity: Arc<Activity>,

@@ -90,7 +90,7 @@ impl Inside {
         TelemetryKeeper::start(Arc::clone(&self.observed), clock, statsd)
     }
 
-    /// What operators are told of it.
+    /// What operators can read about it.
     pub(crate) fn seen(&self) -> Seen {
         Seen {
             observed: Arc::clone(&self.observed),

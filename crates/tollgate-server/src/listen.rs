@@ -117,7 +117,7 @@ fn socket(addr: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// Accepts connections until told to stop, then lets those under way finish.
+/// Accepts connections until `stop` is set, then lets those under way finish.
 pub(crate) async fn accept<A: Answer>(
     listener: std::net::TcpListener,
     answers: Arc<A>,

@@ -12,7 +12,7 @@ type Change = Box<dyn Fn(LogLevel) + Send + Sync>;
 static CHANGE: OnceLock<Change> = OnceLock::new();
 static CHANGED_TO: Mutex<Option<LogLevel>> = Mutex::new(None);
 
-/// Says how the level of this process's log is changed. Said once, by whoever starts the log.
+/// Says how the level of this process's log is changed. Called once, by the code that starts the log.
 pub fn on_log_level(change: impl Fn(LogLevel) + Send + Sync + 'static) {
     // A second log in one process would be nobody's.
     let _ = CHANGE.set(Box::new(change));

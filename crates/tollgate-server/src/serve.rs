@@ -119,7 +119,7 @@ fn live(config: Config, is_gateway: bool) -> Result<(), ServeError> {
         let stats = Arc::clone(telemetry.descriptor_stats());
         let metrics = Box::new(move || telemetry.text());
         let api = Api::new(Arc::clone(engine), Arc::clone(&config), metrics);
-        let api = api.serving(admin, decides).telling(tickets.clone()).counting(stats);
+        let api = api.serving(admin, decides).with_tickets(tickets.clone()).counting(stats);
         let api = api.sharing(Arc::clone(&reservations));
         Arc::new(api.reporting(Arc::clone(figures)))
     };
@@ -165,7 +165,7 @@ fn live(config: Config, is_gateway: bool) -> Result<(), ServeError> {
     api.stop_being_ready();
     admin_api.stop_being_ready();
     grpc.drain();
-    // Load balancers that ask /readyz get time to look elsewhere before the door closes.
+    // Load balancers that ask /readyz get time to choose other nodes before the listeners close.
     std::thread::sleep(config.limits.drain_delay);
     let _ = stop.send(true);
     workers.wait()?;

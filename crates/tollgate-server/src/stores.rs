@@ -87,7 +87,7 @@ fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX)
 }
 
-/// The thread that keeps this node known to others, its leases returned, and its stores told what
+/// The thread that keeps this node known to others, returns its leases, and reports to its stores what
 /// was admitted without them.
 pub(crate) struct StoreKeeper {
     stop: watch::Sender<bool>,

@@ -278,17 +278,17 @@ proptest! {
         for (index, asked) in requests.iter().enumerate() {
             bed.clock.advance(asked.advance_seconds * SECOND);
             let response = runtime.block_on(bed.ask(&asked.message()));
-            let told = model.ask(asked);
+            let expected = model.ask(asked);
             let place = format!("request {index}: {asked:?}\n{config}");
-            prop_assert_eq!(limits(&response), told.limits, "limits, {}", place);
+            prop_assert_eq!(limits(&response), expected.limits, "limits, {}", place);
             let codes: Vec<_> = response.statuses.iter().map(|one| code(one.code)).collect();
-            prop_assert_eq!(codes, told.codes, "codes, {}", place);
-            prop_assert_eq!(code(response.overall_code), told.overall, "overall, {}", place);
+            prop_assert_eq!(codes, expected.codes, "codes, {}", place);
+            prop_assert_eq!(code(response.overall_code), expected.overall, "overall, {}", place);
             let remaining: Vec<_> =
                 response.statuses.iter().map(|status| status.limit_remaining).collect();
-            prop_assert_eq!(remaining, told.remaining, "remaining, {}", place);
+            prop_assert_eq!(remaining, expected.remaining, "remaining, {}", place);
             prop_assert_eq!(
-                listed(&response, "wouldDeny") > 0, told.would_deny, "would deny, {}", place
+                listed(&response, "wouldDeny") > 0, expected.would_deny, "would deny, {}", place
             );
         }
     }

@@ -47,7 +47,7 @@ pub(crate) struct Ask<'a> {
     model_value: Option<Value<'a>>,
     pub(crate) user: Option<Cow<'a, str>>,
     pub(crate) is_stream: bool,
-    /// Whether the client itself asks to be told what a stream used.
+    /// Whether the client itself asks for the usage of a stream.
     pub(crate) wants_usage: bool,
     stream_options: Option<Value<'a>>,
     /// The most tokens of one answer, where the client says.
@@ -217,8 +217,8 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// The place of a field, if it is one of these. A name that some servers take for one of them is refused: whoever
-/// reads it, and whoever does not, would see another request.
+/// The place of a field, if it is one of these. A name that some servers take for one of them is refused: servers
+/// that read it and servers that do not would see different requests.
 fn place_of<'p, T>(
     name: &str,
     names: &[&'static str],
@@ -253,7 +253,7 @@ fn once(name: &'static str, is_again: bool) -> Result<(), Wrong> {
     if is_again { Err(wrong(name, format!("{name:?} is given twice"))) } else { Ok(()) }
 }
 
-/// What the client itself says about being told what a stream used.
+/// Whether the client itself asks for the usage of a stream, where it says so.
 fn include_usage(options: Value<'_>) -> Result<Option<bool>, Wrong> {
     let mut found: [Option<Value<'_>>; 1] = [None];
     for member in options.members() {

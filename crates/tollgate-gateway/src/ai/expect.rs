@@ -19,7 +19,7 @@ const HALVED_AT: u64 = 1_000;
 /// Steps in each doubling: an expectation is at most a quarter above the quantile.
 const STEPS: u64 = 4;
 
-/// Beyond 2^32 tokens nothing is told apart.
+/// Lengths beyond 2^32 tokens share the last place.
 const PLACES: usize = 32 * STEPS as usize;
 
 /// The most models, for each tenant, that are learned about. Those that come later get the default.

@@ -174,7 +174,7 @@ impl<D: Decide> Worker<D> {
         let estimate = Estimate {
             call: Call::Responses,
             model: String::new(),
-            lesson: String::new(),
+            history_key: String::new(),
             prompt: source.prompt,
             output: 0,
             answers: 1,

@@ -6,7 +6,7 @@ use super::ask::{Ask, Call};
 use super::scan::Scan;
 use super::sse::Events;
 use super::text::{Tariff, TextSink};
-use super::usage::{self, Plausible, Told, View};
+use super::usage::{self, Plausible, StreamReport, View};
 
 const CALLS: [Call; 4] = [Call::Chat, Call::Completions, Call::Embeddings, Call::Responses];
 
@@ -63,18 +63,18 @@ pub struct Seen {
 
 /// Watches a stream that comes so many bytes at a time.
 pub fn stream(kind: u8, bytes: &[u8], at_once: usize, hides: bool) -> Seen {
-    let (mut events, mut told) = (Events::new(hides), Told::default());
+    let (mut events, mut reported) = (Events::new(hides), StreamReport::default());
     let view = View { call: call(kind), hides_usage: hides, model: None, plausible: ANY };
     let mut sink = TextSink::new(Tariff::default());
     let mut out = Vec::new();
     for piece in bytes.chunks(at_once.max(1)) {
         let piece = Bytes::copy_from_slice(piece);
-        let mut judge = |data: &str| usage::event(&view, data, &mut told, &mut sink);
+        let mut judge = |data: &str| usage::event(&view, data, &mut reported, &mut sink);
         out.extend_from_slice(&events.pass(&piece, &mut judge));
     }
     out.extend_from_slice(&events.rest());
-    let usage = told.usage.map(|usage| (usage.total, usage.output));
-    Seen { out, written: sink.total(), usage, is_done: told.is_done }
+    let usage = reported.usage.map(|usage| (usage.total, usage.output));
+    Seen { out, written: sink.total(), usage, is_done: reported.is_done }
 }
 
 /// Watches a plain answer that comes so many bytes at a time.

@@ -19,7 +19,7 @@ use super::rename::Renamer;
 use super::scan::Scan;
 use super::sse::Events;
 use super::text::TextSink;
-use super::usage::{self, Plausible, Told, Usage, View};
+use super::usage::{self, Plausible, StreamReport, Usage, View};
 use crate::forward::SentFlag;
 
 /// What is known of a request before its answer.
@@ -27,8 +27,8 @@ pub(crate) struct Estimate {
     pub(crate) call: Call,
     /// What rules know the model as.
     pub(crate) model: String,
-    /// Under what its length is learned.
-    pub(crate) lesson: String,
+    /// The key under which the lengths of its prompt and answer are learned.
+    pub(crate) history_key: String,
     /// Of the prompt alone.
     pub(crate) prompt: u64,
     /// Of all answers together.
@@ -57,8 +57,8 @@ enum Reading {
 
 impl Reading {
     /// Whether what was stated of an answer's usage is about all of it.
-    const fn is_over(&self, told: &Told) -> bool {
-        !matches!(self, Self::Events(_)) || told.is_final || told.is_done
+    const fn is_over(&self, reported: &StreamReport) -> bool {
+        !matches!(self, Self::Events(_)) || reported.is_final || reported.is_done
     }
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Meter {
     ending: Ending,
     renamer: Option<Renamer>,
     reading: Reading,
-    told: Told,
+    reported: StreamReport,
     /// Nothing was made use of but the request itself.
     is_free: bool,
     is_settled: bool,
@@ -138,7 +138,7 @@ impl Meter {
             ending,
             renamer: None,
             reading: Reading::Nothing,
-            told: Told::default(),
+            reported: StreamReport::default(),
             is_free: false,
             is_settled: false,
             is_stopped: false,
@@ -182,7 +182,7 @@ impl Meter {
 
     /// Looks at a piece of the answer, and gives what the client gets of it.
     pub(crate) fn pass(&mut self, piece: Bytes) -> Bytes {
-        let Self { estimate, told, plausible, shown_name, renamer, .. } = self;
+        let Self { estimate, reported, plausible, shown_name, renamer, .. } = self;
         match &mut self.reading {
             Reading::Nothing => piece,
             Reading::Json(scan) => {
@@ -197,11 +197,12 @@ impl Meter {
                     plausible: *plausible,
                 };
                 let sink = &mut estimate.sink;
-                let out = events.pass(&piece, &mut |data| usage::event(&view, data, told, sink));
+                let out =
+                    events.pass(&piece, &mut |data| usage::event(&view, data, reported, sink));
                 if let Err(why) = self.stays_within() {
                     return self.stop(&out, &why);
                 }
-                if self.told.is_done {
+                if self.reported.is_done {
                     // The client may be back before the connection says that this was all.
                     self.settle();
                 }
@@ -212,7 +213,7 @@ impl Meter {
 
     /// Whether the stream keeps to what is reserved for it, or more could be; else, why not.
     fn stays_within(&mut self) -> Result<(), String> {
-        if self.overrun == Overrun::Run || self.told.is_final || self.told.is_done {
+        if self.overrun == Overrun::Run || self.reported.is_final || self.reported.is_done {
             return Ok(());
         }
         let needed = self.needed();
@@ -225,12 +226,12 @@ impl Meter {
         Ok(())
     }
 
-    /// What must be reserved for what has been written: as it was counted, which tells it only roughly, or as the
-    /// upstream says in between.
+    /// What must be reserved for what has been written: as it was counted, which is an estimate, or as the upstream
+    /// reports in between.
     fn needed(&self) -> u64 {
         let sink = &self.estimate.sink;
         let counted = sink.total().div_ceil(sink.slack().max(1));
-        counted.max(self.told.usage.map_or(0, |usage| usage.output))
+        counted.max(self.reported.usage.map_or(0, |usage| usage.output))
     }
 
     /// Ready when the next piece may come: a stream that is far ahead of what is reserved for it is held. With the last
@@ -270,12 +271,12 @@ impl Meter {
     /// What was used, as far as it is known.
     fn used(&mut self) -> Usage {
         if let Reading::Json(scan) = &mut self.reading {
-            self.told.take(scan.usage(self.plausible));
+            self.reported.take(scan.usage(self.plausible));
             self.estimate.sink.characters(scan.written());
         }
         let counted = self.estimate.sink.total();
-        match self.told.usage {
-            Some(usage) if self.reading.is_over(&self.told) => usage,
+        match self.reported.usage {
+            Some(usage) if self.reading.is_over(&self.reported) => usage,
             // Stated before the end: what passed since then counts, too.
             Some(usage) => {
                 let prompt = usage.total.saturating_sub(usage.output);
@@ -294,8 +295,8 @@ impl Meter {
         match &self.reading {
             Reading::Nothing => Progress::Unknown,
             Reading::Json(scan) => scan.progress(),
-            Reading::Events(_) if self.told.has_failed => Progress::Failed,
-            Reading::Events(_) if self.told.is_done => Progress::Ended,
+            Reading::Events(_) if self.reported.has_failed => Progress::Failed,
+            Reading::Events(_) if self.reported.is_done => Progress::Ended,
             Reading::Events(_) => Progress::UnderWay,
         }
     }
@@ -303,7 +304,7 @@ impl Meter {
     /// Whether the upstream works on, although the answer has ended.
     fn is_under_way(&self) -> bool {
         let Ending::Keep { is_wanted, .. } = &self.ending else { return false };
-        if self.is_free || self.told.usage.is_some() || self.told.is_done {
+        if self.is_free || self.reported.usage.is_some() || self.reported.is_done {
             return false;
         }
         match self.progress() {
@@ -323,7 +324,7 @@ impl Meter {
         let bills = std::mem::take(&mut self.bills);
         let id = match &self.reading {
             Reading::Json(scan) => scan.id(),
-            _ => self.told.id.as_deref(),
+            _ => self.reported.id.as_deref(),
         };
         if let (Ending::Keep { background, owner, source, .. }, Some(id)) = (&self.ending, id) {
             background.keep(id, owner.clone(), source.clone(), bills);
@@ -341,7 +342,7 @@ impl Meter {
         }
         let used = if self.is_free { Usage { total: 0, output: 0 } } else { self.used() };
         if let Ending::Follow { background, id } = &self.ending {
-            let used = background::used(self.progress(), self.told.usage, self.estimate.prompt);
+            let used = background::used(self.progress(), self.reported.usage, self.estimate.prompt);
             if let Some(used) = used.filter(|_| !self.is_free) {
                 background.settle(id, used);
             }
@@ -351,20 +352,24 @@ impl Meter {
             self.keep();
             return;
         }
-        if let Some(doubt) = self.told.doubt {
+        if let Some(doubt) = self.reported.doubt {
             doubts::report(&self.estimate.model, doubt, used.total);
         }
-        let is_known = self.told.usage.is_some() || self.told.is_done;
-        if let (Some(expectations), Some(usage)) = (&self.expectations, self.told.usage) {
+        let is_known = self.reported.usage.is_some() || self.reported.is_done;
+        if let (Some(expectations), Some(usage)) = (&self.expectations, self.reported.usage) {
             let prompt = usage.total.saturating_sub(usage.output);
-            expectations.note_prompt(&self.estimate.lesson, self.estimate.sink.prompt(), prompt);
+            expectations.note_prompt(
+                &self.estimate.history_key,
+                self.estimate.sink.prompt(),
+                prompt,
+            );
         }
         if let Some(expectations) = self.expectations.take()
             && is_known
             && self.estimate.call != Call::Embeddings
         {
             let each = used.output.div_ceil(self.estimate.answers.max(1));
-            expectations.note(&self.estimate.lesson, each);
+            expectations.note(&self.estimate.history_key, each);
         }
         if let Some(more) = &mut self.more {
             more.end(&mut self.bills);

@@ -17,7 +17,7 @@ use crate::gateway::Gateway;
 /// The least that is asked for at a time: asking costs something too.
 const LEAST_MORE: u64 = 64;
 
-/// The most, unless more has passed already: what is reserved and not used is missing elsewhere.
+/// The most, unless more has passed already: what is reserved and not used is not available to other requests.
 const MOST_MORE: u64 = 4_096;
 
 /// Tokens that pass while an answer is awaited. A stream that is faster than that is held.
@@ -172,7 +172,7 @@ impl TopUps {
     }
 
     /// Nothing more is wanted. What was granted meanwhile is settled with the rest; what is granted from now on is
-    /// given back by whoever asked.
+    /// refunded by the task that asked.
     pub(crate) fn end(&mut self, bills: &mut Vec<Bill>) {
         let Some(mut pending) = self.pending.take() else { return };
         pending.answer.close();
@@ -299,7 +299,7 @@ mod tests {
         more.cover(2, &mut bills).unwrap();
         more.end(&mut bills);
         assert!(bills.is_empty());
-        assert!(sender.send(granted(64)).is_err(), "whoever asked gives it back");
+        assert!(sender.send(granted(64)).is_err(), "the task that asked refunds it");
         // A task that died grants nothing.
         let (sender, receiver) = oneshot::channel();
         let (mut more, _) = asking(vec![Answer::Later(receiver)], 1);

@@ -77,7 +77,8 @@ impl Scan {
                 };
             }
             b'{' | b'[' => {
-                // Beyond this depth nothing is told apart any more; texts there are nobody's words.
+                // Beyond 128 levels the mask overflows, and objects are no longer distinguished from arrays; no
+                // answer of a model is nested that deep.
                 self.levels = (self.levels << 1) | u128::from(byte == b'{');
                 self.depth = self.depth.saturating_add(1);
                 self.wants_name = byte == b'{';

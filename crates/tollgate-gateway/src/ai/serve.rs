@@ -42,7 +42,7 @@ const MAX_ESTIMATE: u64 = (1 << 53) - 1;
 /// An answer is never expected to have less than this part of the default.
 const LEAST_LEARNED: u64 = 4;
 
-/// Tells the client which model answered, where it is not the one that it asked for.
+/// Names the model that answered, where it is not the one that the client asked for.
 const SERVED_MODEL: HeaderName = HeaderName::from_static("x-tollgate-model");
 
 /// The user that a verified client says it acts for.
@@ -234,7 +234,7 @@ impl<D: Decide> Worker<D> {
         match ruling {
             Ruling::Pass(pass) => Ok(pass),
             Ruling::Refuse(refusal) => Err(reshape(refusal)),
-            // Whoever asks a model waits for the answer: it is not sent later.
+            // A client of a model waits for the answer: the request is not sent later.
             Ruling::Queue(postponed) => Err(reshape(postponed.refusal)),
         }
     }
@@ -317,15 +317,16 @@ impl<D: Decide> Worker<D> {
         let ai = &self.gateway.ai;
         let name = if model.is_prefix { ask.model.as_ref() } else { &model.name };
         // Nobody is charged by what others ask for.
-        let lesson = format!("{name} {}", ai.options.weights.of(identity).0);
+        let history_key = format!("{name} {}", ai.options.weights.of(identity).0);
         let mut prompt = TextSink::new(model.tariff);
         ask.prompt(&mut prompt);
         let correction =
-            if ai.options.learns { ai.expectations.correction(&lesson) } else { 1_000 };
+            if ai.options.learns { ai.expectations.correction(&history_key) } else { 1_000 };
         let each = if ask.call == Call::Embeddings {
             0
         } else {
-            let learned = || ai.options.learns.then(|| ai.expectations.expected(&lesson)).flatten();
+            let learned =
+                || ai.options.learns.then(|| ai.expectations.expected(&history_key)).flatten();
             // Short answers teach only so much: the next may be as long as any.
             let least = model.default_output / LEAST_LEARNED;
             let learned = || learned().map(|learned| learned.max(least));
@@ -335,7 +336,7 @@ impl<D: Decide> Worker<D> {
         Estimate {
             call: ask.call,
             model: name.to_owned(),
-            lesson,
+            history_key,
             prompt: prompt.corrected(correction),
             output: each.saturating_mul(ask.answers),
             answers: ask.answers,
@@ -347,7 +348,7 @@ impl<D: Decide> Worker<D> {
         }
     }
 
-    /// What a request holds until its answer has ended; then those who wait for it are told.
+    /// What a request holds until its answer has ended; then the requests that wait for it are woken.
     fn held(&self, held: Option<Held>, place: Option<Place>, lines: Vec<Line>) -> Option<Held> {
         if place.is_none() && lines.is_empty() {
             return held;

@@ -15,7 +15,7 @@ use crate::options::{PlacesOptions, ShareOptions};
 /// The most places that can be counted.
 const MAX_PLACES: usize = 1_000_000;
 
-/// What a client that found no place is told to wait.
+/// The `Retry-After` of a request that found no place.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The gate of a pool.

@@ -90,7 +90,7 @@ impl Usage {
 
 /// What the events of a stream say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Told {
+pub(crate) struct StreamReport {
     /// What was used, once it has been said.
     pub(crate) usage: Option<Usage>,
     /// Whether that was the last word about it: some upstreams say it with every piece.
@@ -105,7 +105,7 @@ pub(crate) struct Told {
     pub(crate) has_failed: bool,
 }
 
-impl Told {
+impl StreamReport {
     /// Takes what was stated, where something was. True then.
     pub(crate) fn take(&mut self, stated: Option<Result<Usage, Doubt>>) -> bool {
         match stated {
@@ -130,15 +130,20 @@ pub(crate) struct View<'v> {
 }
 
 /// Looks at one event of a stream: what it says was used, what it brings, and what of it the client is to see.
-pub(crate) fn event(view: &View<'_>, data: &str, told: &mut Told, sink: &mut TextSink) -> Verdict {
+pub(crate) fn event(
+    view: &View<'_>,
+    data: &str,
+    reported: &mut StreamReport,
+    sink: &mut TextSink,
+) -> Verdict {
     if data == "[DONE]" {
-        told.is_done = true;
+        reported.is_done = true;
         return Verdict::Pass;
     }
     let Ok(whole) = json::parse(data) else { return Verdict::Pass };
     let mut edits = Edits::default();
     if view.call == Call::Responses {
-        response_event(view, whole, told, sink, &mut edits);
+        response_event(view, whole, reported, sink, &mut edits);
         return edits.verdict(data);
     }
     let (mut usage, mut has_choices) = (None, false);
@@ -156,9 +161,9 @@ pub(crate) fn event(view: &View<'_>, data: &str, told: &mut Told, sink: &mut Tex
         }
     }
     let Some(usage) = usage else { return edits.verdict(data) };
-    let is_stated = told.take(Usage::read(usage.value, view.plausible));
+    let is_stated = reported.take(Usage::read(usage.value, view.plausible));
     if is_stated {
-        told.is_final = !has_choices;
+        reported.is_final = !has_choices;
     }
     if view.hides_usage {
         if is_stated && !has_choices {
@@ -173,7 +178,7 @@ pub(crate) fn event(view: &View<'_>, data: &str, told: &mut Told, sink: &mut Tex
 fn response_event(
     view: &View<'_>,
     whole: Value<'_>,
-    told: &mut Told,
+    reported: &mut StreamReport,
     sink: &mut TextSink,
     edits: &mut Edits,
 ) {
@@ -186,18 +191,18 @@ fn response_event(
     }
     let is_end =
         matches!(kind.as_ref(), "response.completed" | "response.incomplete" | "response.failed");
-    told.is_done |= is_end;
-    told.has_failed |= kind == "response.failed";
+    reported.is_done |= is_end;
+    reported.has_failed |= kind == "response.failed";
     let Some(response) = whole.get("response") else { return };
     for member in response.members() {
         match member.name.as_ref() {
             "model" => edits.rename(&member, view.model),
-            "id" if told.id.is_none() => {
+            "id" if reported.id.is_none() => {
                 let id = member.value.string().filter(|id| id.len() <= MAX_ID_BYTES);
-                told.id = id.map(Cow::into_owned);
+                reported.id = id.map(Cow::into_owned);
             }
             "usage" if is_end => {
-                told.take(Usage::read(member.value, view.plausible));
+                reported.take(Usage::read(member.value, view.plausible));
             }
             _ => {}
         }
@@ -289,12 +294,12 @@ mod tests {
     use super::super::text::Tariff;
     use super::*;
 
-    fn look(call: Call, data: &str) -> (Verdict, Told, u64) {
+    fn look(call: Call, data: &str) -> (Verdict, StreamReport, u64) {
         let tariff = Tariff { characters_per_token: 1, ..Tariff::default() };
-        let (mut told, mut sink) = (Told::default(), TextSink::new(tariff));
+        let (mut reported, mut sink) = (StreamReport::default(), TextSink::new(tariff));
         let view = View { call, hides_usage: true, model: None, plausible: ANY };
-        let verdict = event(&view, data, &mut told, &mut sink);
-        (verdict, told, sink.total())
+        let verdict = event(&view, data, &mut reported, &mut sink);
+        (verdict, reported, sink.total())
     }
 
     const ANY: Plausible = Plausible { least: 1, most: 1_000 };
@@ -335,9 +340,9 @@ mod tests {
     fn what_was_added_by_asking_is_taken_out_again() {
         let before = r#"{"id":"1","usage":null,"choices":[{"delta":{"content":"abc"}}]}"#;
         let after = r#"{"id":"1","choices":[{"delta":{"content":"abc"}}]}"#;
-        let (verdict, told, count) = look(Call::Chat, before);
+        let (verdict, reported, count) = look(Call::Chat, before);
         assert_eq!(verdict, Verdict::Replace(after.to_owned()));
-        assert_eq!((told, count), (Told::default(), 3));
+        assert_eq!((reported, count), (StreamReport::default(), 3));
         for (before, after) in [
             (r#"{"choices":[], "usage" : null }"#, r#"{"choices":[]}"#),
             (r#"{"usage":null}"#, "{}"),
@@ -347,9 +352,9 @@ mod tests {
         }
         let last =
             r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}"#;
-        let (verdict, told, _) = look(Call::Completions, last);
+        let (verdict, reported, _) = look(Call::Completions, last);
         assert_eq!(verdict, Verdict::Hide);
-        assert_eq!(told.usage, Some(Usage { total: 3, output: 2 }));
+        assert_eq!(reported.usage, Some(Usage { total: 3, output: 2 }));
     }
 
     #[test]
@@ -357,14 +362,14 @@ mod tests {
         // Some servers state it with the last words.
         let text =
             r#"{"choices":[{"text":"ab"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
-        let (verdict, told, count) = look(Call::Completions, text);
+        let (verdict, reported, count) = look(Call::Completions, text);
         assert_eq!(verdict, Verdict::Replace(r#"{"choices":[{"text":"ab"}]}"#.to_owned()));
-        assert_eq!((told.usage.map(|usage| usage.total), count), (Some(3), 2));
+        assert_eq!((reported.usage.map(|usage| usage.total), count), (Some(3), 2));
         let doubtful =
             r#"{"usage":{"prompt_tokens":9,"total_tokens":2},"choices":[{"text":"ab"}]}"#;
-        let (verdict, told, _) = look(Call::Completions, doubtful);
+        let (verdict, reported, _) = look(Call::Completions, doubtful);
         assert_eq!(verdict, Verdict::Replace(r#"{"choices":[{"text":"ab"}]}"#.to_owned()));
-        assert_eq!((told.usage, told.doubt), (None, Some(Doubt::BelowParts)));
+        assert_eq!((reported.usage, reported.doubt), (None, Some(Doubt::BelowParts)));
         for text in ["[DONE]", "no JSON", "[]", r#"{"error":{"message":"x"}}"#] {
             assert_eq!(look(Call::Chat, text).0, Verdict::Pass, "{text}");
         }
@@ -375,7 +380,7 @@ mod tests {
     fn the_upstreams_name_is_replaced_where_a_model_is_named() {
         let see = |call: Call, data: &str| {
             let view = View { call, hides_usage: true, model: Some(r#""m""#), plausible: ANY };
-            event(&view, data, &mut Told::default(), &mut TextSink::new(Tariff::default()))
+            event(&view, data, &mut StreamReport::default(), &mut TextSink::new(Tariff::default()))
         };
         let text = r#"{"model" : "org/\"x","choices":[{"delta":{"content":"\"model\":\"org/x\"","model":"org/x"}}],"usage":null}"#;
         let seen = r#"{"model" : "m","choices":[{"delta":{"content":"\"model\":\"org/x\"","model":"org/x"}}]}"#;
@@ -401,9 +406,9 @@ mod tests {
         let delta = r#"{"type":"response.output_text.delta","delta":"abcd"}"#;
         assert_eq!(look(Call::Responses, delta).2, 4);
         let end = r#"{"type":"response.completed","response":{"id":"r","usage":{"input_tokens":2,"output_tokens":3,"total_tokens":5}}}"#;
-        let (verdict, told, _) = look(Call::Responses, end);
+        let (verdict, reported, _) = look(Call::Responses, end);
         assert_eq!(verdict, Verdict::Pass);
-        assert!(told.is_done);
-        assert_eq!(told.usage, Some(Usage { total: 5, output: 3 }));
+        assert!(reported.is_done);
+        assert_eq!(reported.usage, Some(Usage { total: 5, output: 3 }));
     }
 }

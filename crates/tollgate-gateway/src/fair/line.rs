@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-/// Tags are told apart by so much for a cost of 1 at a weight of 1.
+/// The difference between two tags for a cost of 1 at a weight of 1.
 const GRAIN: u128 = 1 << 20;
 
 /// Tenants that are remembered although none of their requests waits.
@@ -191,7 +191,7 @@ impl<T> Line<T> {
         }
     }
 
-    /// Gives a free place to whoever is next, and says of which share it is.
+    /// Gives a free place to the next request in line, and returns the share that it belongs to.
     pub(crate) fn next(&mut self) -> Option<(usize, T)> {
         let shares = 0..self.options.shares.len();
         let first = |share: usize| Some((*self.backlog.get(share)?.first()?, share));

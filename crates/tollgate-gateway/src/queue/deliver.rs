@@ -204,11 +204,11 @@ fn reason(refusal: &Response<Bytes>) -> String {
         .body()
         .get(..refusal.body().len().min(MAX_REFUSAL_BYTES))
         .and_then(|bytes| serde_json::from_slice(bytes).ok());
-    let told = body.as_ref().and_then(|body| body.pointer("/error/message")?.as_str());
-    format!("refused with {}: {}", refusal.status().as_u16(), told.unwrap_or("no reason given"))
+    let message = body.as_ref().and_then(|body| body.pointer("/error/message")?.as_str());
+    format!("refused with {}: {}", refusal.status().as_u16(), message.unwrap_or("no reason given"))
 }
 
-/// As much of a ticket as a log may show: whoever knows all of it may read the answer.
+/// As much of a ticket as a log may show: a reader that knows all of it may read the answer.
 pub(super) fn short(ticket: &str) -> &str {
     ticket.get(..8).unwrap_or_default()
 }

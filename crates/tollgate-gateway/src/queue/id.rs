@@ -5,7 +5,7 @@ use super::QueueError;
 /// How long an id is: 128 bits in hex.
 pub const ID_BYTES: usize = 32;
 
-/// A new id that nobody can guess. A ticket's URL is a capability: whoever knows it may read the answer.
+/// A new id that nobody can guess. A ticket's URL is a capability: any client that knows it may read the answer.
 pub fn new_id() -> Result<String, QueueError> {
     let mut bytes = [0; ID_BYTES / 2];
     getrandom::fill(&mut bytes)

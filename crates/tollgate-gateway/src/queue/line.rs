@@ -19,7 +19,7 @@ pub struct Queue {
 /// A request that was taken in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
-    /// Its ticket. Whoever knows it may see what became of the request.
+    /// Its ticket. Any client that knows it may read what became of the request.
     pub ticket: String,
     /// How many of its lane are before it.
     pub position: u64,

@@ -1,7 +1,7 @@
 //! The durable queue: requests that were refused, and whose rule asks for them to be sent later.
 //!
 //! A request that is taken in gets a ticket, and its client an answer at once. A [`Worker`] sends it on as
-//! soon as its rules let it pass; the ticket's URL tells what became of it.
+//! soon as its rules let it pass; the ticket's URL reports what became of it.
 //!
 //! - Requests of one lane (a rule, and the key of its counter) go out one by one, in order.
 //! - Delivery is at least once: a worker that is killed may have sent a request without having noted it.
@@ -36,5 +36,7 @@ pub use store::{
     Page, QueueError, QueueStore, Shelf, Swept, Ticket, TicketState,
 };
 pub use supervised::{Opening, ProblemObserver, SupervisedQueue};
-pub use view::{EntryView, ResponseView, TICKET_HEADER, TICKETS_PATH, TicketView, accepted, told};
+pub use view::{
+    EntryView, ResponseView, TICKET_HEADER, TICKETS_PATH, TicketView, accepted, ticket_response,
+};
 pub use worker::{Worker, WorkerOptions};

@@ -19,8 +19,8 @@ const MAX_LABEL_BYTES: usize = 256;
 
 /// A request that waits for its turn.
 ///
-/// It is kept whole, credentials included, because the upstream needs them: whoever can read the queue's
-/// file or its Redis can read them. They are gone when the request was sent, or its dead letter dropped.
+/// It is kept whole, credentials included, because the upstream needs them: anyone who can read the
+/// queue's file or its Redis can read them. They are gone when the request was sent, or its dead letter dropped.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct StoredRequest {
     /// The method.

@@ -104,7 +104,7 @@ pub struct Ticket {
     pub finished_at: Option<u64>,
     /// The answer. Lists leave it out.
     pub response: Option<StoredResponse>,
-    /// Why it failed, at last or for good.
+    /// Why the last attempt failed, or why the request did.
     pub error: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The queue in HTTP: the answer to a request that was taken in, and what its ticket's URL tells.
+//! The queue in HTTP: the answer to a request that was taken in, and what its ticket's URL returns.
 
 use std::mem;
 
@@ -18,13 +18,13 @@ pub const TICKETS_PATH: &str = "/queue/tickets/";
 /// The ticket's name as a header, on the way to the upstream and back.
 pub const TICKET_HEADER: HeaderName = HeaderName::from_static("x-tollgate-ticket");
 
-/// A ticket's URL is a capability and changes what it tells: nobody keeps it.
+/// A ticket's URL is a capability and its answer changes: no cache may store it.
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// When a client may look again whether a queued request was sent, in seconds, at the latest.
 const LONGEST_LOOK_SECONDS: u64 = 60;
 
-/// What a ticket's URL tells.
+/// What a ticket's URL returns.
 #[derive(Debug, Serialize)]
 pub struct TicketView {
     /// The ticket.
@@ -47,7 +47,7 @@ pub struct TicketView {
     /// The upstream's answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response: Option<ResponseView>,
-    /// Why it failed, at last or for good.
+    /// Why the last attempt failed, or why the request did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -142,7 +142,7 @@ pub fn accepted(receipt: &Receipt, base_path: &str, retry_after_seconds: u64) ->
 }
 
 /// The answer of a ticket's URL.
-pub fn told(ticket: Option<Ticket>) -> Response<Bytes> {
+pub fn ticket_response(ticket: Option<Ticket>) -> Response<Bytes> {
     let Some(ticket) = ticket else {
         return problem(StatusCode::NOT_FOUND, "NOT_FOUND", "there is no such ticket, or no more");
     };
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(body["url"], url);
         assert_eq!(body["state"], "queued");
         assert_eq!(body["position"], 3);
-        assert_eq!(told(None).status(), StatusCode::NOT_FOUND);
+        assert_eq!(ticket_response(None).status(), StatusCode::NOT_FOUND);
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
             "ticket": ticket.id, "state": "sending", "position": 0, "attempts": 1,
             "enqueued_at": "1970-01-01T00:00:00.000Z",
         });
-        let response = told(Some(ticket.clone()));
+        let response = ticket_response(Some(ticket.clone()));
         assert_eq!(response.headers()[RETRY_AFTER], "1");
         let body: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
         assert_eq!(body, shared);

@@ -26,8 +26,8 @@ const AWAY_PAUSE: Duration = Duration::from_secs(1);
 pub struct WorkerOptions {
     /// The most requests under way at once. Lanes do not wait for each other, up to that.
     pub max_concurrency: usize,
-    /// How long requests that are under way may take when the worker is told to stop. Those that take
-    /// longer are sent again later.
+    /// How long requests that are under way may take when the worker is stopped. Those that take longer
+    /// are sent again later.
     pub drain: Duration,
 }
 
@@ -82,7 +82,7 @@ impl<D: Decide, F: Forward> Worker<D, F> {
         let _ = timeout(self.options.drain, ended).await;
     }
 
-    /// Claims as much as there is room for. Tells when to look again.
+    /// Claims as much as there is room for. Returns when to look again.
     async fn take(&self, under_way: &mut JoinSet<()>) -> Instant {
         let most = self.options.max_concurrency.max(1);
         loop {

@@ -136,7 +136,7 @@ async fn what_has_no_route_is_not_charged() {
     ];
     let decider = Decider::pass();
     let front = Front::with(options, decider.clone()).await;
-    let answer = front.get("/elsewhere").await;
+    let answer = front.get("/unrouted").await;
     assert_eq!((answer.status, answer.code().as_str()), (404, "NO_ROUTE"));
     assert_eq!(decider.count(), 0);
     let answer = front.get("/api/x?y=%20z").await;

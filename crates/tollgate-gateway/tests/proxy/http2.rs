@@ -117,7 +117,7 @@ async fn echo(upgraded: hyper::upgrade::OnUpgrade) {
     let _ = tokio::io::copy(&mut reading, &mut writing).await;
 }
 
-/// An upstream over TLS that tells its protocol and whether the client showed a certificate.
+/// An upstream over TLS that answers with its protocol and whether the client showed a certificate.
 async fn tls_upstream(protocols: &[&[u8]], wants_certificate: bool) -> (String, TlsOptions) {
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -160,8 +160,8 @@ async fn tls_upstream(protocols: &[&[u8]], wants_certificate: bool) -> (String, 
                 let shown = stream.get_ref().1.peer_certificates().is_some();
                 let service =
                     service_fn(move |mut request: Request<hyper::body::Incoming>| async move {
-                        let told = format!("{:?} {shown}", request.version());
-                        let mut response = Response::new(Full::new(Bytes::from(told)));
+                        let body = format!("{:?} {shown}", request.version());
+                        let mut response = Response::new(Full::new(Bytes::from(body)));
                         if request.headers().contains_key("upgrade") {
                             *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
                             *response.body_mut() = Full::default();

@@ -44,7 +44,7 @@ pub(crate) fn streamed(receiver: UnboundedReceiver<Bytes>) -> AnyBody {
     Streamed(receiver).boxed_unsync()
 }
 
-/// A body of one piece whose length is not told beforehand: others have no trailers in HTTP/1.1.
+/// A body of one piece without a declared length: others have no trailers in HTTP/1.1.
 fn once(piece: &'static str) -> AnyBody {
     let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
     sender.send(Bytes::from_static(piece.as_bytes())).unwrap();

@@ -31,7 +31,7 @@ async fn insist<T>(mut attempt: impl AsyncFnMut() -> Result<T, QueueError>) -> T
     tokio::time::timeout(PATIENCE, tries).await.expect("an answer")
 }
 
-/// Sends all that waits, and tells the names.
+/// Sends all that waits, and returns the names.
 async fn drain(queue: &RedisQueue) -> Vec<usize> {
     let mut names = Vec::new();
     loop {

@@ -22,7 +22,7 @@ const WORKERS: usize = 8;
 /// How long the storm may take; it takes seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A random number below `most`, from a generator that tells its seed when a test fails.
+/// A random number below `most`, from a generator that prints its seed when a test fails.
 #[derive(Clone)]
 struct Dice(Arc<Mutex<u64>>);
 

@@ -40,7 +40,7 @@ impl Admin {
         })))
     }
 
-    /// Makes the counters of a client as new, and says which.
+    /// Resets the counters of a client, and returns the rules that they belong to.
     pub(super) async fn reset_usage(&self, asked: &Asked) -> Result<Answer, AdminError> {
         let (body, rule_id) = client(asked)?;
         let rules = self.engine.rules();

@@ -28,7 +28,7 @@ const MOST_STREAMS_OF_ONE: usize = 64;
 /// So often a silent stream says that it is alive.
 const ALIVE: Duration = Duration::from_secs(15);
 
-/// So often a live stream tells how this node is.
+/// So often a live stream reports the state of this node.
 const PULSE: Duration = Duration::from_secs(1);
 
 /// So often it is asked whether the token still holds.
@@ -164,7 +164,7 @@ impl Listener {
     async fn still_may(&self) -> bool {
         let (control, identity) = (Arc::clone(&self.admin.control), self.identity.clone());
         let asked = async move { Ok(control.is_still(&identity).await?) };
-        self.admin.elsewhere(asked).await.unwrap_or(true)
+        self.admin.on_control_thread(asked).await.unwrap_or(true)
     }
 
     /// A sign of life.

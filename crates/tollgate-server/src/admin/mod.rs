@@ -247,12 +247,12 @@ impl Admin {
             let _place = place;
             admin.call(&asked).await
         };
-        self.elsewhere(call).await
+        self.on_control_thread(call).await
     }
 
-    /// Runs something on the control plane's thread. It goes on if the caller hangs up: a change is
+    /// Runs something on the control plane's thread. It continues if the caller hangs up: a change is
     /// made or not, never cut off.
-    async fn elsewhere<T: Send + 'static>(
+    async fn on_control_thread<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T, AdminError>> + Send + 'static,
     ) -> Result<T, AdminError> {
@@ -296,7 +296,7 @@ impl Admin {
         let refusal = attempt.wait.map_or(AdminError::Unauthorized, damped);
         let admin = Arc::clone(self);
         // The attempt ends with the check, not with the connection: closing it early does not make an attempt uncounted.
-        let found = self.elsewhere(async move {
+        let found = self.on_control_thread(async move {
             let found = admin.look_up(&token, attempt.is_known_for_mistakes).await?;
             if found.is_none() && !(is_kept && admin.damping.is_kept_forgiven(instant())) {
                 attempt.fail(instant());
@@ -319,7 +319,7 @@ impl Admin {
         Ok(self.control.authenticate(token, now()).await?)
     }
 
-    /// Records that a client's counters are about to be made as new, from elsewhere than here.
+    /// Records that a client's counters are about to be reset by another API than this one.
     pub(crate) async fn note_reset(
         self: &Arc<Self>,
         actor: Actor,
@@ -330,7 +330,8 @@ impl Admin {
         let name = if kind == "api_key" { self.control.hide_key(name) } else { name.to_owned() };
         let (id, rules) = (format!("{kind}:{name}"), rule_ids.to_vec());
         let control = Arc::clone(&self.control);
-        self.elsewhere(async move { Ok(control.note_reset(&actor, id, None, &rules).await?) }).await
+        let note = async move { Ok(control.note_reset(&actor, id, None, &rules).await?) };
+        self.on_control_thread(note).await
     }
 
     async fn call(self: &Arc<Self>, asked: &Asked) -> Result<Response<Body>, AdminError> {

@@ -11,7 +11,7 @@ use crate::edge::queue::Tickets;
 impl Admin {
     /// From now on the calls of the queue are answered.
     pub(crate) fn serve_queue(&self, tickets: Tickets) {
-        // There is one queue in a process, and it is told once.
+        // A process has one queue, and sets it once.
         let _ = self.queue.set(tickets);
     }
 
@@ -63,7 +63,7 @@ impl Admin {
         let (queue, runtime) = self.tickets()?.parts();
         let (queue, id) = (queue.clone(), asked.id().to_owned());
         let changed = done(runtime.spawn(async move { queue.retry(&id).await }).await)?;
-        told(asked, changed, "queued", "only dead letters can be sent again")
+        change_answer(asked, changed, "queued", "only dead letters can be sent again")
     }
 
     /// Removes a request that is not under way.
@@ -73,11 +73,17 @@ impl Admin {
         let (queue, id) = (queue.clone(), asked.id().to_owned());
         let changed =
             done(runtime.spawn(async move { queue.store().drop_entry(&id).await }).await)?;
-        told(asked, changed, "dropped", "it is being sent at this moment")
+        change_answer(asked, changed, "dropped", "it is being sent at this moment")
     }
 }
 
-fn told(asked: &Asked, changed: Change, state: &str, not_now: &str) -> Result<Answer, AdminError> {
+/// The answer to a change of a queued request.
+fn change_answer(
+    asked: &Asked,
+    changed: Change,
+    state: &str,
+    not_now: &str,
+) -> Result<Answer, AdminError> {
     match changed {
         Change::Made => {
             let ticket: String = asked.id().chars().take(8).collect();

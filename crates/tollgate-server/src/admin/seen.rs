@@ -19,18 +19,18 @@ use crate::telemetry::Observed;
 use crate::telemetry::decisions::{Counted, Label, RESULTS, TopOfRule, Window};
 use crate::telemetry::history::{LabelHistory, Resolution, Step, quantile_micros};
 
-/// Keys of a rule that are told, unless the caller says how many, and at most.
+/// Keys of a rule that are returned: by default, and at most.
 const DEFAULT_KEYS: usize = 10;
 const MOST_KEYS: usize = 1_000;
-/// Values of a label whose history is told.
+/// Values of a label whose history is returned.
 const MOST_LABELS: usize = 20;
-/// How far back is told, unless the caller says, and at most, in minutes.
+/// How far back the history goes: by default, and at most, in minutes.
 const DEFAULT_MINUTES: u64 = 60;
 const MOST_MINUTES: u64 = 24 * 60;
-/// Up to so many minutes are told in short steps.
+/// Up to so many minutes are returned in short steps.
 const SHORT_MINUTES: u64 = 60;
 
-/// What the calls here tell about.
+/// What the calls here report.
 pub(crate) struct Seen {
     pub(crate) observed: Arc<Observed>,
     pub(crate) figures: Arc<ControlFigures>,
@@ -48,7 +48,7 @@ struct LevelBody {
 impl Admin {
     /// From now on the calls here are answered.
     pub(crate) fn serve_seen(&self, seen: Seen) {
-        // A process sees one thing, and it is told once.
+        // A process sets this once.
         let _ = self.seen.set(seen);
     }
 
@@ -112,20 +112,20 @@ impl Admin {
         let step = resolution.step_seconds();
         let steps = usize::try_from(minutes * 60 / step).unwrap_or(0);
         let seen = self.seen()?;
-        let told =
+        let history =
             seen.observed.history.read(resolution, steps, label, only.as_deref(), MOST_LABELS);
         let mut answer = json!({
             "node": seen.node,
-            "until": (told.until > 0).then_some(Rfc3339(told.until)),
+            "until": (history.until > 0).then_some(Rfc3339(history.until)),
             "step_seconds": step,
-            "steps": told.steps.len(),
-            "values": told.labels.iter().map(label_view).collect::<Vec<_>>(),
+            "steps": history.steps.len(),
+            "values": history.labels.iter().map(label_view).collect::<Vec<_>>(),
         });
         // What all tenants do together is not for one of them.
         if own.is_none()
             && let Some(answer) = answer.as_object_mut()
         {
-            answer.insert("all".to_owned(), all_view(&told.steps));
+            answer.insert("all".to_owned(), all_view(&history.steps));
         }
         Ok(Answer::ok(answer))
     }

@@ -45,7 +45,7 @@ impl Admin {
         Ok(identity)
     }
 
-    /// Signs in, tells who is signed in, signs out.
+    /// Signs in, returns who is signed in, signs out.
     pub(super) async fn session<B>(
         self: &Arc<Self>,
         head: &Parts,
@@ -160,7 +160,7 @@ fn own_page(head: &Parts) -> Result<(), AdminError> {
         );
     }
     let Some(origin) = head.headers.get(ORIGIN) else { return Ok(()) };
-    // Whoever ends TLS in front of us changes the scheme, not the host.
+    // A proxy that terminates TLS in front of this server changes the scheme, not the host.
     let host =
         origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host);
     if host.is_some_and(|host| host.eq_ignore_ascii_case(authority(head))) {

@@ -8,8 +8,8 @@ use super::respond::Answer;
 use super::{Admin, AdminError, Asked};
 use crate::http::time::Rfc3339;
 
-/// Of a slot's name so many digits are told: whoever has all of them can release it.
-const TOLD_DIGITS: usize = 8;
+/// How many digits of a slot's name are shown: a caller that has all of them can release the slot.
+const SHOWN_DIGITS: usize = 8;
 
 impl Admin {
     /// A page of the concurrency counters that this node has seen and that hold slots.
@@ -36,7 +36,7 @@ impl Admin {
 
 fn counter(held: &HeldSlots) -> Value {
     let slots = held.slots.iter().map(|slot| {
-        let id: String = format!("{:032x}", { slot.id.0 }).chars().take(TOLD_DIGITS).collect();
+        let id: String = format!("{:032x}", { slot.id.0 }).chars().take(SHOWN_DIGITS).collect();
         json!({ "id": id, "expires_at": Rfc3339(slot.expires_at) })
     });
     json!({

@@ -1,4 +1,4 @@
-//! Tokens: made, given anew, ended. A secret is shown once, to whoever made it.
+//! Tokens: created, rotated, revoked. A secret is shown once, to the caller that created the token.
 
 use http::StatusCode;
 use serde_json::Value;

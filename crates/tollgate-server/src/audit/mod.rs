@@ -1,9 +1,9 @@
-//! The trail that decisions leave for the audit log: noted on the road of a request, told later.
+//! The trail that decisions leave for the audit log: noted on the request path, written to the log later.
 //!
 //! | file | |
 //! |---|---|
-//! | `mod.rs` | which decisions are noted, and how they are told |
-//! | `note.rs` | one decision, as it is noted and as it is told |
+//! | `mod.rs` | which decisions are noted, and how they are drained |
+//! | `note.rs` | one decision, as a note and as a record of the log |
 //! | `aggregate.rs` | repeated decisions as one record |
 //! | `pool.rs` | where notes wait: in chunks, of which there are so many and no more |
 
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use tollgate_control::DecisionRecord;
 use tollgate_engine::{Decision, Observer, Request, Verdict};
 
-use note::Teller;
+use note::RecordBuilder;
 use pool::{Pool, Reading};
 
 /// The trail of decisions: refused, throttled and queued ones, and a sample of the others.
@@ -30,12 +30,12 @@ pub struct AuditTrail {
     pool: Pool,
     /// One in so many allowed decisions is noted; 0: none.
     sample_allowed: u64,
-    /// What is being told.
-    telling: Mutex<Telling>,
+    /// What is being drained.
+    draining: Mutex<Draining>,
 }
 
-struct Telling {
-    teller: Teller,
+struct Draining {
+    builder: RecordBuilder,
     reading: Option<Reading>,
 }
 
@@ -46,7 +46,7 @@ pub struct AuditFigures {
     pub recorded: u64,
     /// Decisions that there was no room for.
     pub dropped: u64,
-    /// Decisions noted and not yet told.
+    /// Decisions noted and not yet drained.
     pub buffered: u64,
     /// What those take.
     pub buffered_bytes: u64,
@@ -59,21 +59,22 @@ thread_local! {
 
 impl AuditTrail {
     /// A trail that notes one in `sample_allowed` allowed decisions (0: none), keeps at most so many
-    /// bytes, and tells API keys by their hash under this secret.
+    /// bytes, and stores API keys as their hash under this secret.
     pub fn new(sample_allowed: u64, max_buffered_bytes: usize, api_key_secret: &[u8]) -> Self {
-        let telling = Telling { teller: Teller::new(api_key_secret), reading: None };
-        Self { pool: Pool::new(max_buffered_bytes), sample_allowed, telling: Mutex::new(telling) }
+        let draining = Draining { builder: RecordBuilder::new(api_key_secret), reading: None };
+        let pool = Pool::new(max_buffered_bytes);
+        Self { pool, sample_allowed, draining: Mutex::new(draining) }
     }
 
     /// Takes at most so many decisions off the trail, for the log. API keys are hashed, and `node` is
     /// left to the caller.
     pub fn drain(&self, most: usize) -> Vec<DecisionRecord> {
-        let mut telling = self.telling.lock();
-        let Telling { teller, reading } = &mut *telling;
+        let mut draining = self.draining.lock();
+        let Draining { builder, reading } = &mut *draining;
         let mut records = Vec::new();
         while records.len() < most {
             if let Some(note) = reading.as_mut().and_then(Reading::next) {
-                records.push(teller.tell(&note));
+                records.push(builder.build(&note));
                 continue;
             }
             if let Some(done) = reading.take() {
@@ -84,7 +85,7 @@ impl AuditTrail {
                 break;
             }
         }
-        self.pool.count_told(records.len() as u64);
+        self.pool.count_drained(records.len() as u64);
         records
     }
 

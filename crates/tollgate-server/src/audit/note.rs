@@ -1,4 +1,4 @@
-//! One decision, as it is noted and as it is told.
+//! One decision, as a note and as a record of the log.
 
 use tollgate_control::DecisionRecord;
 use tollgate_engine::{Decision, Reason, Request, Verdict};
@@ -14,7 +14,7 @@ pub(super) const TEXTS: usize = 10;
 /// The length that says that there is no text.
 const ABSENT: u16 = u16::MAX;
 
-/// A decision without its texts, whose lengths it has: they lie one after another elsewhere.
+/// A decision without its texts. It has their lengths; the chunk stores the texts one after another.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
     at: u64,
@@ -141,23 +141,24 @@ impl Head {
     }
 }
 
-/// Tells notes as the log keeps them.
-pub(super) struct Teller {
+/// Makes records of the log from notes.
+pub(super) struct RecordBuilder {
     secret: Box<[u8]>,
-    /// Tells this trail's events from those of all others.
+    /// Distinguishes this trail's events from those of all others.
     trail: u64,
-    told: u64,
+    /// How many records it has made.
+    built: u64,
 }
 
-impl Teller {
+impl RecordBuilder {
     pub(super) fn new(secret: &[u8]) -> Self {
         let mut trail = [0; 8];
         // Without random bytes events of two nodes could be taken for one, and one of them lost.
         let _ = getrandom::fill(&mut trail);
-        Self { secret: secret.into(), trail: u64::from_le_bytes(trail), told: 0 }
+        Self { secret: secret.into(), trail: u64::from_le_bytes(trail), built: 0 }
     }
 
-    pub(super) fn tell(&mut self, note: &Note<'_>) -> DecisionRecord {
+    pub(super) fn build(&mut self, note: &Note<'_>) -> DecisionRecord {
         let (head, mut texts) = (note.head, note.texts);
         let [rule_id, scope, endpoint, method, ip, user, tenant, api_key, model, request_id] =
             head.lengths.map(|length| {
@@ -171,10 +172,10 @@ impl Teller {
             (Reason::HitLimit, Some(scope)) => hit_reason(scope),
             (reason, _) => reason.code().to_owned(),
         };
-        self.told += 1;
+        self.built += 1;
         let retry_after = (head.retry_after != u64::MAX).then(|| head.retry_after.div_ceil(MILLI));
         DecisionRecord {
-            event_id: format!("{:016x}{:016x}", self.trail, self.told),
+            event_id: format!("{:016x}{:016x}", self.trail, self.built),
             at: signed(head.at / MILLI),
             action: action(head.verdict).to_owned(),
             reason,

@@ -1,7 +1,7 @@
 //! Where notes wait: in chunks, of which there are so many and no more.
 //!
-//! Each thread writes to a chunk of its own, behind a lock that nobody else wants but the one who
-//! tells, for an instant. Only a chunk that is full is changed for another one, under the pool's lock.
+//! Each thread writes to a chunk of its own, behind a lock that nothing else takes but the
+//! drain, for an instant. Only a full chunk is replaced by another one, under the pool's lock.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ const MOST_NOTES: usize = 256;
 const USUAL_TEXT_BYTES: usize = 160;
 /// What they take at most.
 const MOST_TEXT_BYTES: usize = TEXTS * MAX_TEXT_BYTES;
-/// Chunks that are kept for the next flood once they are told.
+/// Drained chunks that are kept for the next flood.
 const MOST_SPARE: usize = SHARDS;
 
 /// Notes, and room for more; neither part ever grows.
@@ -68,7 +68,7 @@ pub(super) struct Pool {
     shards: [Mutex<Shard>; SHARDS],
     shelf: Mutex<Shelf>,
     notes_per_chunk: usize,
-    told: AtomicU64,
+    drained: AtomicU64,
 }
 
 impl Pool {
@@ -84,7 +84,7 @@ impl Pool {
             shards: std::array::from_fn(|_| Mutex::default()),
             shelf: Mutex::new(shelf),
             notes_per_chunk,
-            told: AtomicU64::new(0),
+            drained: AtomicU64::new(0),
         }
     }
 
@@ -133,7 +133,7 @@ impl Pool {
         Some(Reading { chunk, next: 0, text: 0 })
     }
 
-    /// Takes back a chunk that is told.
+    /// Takes back a chunk that has been drained.
     pub(super) fn put_back(&self, reading: Reading) {
         let mut chunk = reading.chunk;
         chunk.heads.clear();
@@ -146,13 +146,13 @@ impl Pool {
         }
     }
 
-    pub(super) fn count_told(&self, told: u64) {
-        self.told.fetch_add(told, Ordering::Relaxed);
+    pub(super) fn count_drained(&self, drained: u64) {
+        self.drained.fetch_add(drained, Ordering::Relaxed);
     }
 
     pub(super) fn figures(&self) -> AuditFigures {
-        // Read first, so that what is told meanwhile does not make more told than noted.
-        let told = self.told.load(Ordering::Relaxed);
+        // Read first, so that a concurrent drain cannot make more drained than noted.
+        let drained = self.drained.load(Ordering::Relaxed);
         let mut figures = AuditFigures::default();
         for shard in &self.shards {
             let shard = shard.lock();
@@ -160,7 +160,7 @@ impl Pool {
             figures.dropped += shard.dropped;
             figures.buffered_bytes += shard.chunk.as_ref().map_or(0, Chunk::filled_bytes);
         }
-        figures.buffered = figures.recorded.saturating_sub(told);
+        figures.buffered = figures.recorded.saturating_sub(drained);
         figures.buffered_bytes +=
             self.shelf.lock().full.iter().map(Chunk::filled_bytes).sum::<u64>();
         figures
@@ -177,7 +177,7 @@ impl Pool {
     }
 }
 
-/// A chunk that is being told.
+/// A chunk that is being drained.
 pub(super) struct Reading {
     chunk: Chunk,
     next: usize,

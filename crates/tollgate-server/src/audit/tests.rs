@@ -10,7 +10,7 @@ use super::*;
 const NOW: u64 = 1_767_225_600_000_000_000;
 const SECRET: &[u8] = b"a secret of the installation";
 
-/// An engine whose decisions the trail is told of. Everyone has one request a second.
+/// An engine that reports its decisions to the trail. Everyone has one request a second.
 fn engine(trail: &Arc<AuditTrail>) -> Engine<MemoryStore> {
     let text = r#"
 default: false
@@ -60,9 +60,9 @@ fn a_refusal_is_told_with_all_that_is_known_of_it() {
     decide(&engine, &asked, 1);
     assert_eq!(trail.drain(10), []);
     decide(&engine, &asked, 1);
-    let mut told = trail.drain(10);
+    let mut drained = trail.drain(10);
     let key = api_key_id(SECRET, "sk-live");
-    let record = told.pop().unwrap();
+    let record = drained.pop().unwrap();
     assert_eq!(record.event_id.len(), 32);
     let text = |text: &str| Some(text.to_owned());
     let expected = DecisionRecord {
@@ -90,7 +90,7 @@ fn a_refusal_is_told_with_all_that_is_known_of_it() {
         ..DecisionRecord::default()
     };
     assert_eq!(record, expected);
-    assert_eq!((told.len(), trail.drain(10)), (0, Vec::new()));
+    assert_eq!((drained.len(), trail.drain(10)), (0, Vec::new()));
 }
 
 #[test]
@@ -103,17 +103,17 @@ fn the_client_is_the_first_that_names_it() {
         decide(&engine, pairs, 1);
     }
     decide(&engine, &[(Known::UserId, "mallory")], 1);
-    let told = trail.drain(10);
-    let clients: Vec<&str> = told.iter().map(|record| record.client_id.as_str()).collect();
+    let drained = trail.drain(10);
+    let clients: Vec<&str> = drained.iter().map(|record| record.client_id.as_str()).collect();
     assert_eq!(clients, ["ann", "10.0.0.1", "t", "", "mallory"]);
     // The second of the tenant's three has to wait its turn.
-    let actions: Vec<&str> = told.iter().map(|record| record.action.as_str()).collect();
+    let actions: Vec<&str> = drained.iter().map(|record| record.action.as_str()).collect();
     assert_eq!(actions, ["allowed", "throttled", "rejected", "allowed", "rejected"]);
     assert_eq!(
-        (told[3].reason.as_str(), &told[3].rule_id, told[3].limit_count),
+        (drained[3].reason.as_str(), &drained[3].rule_id, drained[3].limit_count),
         ("NO_MATCH", &None, None)
     );
-    assert_eq!((told[4].reason.as_str(), told[4].retry_after_ms), ("DENY_LISTED", None));
+    assert_eq!((drained[4].reason.as_str(), drained[4].retry_after_ms), ("DENY_LISTED", None));
 }
 
 #[test]
@@ -122,8 +122,8 @@ fn long_values_are_cut_between_characters() {
     let engine = engine(&trail);
     let long = format!("/{}", "\u{e9}".repeat(200));
     decide(&engine, &[(Known::Endpoint, &long)], 1);
-    let told = trail.drain(1);
-    let endpoint = told[0].endpoint.as_deref().unwrap();
+    let drained = trail.drain(1);
+    let endpoint = drained[0].endpoint.as_deref().unwrap();
     assert!(long.starts_with(endpoint) && endpoint.len() == 255, "{}", endpoint.len());
 }
 
@@ -158,18 +158,18 @@ fn a_flood_is_bounded_and_everything_is_counted() {
         assert!(bytes <= most_bytes && buffered_bytes <= bytes as u64, "{bytes}");
         // The room is used, whatever the chunks.
         assert!(buffered > most_bytes as u64 / 512, "{buffered}");
-        let mut told = 0;
+        let mut drained = 0;
         let mut ids = std::collections::HashSet::new();
         loop {
             let records = trail.drain(1_000);
             if records.is_empty() {
                 break;
             }
-            told += records.len() as u64;
+            drained += records.len() as u64;
             assert!(records.iter().all(|record| record.client_id == "mallory"));
             ids.extend(records.into_iter().map(|record| record.event_id));
         }
-        assert_eq!((told, ids.len() as u64), (buffered, buffered));
+        assert_eq!((drained, ids.len() as u64), (buffered, buffered));
         assert_eq!((trail.figures().buffered, trail.figures().buffered_bytes), (0, 0));
         // There is room again.
         decide(&engine, &asked, 1);
@@ -182,21 +182,21 @@ fn threads_do_not_lose_what_is_told_meanwhile() {
     const EACH: u64 = 20_000;
     let trail = Arc::new(AuditTrail::new(0, 16 << 20, SECRET));
     let engine = engine(&trail);
-    let told = std::thread::scope(|scope| {
+    let drained = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..4)
             .map(|_| scope.spawn(|| decide(&engine, &[(Known::UserId, "mallory")], EACH)))
             .collect();
-        let mut told = 0;
+        let mut drained = 0;
         while writers.iter().any(|writer| !writer.is_finished()) {
-            told += trail.drain(100).len() as u64;
+            drained += trail.drain(100).len() as u64;
         }
         for writer in writers {
             writer.join().unwrap();
         }
-        told
+        drained
     });
     let rest = trail.drain(usize::MAX).len() as u64;
     let figures = trail.figures();
-    assert_eq!((told + rest, figures.buffered), (figures.recorded, 0));
+    assert_eq!((drained + rest, figures.buffered), (figures.recorded, 0));
     assert_eq!(figures.recorded + figures.dropped, 4 * EACH);
 }

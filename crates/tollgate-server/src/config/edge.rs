@@ -115,7 +115,7 @@ pub struct JwtConfig {
     pub secret_file: Option<PathBuf>,
     /// A key set.
     pub jwks_file: Option<PathBuf>,
-    /// A key set elsewhere.
+    /// A key set behind a URL.
     pub jwks_url: Option<String>,
     /// How often that is fetched.
     pub jwks_refresh: Duration,

@@ -98,7 +98,7 @@ pub struct Config {
     pub threads: usize,
     /// What is logged, and how.
     pub log: LogConfig,
-    /// What this node tells about itself.
+    /// What this node reports about itself.
     pub telemetry: TelemetryConfig,
 }
 

@@ -1,4 +1,4 @@
-//! What this node tells about itself: metrics, top keys, traces, the log of decisions.
+//! What this node reports about itself: metrics, top keys, traces, the log of decisions.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::read::{Reader, Said};
 use super::{Config, without_password};
 use crate::telemetry::decisions::{LabelBounds, TopBounds, WitnessBounds};
 
-/// What this node tells about itself.
+/// What this node reports about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TelemetryConfig {
     /// How much is kept of labels and keys.

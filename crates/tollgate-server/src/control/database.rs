@@ -1,4 +1,4 @@
-//! A node that has the database: it follows it, and tells the others.
+//! A node that has the database: it follows it, and publishes changes to the others.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +62,7 @@ impl Keeper {
                 }
                 Err(error @ ControlError::Invalid(_)) => {
                     let _ = first.send(Err(ControlStartError::Token(error.to_string())));
-                    // Whoever started us ends us.
+                    // The server that receives this error ends the process.
                     return std::future::pending().await;
                 }
                 Err(error) => {

@@ -1,6 +1,6 @@
 //! The audit log of decisions, written in batches off the request path.
 //!
-//! A node with a database writes to it; one without tells them through Redis to those that have one.
+//! A node with a database writes to it; one without sends them through Redis to those that have one.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ const MIN_BOUND_BYTES: u64 = 1 << 20;
 const MIN_FREE_BYTES: u64 = 64 << 20;
 
 impl Keeper {
-    /// Writes what the trail has until told to stop, and a last time then.
+    /// Writes what the trail has until `stopped` is set, and a last time then.
     pub(super) async fn write_decisions(self: Arc<Self>, mut stopped: watch::Receiver<bool>) {
         let board = self.redis.as_ref().map(tollgate_store::redis::RedisStore::board);
         let (mut forgotten, mut bounded) = (Instant::now(), Instant::now());
@@ -192,9 +192,9 @@ impl Keeper {
         Err(cause)
     }
 
-    /// Takes what other nodes have told through Redis into the database.
+    /// Takes what other nodes have sent through Redis into the database.
     async fn take_over(&self, control: &Control, board: &Board) {
-        // Asked first, so that a Redis where nobody tells anything stays as it is.
+        // Asked first, so that a Redis to which no node sends records stays as it is.
         if !matches!(board.records_waiting().await, Ok(1..)) {
             return;
         }

@@ -1,4 +1,4 @@
-//! What the control plane tells about itself, as plain atomics.
+//! What the control plane reports about itself, as plain atomics.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ pub(crate) enum Source {
     Kept,
     /// The database.
     Database,
-    /// The Redis that the control plane tells sets through.
+    /// The Redis that the control plane publishes sets to.
     Redis,
 }
 

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `mod.rs` | the thread that does all of it, and the admin API's door |
 //! | `install.rs` | a set comes into force, and is kept on disk |
-//! | `database.rs` | a node that has the database: it follows it, and tells the others |
-//! | `redis.rs` | sets through Redis: told and heard |
+//! | `database.rs` | a node that has the database: it follows it, and publishes changes to the others |
+//! | `redis.rs` | sets through Redis: published and fetched |
 //! | `roll.rs` | which nodes there are, and how each says it is |
 //! | `ownership.rs` | whether nodes that share a Redis have their rules from one owner |
 //! | `take_over.rs` | when the rules of another database in Redis are replaced |
@@ -143,7 +143,7 @@ impl ControlPlane {
         }
         let shared = around.engine.store().shared().first();
         let redis = shared.map(|store| store.inner().inner().clone());
-        // Who has no source waits for none, and is never told to be late.
+        // A node without a source does not wait for one, and never counts as stale.
         if control.is_some() || (redis.is_some() && !has_file) {
             around.figures.since.store(began, std::sync::atomic::Ordering::Relaxed);
         }

@@ -1,4 +1,4 @@
-//! Sets through Redis: told by the node that has the database, heard by those that have none.
+//! Sets through Redis: published by the node that has the database, fetched by those that have none.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -46,33 +46,33 @@ impl From<Failure> for Unread {
 }
 
 impl Keeper {
-    /// Tells every set through Redis, and again if Redis has lost it.
+    /// Publishes every set to Redis, and again if Redis has lost it.
     pub(super) async fn publish_all(&self, mut sets: watch::Receiver<Option<Arc<Current>>>) {
         // A rule file is this node's alone.
         let Some(redis) = self.redis.as_ref().filter(|_| self.around.config.rules.is_none()) else {
             return;
         };
         let board = redis.board();
-        let mut told: Option<Content> = None;
+        let mut published: Option<Content> = None;
         let mut trouble: Option<String> = None;
         loop {
             let set = sets.borrow_and_update().clone();
             // An empty database that replaced a lost one must not empty every other node, too.
             if let Some(set) = set.filter(|_| !self.installer.is_withholding()) {
                 let content = &set.compiled.content;
-                let result = self.publish(&board, content, told.as_ref()).await;
+                let result = self.publish(&board, content, published.as_ref()).await;
                 match result {
                     Ok(()) => {
                         self.around.figures.publishing_refused(None);
-                        told = Some(content.clone());
+                        published = Some(content.clone());
                         if trouble.take().is_some() {
                             tracing::info!(revision = content.revision, "the rules are in Redis");
                         }
                     }
                     Err(problem) => {
-                        told = None;
+                        published = None;
                         if trouble.as_ref() != Some(&problem) {
-                            tracing::error!(problem, "the rules cannot be told through Redis");
+                            tracing::error!(problem, "the rules cannot be published to Redis");
                             trouble = Some(problem);
                         }
                     }
@@ -90,7 +90,7 @@ impl Keeper {
         &self,
         board: &Board,
         content: &Content,
-        told: Option<&Content>,
+        published: Option<&Content>,
     ) -> Result<(), String> {
         let unheard = |failure: Failure| format!("Redis does not answer: {failure}");
         let there = board.revision().await.map_err(unheard)?;
@@ -104,17 +104,17 @@ impl Keeper {
         let is_there = there.as_ref().is_some_and(|(installation, revision)| {
             *installation == content.installation && *revision == content.revision
         });
-        if is_there && told.is_some_and(|told| told.revision == content.revision) {
+        if is_there && published.is_some_and(|last| last.revision == content.revision) {
             return Ok(());
         }
         let name = |part: &Part| format!("part:{}", part.name());
-        let known: Vec<String> = match told {
-            Some(told) => told.parts().map(name).collect(),
+        let known: Vec<String> = match published {
+            Some(published) => published.parts().map(name).collect(),
             // Also those that this process did not write are to go.
             None => board.part_names().await.map_err(unheard)?,
         };
         let manifest = content.manifest().to_bytes();
-        let is_new = |part: &&Part| told.is_none() || !known.contains(&name(part));
+        let is_new = |part: &&Part| published.is_none() || !known.contains(&name(part));
         let mut put: Vec<(String, &[u8])> =
             content.parts().filter(is_new).map(|part| (name(part), &*part.bytes)).collect();
         let all: Vec<String> = content.parts().map(name).collect();
@@ -233,7 +233,7 @@ impl Keeper {
             }
         };
         let Some(there) = there else {
-            // Nobody has told a set yet.
+            // No set has been published yet.
             figures.success();
             return true;
         };
@@ -242,14 +242,14 @@ impl Keeper {
             && current.content.installation == there.0
             && current.content.revision > there.1
         {
-            // Redis was set back. The control plane hears of it, and goes on above what we have.
+            // Redis was set back. This node reports its revision, so that the control plane continues above it.
             let content = &current.content;
-            let told = board.tell_seen(&content.installation, content.revision).await;
+            let reported = board.tell_seen(&content.installation, content.revision).await;
             self.complain(format!(
                 "Redis holds revision {}, and this node has {} already: it keeps its own",
                 there.1, content.revision
             ));
-            return told.is_ok();
+            return reported.is_ok();
         }
         let known = current
             .as_ref()

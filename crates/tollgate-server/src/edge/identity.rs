@@ -28,7 +28,7 @@ fn wrong(key: &'static str, problem: impl std::fmt::Display) -> IdentityConfigEr
     IdentityConfigError { key, problem: format!("{problem}") }
 }
 
-/// Knows callers, and reads its files anew when told.
+/// Identifies callers, and can reload its files.
 pub(crate) struct Callers {
     pub(crate) identifier: Arc<Identifier>,
     config: IdentityConfig,
@@ -105,7 +105,7 @@ pub(crate) fn read_api_keys(config: &IdentityConfig) -> Result<ApiKeys, Identity
 
 fn api_keys(file: Option<&Path>) -> Result<ApiKeys, IdentityConfigError> {
     let Some(file) = file else { return Ok(ApiKeys::default()) };
-    let told =
+    let wrong_file =
         |problem: String| wrong("identity.api_keys_file", format!("{}: {problem}", file.display()));
     let read = || -> std::io::Result<String> {
         use std::io::Read as _;
@@ -113,8 +113,8 @@ fn api_keys(file: Option<&Path>) -> Result<ApiKeys, IdentityConfigError> {
         std::fs::File::open(file)?.take(MAX_KEYS_BYTES).read_to_string(&mut text)?;
         Ok(text)
     };
-    let text = read().map_err(|error| told(error.to_string()))?;
-    ApiKeys::parse(&text).map_err(|error| told(error.to_string()))
+    let text = read().map_err(|error| wrong_file(error.to_string()))?;
+    ApiKeys::parse(&text).map_err(|error| wrong_file(error.to_string()))
 }
 
 fn jwt(config: &JwtConfig) -> Result<Option<JwtOptions>, IdentityConfigError> {

@@ -74,7 +74,7 @@ impl Edge {
         if let Some(queue) = &queue {
             gateway = gateway.with_queue(Arc::new(queue.tickets()));
         }
-        // Its worker goes by all that a refusal says, whatever clients are told.
+        // The queue's worker needs all headers of a refusal, whichever of them clients get.
         let decide = Decider(InProcess::new(Arc::clone(engine), HeaderFamilies::default()));
         Ok(Self {
             callers: Arc::new(callers),

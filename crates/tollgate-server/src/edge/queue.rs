@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tollgate_gateway::queue::{
     Opening, ProblemObserver, Queue, QueueError, QueueOptions, QueueStore, RedisQueue, RedisTarget,
-    SqliteQueue, StoredRequest, SupervisedQueue, Worker, WorkerOptions, told,
+    SqliteQueue, StoredRequest, SupervisedQueue, Worker, WorkerOptions, ticket_response,
 };
 use tollgate_gateway::{Gateway, Postpone, PostponeError};
 use tollgate_tower::Postponed;
@@ -113,7 +113,7 @@ impl QueueKeeper {
         Ok(Some(Self { queue, runtime: handle, thread, begin }))
     }
 
-    /// What keeps requests for later, and tells about them.
+    /// What stores requests for later, and reports on them.
     pub(crate) fn tickets(&self) -> Tickets {
         Tickets { queue: self.queue.clone(), runtime: self.runtime.clone() }
     }
@@ -201,7 +201,7 @@ impl Tickets {
         let (queue, id) = (self.queue.clone(), id.to_owned());
         let found = self.runtime.spawn(async move { queue.ticket(&id).await }).await;
         if let Ok(Ok(ticket)) = found {
-            return told(ticket);
+            return ticket_response(ticket);
         }
         let message = "the queue cannot be read at the moment; try again";
         problem(StatusCode::SERVICE_UNAVAILABLE, "QUEUE_UNAVAILABLE", message)

@@ -1,4 +1,4 @@
-//! From decisions to what Envoy is told.
+//! From decisions to responses for Envoy.
 
 use std::fmt::Write as _;
 

@@ -153,7 +153,7 @@ impl<'a> Described<'a> {
 /// A value within its bound. What is longer comes from a client, and an error would let that client past
 /// every limit, because Envoy lets pass what it cannot ask about. So its beginning stays, for rules that
 /// look at that, and a hash of all of it stands for the rest, so that different values count apart.
-/// What is no UTF-8 is told by its hash, too.
+/// A hash also stands for what is not UTF-8.
 fn shortened(value: &[u8]) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(value);
     if let Cow::Borrowed(text) = text

@@ -1,7 +1,7 @@
 //! Envoy's rate limit protocol: `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`.
 //!
 //! Each descriptor of a request resolves by itself (`descriptor`); all are decided and charged
-//! together (`tollgate_engine::Engine::decide_together`); then Envoy is told (`answer`).
+//! together (`tollgate_engine::Engine::decide_together`); then Envoy gets its response (`answer`).
 
 mod answer;
 mod descriptor;

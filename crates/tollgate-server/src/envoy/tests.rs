@@ -1,4 +1,4 @@
-//! What Envoy is told, by rules that were written for Tollgate.
+//! Responses to Envoy, for rules that were written for Tollgate.
 
 use std::collections::BTreeMap;
 
@@ -78,13 +78,13 @@ async fn statuses_headers_and_metadata() {
     assert_eq!((limit.requests_per_unit, limit.unit(), &*limit.name), (2, Unit::Minute, "user"));
     assert_eq!(user.limit_remaining, 1);
     assert_eq!(user.duration_until_reset.unwrap().seconds, 30);
-    let told = headers(&answer);
+    let sent = headers(&answer);
     let limits = "2, 5000000000;w=90;name=\"ip\", 2;w=60;name=\"user\"";
-    assert_eq!(told.get("x-ratelimit-limit"), Some(&limits));
-    assert_eq!(told.get("x-ratelimit-remaining"), Some(&"1"));
-    assert_eq!(told.get("x-ratelimit-reset"), Some(&"30"), "until then, not at which instant");
-    assert_eq!(told.get("ratelimit"), Some(&"\"user\";r=1;t=30"));
-    assert_eq!(told.get("retry-after"), None);
+    assert_eq!(sent.get("x-ratelimit-limit"), Some(&limits));
+    assert_eq!(sent.get("x-ratelimit-remaining"), Some(&"1"));
+    assert_eq!(sent.get("x-ratelimit-reset"), Some(&"30"), "until then, not at which instant");
+    assert_eq!(sent.get("ratelimit"), Some(&"\"user\";r=1;t=30"));
+    assert_eq!(sent.get("retry-after"), None);
     assert_eq!(metadata(&answer, "ruleId"), Some(Kind::StringValue("user".to_owned())));
     assert_eq!(metadata(&answer, "descriptor"), Some(Kind::NumberValue(1.0)));
 

@@ -16,7 +16,7 @@ const RATELIMIT_SERVICE: &str = "ratelimit";
 /// The services that can be asked about; the empty name is the whole server.
 const SERVICES: [&str; 4] = ["", super::SERVICE, super::ENVOY_SERVICE, RATELIMIT_SERVICE];
 
-/// Tells whether this process still takes requests.
+/// Reports whether this process still takes requests.
 #[derive(Debug, Clone)]
 pub(crate) struct HealthOf {
     pub(crate) draining: watch::Receiver<bool>,
@@ -47,23 +47,23 @@ impl Health for HealthOf {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         if !SERVICES.contains(&request.get_ref().service.as_str()) {
-            // As the protocol has it: watchers of what is not there yet are told so and stay.
+            // The protocol demands SERVICE_UNKNOWN, not an error, for a watch of an unknown service.
             let status = ServingStatus::ServiceUnknown as i32;
             let unknown = futures_util::stream::iter([Ok(HealthCheckResponse { status })]);
             return Ok(Response::new(Box::pin(unknown)));
         }
-        // Told at once, and once more when the process drains; then the stream ends, so that it does
-        // not hold the process up.
+        // Sends the status at once, and once more when the process drains; then the stream ends, so that
+        // it does not hold the process up.
         let draining = self.draining.clone();
-        let told =
-            futures_util::stream::unfold((draining, None), |(mut draining, told)| async move {
-                let now = match told {
+        let statuses =
+            futures_util::stream::unfold((draining, None), |(mut draining, sent)| async move {
+                let now = match sent {
                     None => *draining.borrow(),
                     Some(true) => return None,
                     Some(false) => draining.wait_for(|draining| *draining).await.is_ok(),
                 };
                 Some((Ok(response(now)), (draining, Some(now))))
             });
-        Ok(Response::new(Box::pin(told)))
+        Ok(Response::new(Box::pin(statuses)))
     }
 }

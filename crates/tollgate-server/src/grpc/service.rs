@@ -27,7 +27,7 @@ use crate::telemetry::latency::Operation;
 /// Room for the answer to one request.
 pub(crate) const BYTES_PER_DECISION: usize = 512;
 
-/// The counters that somebody wants to be made as new.
+/// The counters that a caller wants to reset.
 #[derive(Debug, Clone)]
 pub struct ResetAsked<'a> {
     /// Those that a request with these attributes would meet.
@@ -36,7 +36,7 @@ pub struct ResetAsked<'a> {
     pub rule_ids: &'a [String],
 }
 
-/// Says who may make counters as new. It is asked before they are, so it may record it, too.
+/// Decides who may reset counters. It is asked before they are reset, so it may record that, too.
 pub trait ResetAuth: Send + Sync {
     /// Whether the headers hold an operator's token that is good for this.
     fn may_reset<'a>(

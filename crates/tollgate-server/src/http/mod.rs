@@ -110,7 +110,7 @@ impl<S: Store + 'static> Api<S> {
     }
 
     /// The same with the tickets of a queue.
-    pub(crate) fn telling(self, tickets: Option<Tickets>) -> Self {
+    pub(crate) fn with_tickets(self, tickets: Option<Tickets>) -> Self {
         Self { tickets, ..self }
     }
 

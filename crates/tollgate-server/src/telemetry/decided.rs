@@ -101,16 +101,17 @@ fn latencies(encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
     let mut family =
         encoder.encode_descriptor("latency_seconds", help, None, MetricType::Histogram)?;
     for operation in Operation::ALL {
-        let told = LATENCIES.read(operation);
-        let count = told.count();
+        let histogram = LATENCIES.read(operation);
+        let count = histogram.count();
         if count == 0 {
             continue;
         }
         #[expect(clippy::cast_precision_loss, reason = "a metric")]
         let bounds = BOUNDS_MICROS.iter().map(|micros| *micros as f64 / 1e6);
-        let buckets: Vec<(f64, u64)> = bounds.chain([f64::INFINITY]).zip(told.buckets).collect();
+        let buckets: Vec<(f64, u64)> =
+            bounds.chain([f64::INFINITY]).zip(histogram.buckets).collect();
         #[expect(clippy::cast_precision_loss, reason = "a metric")]
-        let sum = told.sum_nanos as f64 / 1e9;
+        let sum = histogram.sum_nanos as f64 / 1e9;
         family
             .encode_family(&[("operation", operation.name())])?
             .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;

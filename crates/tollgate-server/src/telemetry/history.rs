@@ -65,7 +65,7 @@ fn push<T>(steps: &mut VecDeque<T>, step: T, most: usize) {
     steps.push_back(step);
 }
 
-/// How finely is told.
+/// The length of the steps that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resolution {
     Short,
@@ -106,7 +106,7 @@ pub(crate) struct LabelHistory {
 
 /// What happened lately.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct HistoryView {
     /// When the last step ended.
     pub(crate) until: Nanos,
     pub(crate) steps: Vec<Step>,
@@ -192,10 +192,10 @@ impl History {
         label: Label,
         only: Option<&str>,
         most: usize,
-    ) -> Told {
+    ) -> HistoryView {
         let kept = self.kept.lock();
         let all = kept.all.of(resolution);
-        let told: Vec<Step> = all.iter().skip(all.len().saturating_sub(steps)).copied().collect();
+        let recent: Vec<Step> = all.iter().skip(all.len().saturating_sub(steps)).copied().collect();
         let mut labels: Vec<LabelHistory> = kept
             .labels
             .iter()
@@ -204,8 +204,8 @@ impl History {
             })
             .map(|((_, name), own)| {
                 let own = own.of(resolution);
-                let mut steps = vec![[0; 2]; told.len().saturating_sub(own.len())];
-                steps.extend(own.iter().skip(own.len().saturating_sub(told.len())));
+                let mut steps = vec![[0; 2]; recent.len().saturating_sub(own.len())];
+                steps.extend(own.iter().skip(own.len().saturating_sub(recent.len())));
                 LabelHistory { name: Arc::clone(name), steps }
             })
             .collect();
@@ -224,7 +224,7 @@ impl History {
             Resolution::Short => kept.until[0],
             Resolution::Long => kept.until[1],
         };
-        Told { until, steps: told, labels }
+        HistoryView { until, steps: recent, labels }
     }
 }
 
@@ -311,15 +311,15 @@ mod tests {
         let calls = Histogram::default();
         history.step(&[series("a", [1, 0, 0, 0])], [1, 0, 0, 0], &calls, 1);
         history.step(&[series("b", [5, 0, 0, 0])], [6, 0, 0, 0], &calls, 2);
-        let told = history.read(Resolution::Short, 10, Label::Tenant, None, 10);
-        let of = |name: &str| told.labels.iter().find(|one| one.name.as_ref() == name).unwrap();
+        let view = history.read(Resolution::Short, 10, Label::Tenant, None, 10);
+        let of = |name: &str| view.labels.iter().find(|one| one.name.as_ref() == name).unwrap();
         assert_eq!(of("a").steps, [[1, 0], [0, 0]]);
         assert_eq!(of("b").steps, [[0, 0], [5, 0]]);
         for step in 3..20_000 {
             history.step(&[series("b", [5, 0, 0, 0])], [6, 0, 0, 0], &calls, step);
         }
-        let told = history.read(Resolution::Short, 10, Label::Tenant, Some("a"), 10);
-        assert!(told.labels.is_empty());
+        let view = history.read(Resolution::Short, 10, Label::Tenant, Some("a"), 10);
+        assert!(view.labels.is_empty());
     }
 
     #[test]

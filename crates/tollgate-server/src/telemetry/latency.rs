@@ -209,8 +209,8 @@ mod tests {
                 scope.spawn(|| all.note(Operation::Envoy, Duration::from_micros(3)));
             }
         });
-        let told = all.read(Operation::Envoy);
-        assert_eq!((told.count(), told.sum_nanos, told.buckets[2]), (4, 12_000, 4));
+        let read = all.read(Operation::Envoy);
+        assert_eq!((read.count(), read.sum_nanos, read.buckets[2]), (4, 12_000, 4));
         assert_eq!(all.read(Operation::Allow).count(), 0);
     }
 }

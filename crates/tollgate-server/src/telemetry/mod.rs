@@ -1,4 +1,4 @@
-//! What the server tells about itself: `/metrics`, StatsD, top keys, history, the log of decisions.
+//! What the server reports about itself: `/metrics`, StatsD, top keys, history, the log of decisions.
 //!
 //! | file | |
 //! |---|---|

@@ -27,7 +27,7 @@ impl fmt::Debug for StoreCollector {
     }
 }
 
-/// Leased rules that are told of.
+/// The most leased rules that metrics report.
 const MOST_LEASED_RULES: usize = 1_000;
 
 pub(super) type Label = (&'static str, String);
@@ -114,8 +114,8 @@ fn redis(
         for operation in Operation::ALL {
             for failure in Failure::ALL {
                 let value = store.inner().inner().metrics().errors(operation, failure);
-                // Those of calls that are made are told from the start, so that the first one is seen
-                // as an increase; the others never happen.
+                // Errors of calls that are made are reported from the start, so that the first one is
+                // seen as an increase; the others never happen.
                 if value > 0 || store.inner().inner().metrics().calls(operation) > 0 {
                     let labels = vec![
                         ("type", failure.name().to_owned()),
@@ -210,7 +210,7 @@ fn leases(
             }
         }
     }
-    let help = "The largest share of a leased rule's limit that was admitted beyond it (over), or lay on lease elsewhere when a request was refused (under)";
+    let help = "The largest share of a leased rule's limit that was admitted beyond it (over), or was leased to other nodes when a request was refused (under)";
     gauges(encoder, "overshoot_ratio", help, ratios)?;
     let figures = |of: &dyn Fn(&Shared) -> &AtomicU64| -> Vec<Sample<u64>> {
         let of = |(name, store): &(&str, &Shared)| {

@@ -177,7 +177,7 @@ impl Asked {
 }
 
 /// What is said about one request.
-pub(crate) struct Told {
+pub(crate) struct Expected {
     pub(crate) overall: String,
     pub(crate) codes: Vec<String>,
     pub(crate) limits: Vec<String>,
@@ -250,8 +250,8 @@ impl<'t> Model<'t> {
         let mut last = None;
         for (key, value) in entries {
             let node = Self::child(nodes, key, value)?;
-            let told = if node.is_shared { node.value.unwrap_or_default() } else { value };
-            named.push((*key, told.to_owned()));
+            let counted = if node.is_shared { node.value.unwrap_or_default() } else { value };
+            named.push((*key, counted.to_owned()));
             nodes = &node.children;
             last = Some(node);
         }
@@ -263,7 +263,7 @@ impl<'t> Model<'t> {
         Some(Met { node, limit, counter: (named, self.now_seconds / seconds), hits })
     }
 
-    pub(crate) fn ask(&mut self, asked: &Asked) -> Told {
+    pub(crate) fn ask(&mut self, asked: &Asked) -> Expected {
         self.now_seconds += asked.advance_seconds;
         let hits = u64::from(asked.hits.max(1));
         let mut met: Vec<Option<Met<'t>>> =
@@ -291,7 +291,7 @@ impl<'t> Model<'t> {
         let group_has_room = is_open || pairs().any(|(met, fits)| met.is_group() && *fits);
         let passes =
             pairs().all(|(met, fits)| !met.is_must() || *fits) && (!has_group || group_has_room);
-        let mut told = Told {
+        let mut expected = Expected {
             overall: if passes { "OK" } else { "OVER" }.to_owned(),
             codes: Vec::new(),
             limits: Vec::new(),
@@ -303,9 +303,9 @@ impl<'t> Model<'t> {
         let mut fits = fits.iter();
         for place in &met {
             let Some(met) = place else {
-                told.codes.push("OK".to_owned());
-                told.limits.push("-".to_owned());
-                told.remaining.push(u32::MAX);
+                expected.codes.push("OK".to_owned());
+                expected.limits.push("-".to_owned());
+                expected.remaining.push(u32::MAX);
                 continue;
             };
             let fits = *fits.next().unwrap();
@@ -321,13 +321,13 @@ impl<'t> Model<'t> {
                 before.get(&met.counter).copied().unwrap_or(0)
             };
             let is_over = !met.node.is_shadow && !fits;
-            told.codes.push(if is_over { "OVER" } else { "OK" }.to_owned());
+            expected.codes.push(if is_over { "OVER" } else { "OK" }.to_owned());
             let Limit { quota, unit, .. } = met.limit;
-            told.limits.push(format!("{quota}/{}", unit.to_uppercase()));
+            expected.limits.push(format!("{quota}/{}", unit.to_uppercase()));
             let remaining = quota.saturating_sub(u32::try_from(used).unwrap());
-            told.remaining.push(if is_over { 0 } else { remaining });
+            expected.remaining.push(if is_over { 0 } else { remaining });
         }
-        told
+        expected
     }
 
     /// Whether each limit has room. Charges on one counter must fit together; of those that may be left

@@ -23,7 +23,7 @@ fn meter(book: &Book, hides_usage: bool, overrun: Overrun) -> Box<Meter> {
     let estimate = Estimate {
         call: Call::Chat,
         model: "m".to_owned(),
-        lesson: "m".to_owned(),
+        history_key: "m".to_owned(),
         prompt: 10,
         output: 3,
         answers: 1,

@@ -5,11 +5,12 @@ use redis::{FromRedisValue, Value};
 use crate::queue::request::StoredResponse;
 use crate::queue::store::{BYTE_BOUNDS, Change, QueueError, Ticket, TicketState};
 
-/// What `tell.lua` tells: state, lane, label, enqueued, attempts, due, finished, error, position, response.
-pub(super) type Told = (String, String, String, u64, u32, String, String, String, String, Vec<u8>);
+/// What `tell.lua` returns: state, lane, label, enqueued, attempts, due, finished, error, position, response.
+pub(super) type TicketFields =
+    (String, String, String, u64, u32, String, String, String, String, Vec<u8>);
 
 /// A line of a list: when it came to its shelf, its id, and what is known of it.
-pub(super) type Row = (u64, String, Told);
+pub(super) type Row = (u64, String, TicketFields);
 
 /// A claim: id, lane, attempts, request.
 pub(super) type Taken = (String, String, u32, Vec<u8>);
@@ -52,9 +53,9 @@ pub(super) fn change(word: &str, count: u64) -> Result<Change, QueueError> {
     }
 }
 
-pub(super) fn ticket(id: String, told: Told) -> Result<Ticket, QueueError> {
+pub(super) fn ticket(id: String, fields: TicketFields) -> Result<Ticket, QueueError> {
     let (state, lane, label, enqueued_at, attempts, due, finished, error, position, response) =
-        told;
+        fields;
     let state = match state.as_str() {
         "queued" => TicketState::Queued,
         "sending" => TicketState::Sending,

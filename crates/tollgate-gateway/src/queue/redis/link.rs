@@ -24,7 +24,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a call is sent again while a cluster changes.
 const CLUSTER_RETRIES: u32 = 4;
 
-/// The pauses in between: a worker tries again by itself, and a client can be told at once.
+/// The pauses in between: a worker tries again by itself, and a client can get an error at once.
 const CLUSTER_RETRY_MIN_MILLIS: u64 = 10;
 const CLUSTER_RETRY_MAX_MILLIS: u64 = 200;
 
@@ -211,7 +211,7 @@ fn at_address(server: &ConnectionInfo, host: String, port: u16) -> ConnectionInf
     server.clone().set_addr(address)
 }
 
-/// TLS needs somebody to do its arithmetic. Whoever embeds us may have chosen already.
+/// TLS needs a cryptography provider. The program that embeds this crate may have installed one already.
 fn use_ring() {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // Losing a race means that somebody else has just chosen.

@@ -2,7 +2,7 @@
 //! `appendfsync always` no accepted request is lost to a power cut, with `everysec` up to a second of them.
 //!
 //! Each lane is a stream; which lanes are due, and until when a claim holds, is a sorted set
-//! (`scripts/common.lua` tells the keys). Consumer groups would hand entries of one lane to several workers
+//! (`scripts/common.lua` lists the keys). Consumer groups would hand entries of one lane to several workers
 //! at once; here a lane is held by at most one. Every change is one script, on the server's clock, so no
 //! node's clock matters. Redis 6.2 or newer.
 //!
@@ -22,7 +22,7 @@ use redis::FromRedisValue;
 
 pub use link::RedisTarget;
 
-use self::answer::{Row, Told, change, ticket};
+use self::answer::{Row, TicketFields, change, ticket};
 use self::link::{Link, TargetSource};
 use self::script::{CLOCK, Script, Scripts};
 use super::id::new_id;
@@ -228,8 +228,8 @@ impl QueueStore for RedisQueue {
     async fn ticket(&self, id: &str) -> Result<Option<Ticket>, QueueError> {
         let look = text(POSITION_LOOK.min(self.options.max_lane_depth).saturating_add(1));
         let arguments = [id.as_bytes(), look.as_bytes()];
-        let told: Option<Told> = self.run(&self.scripts.ticket, &arguments).await?;
-        told.map(|told| ticket(id.to_owned(), told)).transpose()
+        let found: Option<TicketFields> = self.run(&self.scripts.ticket, &arguments).await?;
+        found.map(|fields| ticket(id.to_owned(), fields)).transpose()
     }
 
     async fn list(
@@ -246,7 +246,7 @@ impl QueueStore for RedisQueue {
             answer::rows(self.run(&self.scripts.list, &arguments).await?)?;
         let next = rows.last().filter(|_| has_more).map(|(at, id, _)| cursor(*at, id));
         let tickets =
-            rows.into_iter().map(|(_, id, told)| ticket(id, told)).collect::<Result<_, _>>()?;
+            rows.into_iter().map(|(_, id, fields)| ticket(id, fields)).collect::<Result<_, _>>()?;
         Ok(Page { tickets, next })
     }
 

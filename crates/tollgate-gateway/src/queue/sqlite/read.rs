@@ -26,7 +26,7 @@ const MANY: &str = "SELECT id, entries.lane, shelf, since, enqueued_at, attempts
 
 pub(super) async fn ticket(queue: &SqliteQueue, id: &str) -> Result<Option<Ticket>, QueueError> {
     let row = sqlx::query(ONE).bind(id).fetch_optional(&queue.readers).await?;
-    row.map(|row| told(&row, queue.now())).transpose()
+    row.map(|row| ticket_of(&row, queue.now())).transpose()
 }
 
 pub(super) async fn list(
@@ -53,11 +53,11 @@ pub(super) async fn list(
         }
         _ => None,
     };
-    let tickets = rows.iter().map(|row| told(row, now)).collect::<Result<_, _>>()?;
+    let tickets = rows.iter().map(|row| ticket_of(row, now)).collect::<Result<_, _>>()?;
     Ok(Page { tickets, next })
 }
 
-fn told(row: &SqliteRow, now: u64) -> Result<Ticket, QueueError> {
+fn ticket_of(row: &SqliteRow, now: u64) -> Result<Ticket, QueueError> {
     let number = |name| row.try_get::<i64, _>(name).map(unsigned);
     let maybe = |name| row.try_get::<Option<i64>, _>(name).map(|value| value.map(unsigned));
     let text = |name| row.try_get::<String, _>(name);

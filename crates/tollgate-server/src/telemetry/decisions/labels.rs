@@ -1,6 +1,6 @@
 //! The values that labels have: so many of each, and the rest is `other`.
 //!
-//! A book is never changed: whoever learns a name makes the next book. That is rare, since a book that is
+//! A book is never changed: a thread that learns a name makes the next book. That is rare, since a book that is
 //! full learns nothing more; and looking something up takes no lock.
 
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -19,8 +19,8 @@ pub(super) const OTHER: u16 = 1;
 /// More values than this no label has: they are numbered in 16 bits.
 const MOST_VALUES: usize = u16::MAX as usize - 2;
 
-/// A name takes the place of another one if it is seen so many times as often. Series that come and go are
-/// worth nothing to whoever looks at rates.
+/// A name takes the place of another one if it is seen so many times as often. Series that come and go make
+/// rates useless.
 const FAR_MORE: u64 = 10;
 /// So many names at most get a place at a time.
 const MOST_REPLACED: usize = 10;

@@ -285,7 +285,7 @@ fn sentence(decision: &Decision<'_>, took: Nanos) -> String {
     let mut text = String::new();
     let at = Rfc3339(decision.now);
     let (result, reason) = (decision.verdict.name(), decision.reason_code());
-    // Whoever reads it is at a terminal, and the explanation has values from outside in it.
+    // The reader is at a terminal, and the explanation contains values from outside.
     let why: Cow<'_, str> = decision.explain().chars().filter(|one| !one.is_control()).collect();
     let took = millis(took);
     // Writing to memory does not fail.
@@ -312,7 +312,7 @@ fn write_all(
         let figure = if done.is_ok() { &figures.written } else { &figures.dropped };
         figure.fetch_add(1, Ordering::Relaxed);
         match done {
-            // A reader that is slow is told by the figure; everything else is worth a word, once.
+            // The counter of dropped lines shows a slow reader; any other error is logged once.
             Err(error) if is_well && error.kind() != io::ErrorKind::WouldBlock => {
                 tracing::warn!(%error, "the log of decisions cannot be written");
                 is_well = false;

@@ -2,7 +2,7 @@
 //!
 //! | file | |
 //! |---|---|
-//! | `mod.rs` | the witness that the engine tells of every decision |
+//! | `mod.rs` | the witness to which the engine reports every decision |
 //! | `labels.rs` | the bounded values of labels |
 //! | `tally.rs` | counts by label, without a lock |
 //! | `sketch.rs`, `top.rs` | who is seen most, in bounded room, from a sample |

@@ -113,12 +113,12 @@ impl Sketch {
         all.sort_unstable_by(|one, other| {
             other.count.cmp(&one.count).then_with(|| one.name.cmp(&other.name))
         });
-        let told = |entry: &Entry| Counted {
+        let counted = |entry: &Entry| Counted {
             name: entry.name.clone(),
             count: entry.count,
             at_least: entry.count - entry.error,
         };
-        all.into_iter().take(most).map(told).collect()
+        all.into_iter().take(most).map(counted).collect()
     }
 
     /// Adds what another one has counted. Keys that only one of them has may have been seen by the

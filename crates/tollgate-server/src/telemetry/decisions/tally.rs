@@ -188,7 +188,7 @@ impl Tally {
         place
     }
 
-    /// The next edition of the book. Called by whoever changes it, one at a time.
+    /// Publishes the next edition of the book. Callers change it one at a time.
     fn publish(&self, book: Book) {
         self.book.store(Arc::new(book));
         self.edition.store(EDITIONS.fetch_add(1, Ordering::Relaxed), Ordering::Release);
@@ -237,7 +237,7 @@ impl Tally {
         (self.book.load().sets(), self.refused.load(Ordering::Relaxed))
     }
 
-    /// Begins another period of the highest shares: what is told is of this one and the one before.
+    /// Begins another period of the highest shares: reads cover this period and the one before.
     pub(crate) fn turn(&self) {
         for cells in self.shards.iter().filter_map(OnceLock::get) {
             for cell in cells {

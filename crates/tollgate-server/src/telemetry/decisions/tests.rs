@@ -75,7 +75,7 @@ fn every_decision_is_counted_once_under_the_scope_that_decided() {
     assert_eq!(total, 6);
     let full = |one: &&Series| one.scope.as_ref() == "KEY" && (one.highest - 1.0).abs() < 1e-6;
     assert_eq!(witness.tally().read().iter().filter(full).count(), 1, "the key's limit is used up");
-    // What is told of shares is of this period and the one before, and no longer.
+    // Reported shares cover this period and the one before, and no more.
     witness.tally().turn();
     assert_eq!(witness.tally().read().iter().filter(full).count(), 1);
     witness.tally().turn();
@@ -201,9 +201,9 @@ fn top_keys_name_who_consumes_and_who_is_refused_and_hide_api_keys() {
     // Requests that the tenant's rule let pass, but another refused, consumed nothing of it.
     let tenant = report.rules.iter().find(|rule| rule.rule_id == "per-tenant").unwrap();
     assert_eq!((tenant.totals, tenant.allowed[0].count), ([5, 0], 5));
-    // A rule for everyone has no keys to tell of.
+    // A rule for everyone has no keys to report.
     assert!(report.rules.iter().all(|rule| rule.rule_id != "everyone"));
-    // After a minute it is told of two periods, after an hour still among the hours.
+    // After a minute the report covers two periods; after two it is empty, but the hours still have it.
     witness.tops().turn(START + 61 * SECOND);
     assert_eq!(witness.tops().read(Window::Minutes, Some("per-key"), 1).rules[0].totals, [5, 17]);
     witness.tops().turn(START + 122 * SECOND);
@@ -386,13 +386,13 @@ proptest! {
         for sketch in [&whole, &merged] {
             prop_assert_eq!(sketch.total(), total);
             prop_assert!(sketch.len() <= most);
-            let told: HashMap<u64, (u64, u64)> = sketch
+            let reported: HashMap<u64, (u64, u64)> = sketch
                 .top(usize::MAX)
                 .into_iter()
                 .map(|one| (one.name.parse().unwrap(), (one.at_least, one.count)))
                 .collect();
             for (key, count) in &truth {
-                match told.get(key) {
+                match reported.get(key) {
                     Some((least, at_most)) => prop_assert!(least <= count && count <= at_most),
                     None => prop_assert!(*count <= sketch.floor(), "{} {}", count, sketch.floor()),
                 }

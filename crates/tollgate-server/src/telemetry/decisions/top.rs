@@ -1,8 +1,8 @@
 //! Who is seen most: per rule the keys that consume most and those that are refused most, and the
 //! busiest tenants and models.
 //!
-//! Only a sample of decisions is noted when there are many, each then standing for several. What is
-//! told is of the last one to two minutes, or of the last one to two hours.
+//! Only a sample of decisions is noted when there are many, each then standing for several. Reports
+//! cover the last one to two minutes, or the last one to two hours.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -106,7 +106,7 @@ pub(crate) struct TopOfRule {
     pub(crate) refused: Vec<Counted>,
     /// What all keys consumed, and how often all were refused.
     pub(crate) totals: [u64; 2],
-    /// No key that is not told of was counted more often: allowed, refused.
+    /// No key that is missing here was counted more often: allowed, refused.
     pub(crate) floors: [u64; 2],
     /// How many keys are counted: allowed, refused.
     pub(crate) keys: [usize; 2],
@@ -237,8 +237,7 @@ impl Tops {
         }
     }
 
-    /// The busiest tenants and models of the last minutes, with how often those were seen at most that are
-    /// not told.
+    /// The busiest tenants or models of the last minutes, and how often any other one was seen at most.
     pub(crate) fn busiest(&self, label: Known, most: usize) -> (Vec<Counted>, u64) {
         let pair = self.short.lock();
         let of = |period: &Period| match label {
