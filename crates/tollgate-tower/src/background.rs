@@ -1,4 +1,4 @@
-//! What goes on when whoever began it has left.
+//! Work that continues when the request that began it is gone.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,8 +29,8 @@ pub(crate) fn go_on(runtime: &Handle, work: impl Future<Output = ()> + Send + 's
     });
 }
 
-/// Does it in the background, whoever leaves meanwhile; a process that ends waits for it. False without a runtime
-/// to do it on.
+/// Runs it in the background, even if the caller is dropped meanwhile; a process that ends waits for it. False
+/// without a runtime to run it on.
 pub fn in_background(work: impl Future<Output = ()> + Send + 'static) -> bool {
     let runtime = Handle::try_current();
     if let Ok(runtime) = &runtime {

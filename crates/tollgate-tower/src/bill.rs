@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::held::Held;
 
-/// What becomes of a charge when the truth is known. Each happens once, whoever is asked.
+/// What becomes of a charge when the actual cost is known. A charge ends once, by one of these calls.
 pub trait Account: Send + Sync + 'static {
     /// It cost so many tokens: the difference is given back, or charged as debt.
     fn settle(self: Box<Self>, tokens: u64);

@@ -1,4 +1,4 @@
-//! What the layer asks, and what it is told.
+//! What the layer asks, and the rulings that it gets.
 
 use std::borrow::Cow;
 use std::future::Future;
@@ -146,7 +146,7 @@ pub(crate) fn no_ruling() -> Ruling {
     Ruling::Refuse(problem(status, "INTERNAL", "something went wrong here"))
 }
 
-/// Decides requests at the edge: an engine in this process, or a Tollgate elsewhere.
+/// Decides requests at the edge: an engine in this process, or a remote Tollgate.
 pub trait Decide: Send + Sync + 'static {
     /// Decides, and charges if it passes. `accepted` are the request's headers, which say what kind
     /// of refusal the client reads.

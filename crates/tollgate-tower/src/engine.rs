@@ -33,7 +33,7 @@ const RENEWALS_PER_LIFETIME: Nanos = 3;
 /// But not more often than this.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
 
-/// Takes a place among open reservations for whoever calls, until it is dropped.
+/// Takes a place among open reservations for a caller, until the place is dropped.
 pub type TakePlace = Arc<dyn Fn(&Identity) -> Result<Held, EngineError> + Send + Sync>;
 
 /// Decides by an engine in this process.

@@ -129,7 +129,7 @@ impl<D: Decide> TollgateLayer<D> {
         self.change(|shared| shared.waiting = Arc::new(Semaphore::new(most)))
     }
 
-    /// Finds the address of whoever is connected by this.
+    /// Finds the address of the connected peer by this.
     #[must_use]
     pub fn peer(self, find: impl Fn(&Parts) -> Option<IpAddr> + Send + Sync + 'static) -> Self {
         self.change(|shared| shared.find_peer = Arc::new(find))

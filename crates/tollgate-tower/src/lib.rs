@@ -1,13 +1,12 @@
 //! A tower layer that limits any HTTP service.
 //!
-//! [`identity`] finds out who calls; [`Decide`] decides, in this process ([`InProcess`]) or elsewhere
-//! ([`Remote`]); [`headers`] and [`refusal`] say it in HTTP. The gateway wears the same parts.
+//! [`identity`] finds out who calls; [`Decide`] decides, in this process ([`InProcess`]) or on a
+//! server ([`Remote`]); [`headers`] and [`refusal`] render it in HTTP. The gateway uses the same parts.
 
 mod background;
 mod bill;
 mod body;
 pub mod decide;
-mod elsewhere;
 mod engine;
 pub mod headers;
 mod held;
@@ -16,6 +15,7 @@ pub mod layer;
 pub mod openai;
 pub mod refusal;
 mod remote;
+mod remote_hold;
 pub mod service;
 
 pub use background::{in_background, unfinished};

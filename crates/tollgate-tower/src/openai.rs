@@ -30,7 +30,7 @@ const TOKENS: Names = [
 ];
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
-/// Tells clients that trying again is of no use.
+/// The header that says that a retry is of no use.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// Adds what is left of requests and of tokens, each by the limit of which the least share is left.

@@ -1,4 +1,4 @@
-//! Decisions by a Tollgate elsewhere.
+//! Decisions by a remote Tollgate.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use tracing::Instrument as _;
 
 use crate::bill::{Bill, Unsent};
 use crate::decide::{Asked, Decide, Dialect, Pass, Postponed, Refused, Ruling, no_ruling};
-use crate::elsewhere::{Charged, Elsewhere, End, RESERVED_FOR};
 use crate::headers::{
     HeaderFamilies, RATE_LIMIT, RATE_LIMIT_POLICY, X_LIMIT, X_POLICY, X_REMAINING, X_RESET,
     X_WARNING, ascii, quoted,
@@ -25,8 +24,9 @@ use crate::held::Held;
 use crate::identity::Identity;
 use crate::openai;
 use crate::refusal::{JSON, PROBLEM, accepts_problem, json, problem};
+use crate::remote_hold::{Charged, End, RESERVED_FOR, RemoteHold};
 
-/// Decides by asking a Tollgate elsewhere.
+/// Decides by asking a remote Tollgate.
 ///
 /// ```no_run
 /// use tollgate_client::{Client, OnFailure};
@@ -107,7 +107,7 @@ impl Remote {
         let none = (None, Unsent::default());
         let Some(id) = decision.reservation_id.clone() else { return none };
         let unsaid = if tokens.is_some() { End::Settled(None) } else { End::Released };
-        let Some(held) = Elsewhere::new(&self.client, id, unsaid) else { return none };
+        let Some(held) = RemoteHold::new(&self.client, id, unsaid) else { return none };
         let bill = tokens.map(|tokens| Bill::new(Charged(Arc::clone(&held)), tokens));
         let charge = bill.map(Unsent::estimated).unwrap_or_default();
         (Some(Held::new(move || drop(held))), charge)
@@ -198,7 +198,7 @@ impl Decide for Remote {
 fn check(asked: &Asked) -> Check {
     type Set = fn(Check, String) -> Check;
     let identity = &asked.identity;
-    // The call takes addresses: a network is told by its first one.
+    // The call takes addresses: the first address of a network stands for it.
     let ip = identity.ip.as_deref().map(|ip| ip.split('/').next().unwrap_or(ip).to_owned());
     let texts: [(&Option<String>, Set); 9] = [
         (&identity.api_key, Check::api_key),
@@ -297,7 +297,7 @@ fn whole_seconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(u128::from(SECOND))).unwrap_or(u64::MAX)
 }
 
-/// Which counter refused is not told over the wire, so requests keep their order per caller. Holds no secret.
+/// The protocol does not say which counter refused, so requests keep their order per caller. Holds no secret.
 fn lane(rule_id: &str, identity: &Identity) -> String {
     let mut hash = Sha256::new();
     let parts = [&identity.api_key, &identity.user_id, &identity.tenant_id, &identity.ip];

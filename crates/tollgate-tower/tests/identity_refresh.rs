@@ -21,7 +21,7 @@ use tokens::{Issuer, ask, bearer, claims, identifier, jwks, options};
 use tokio::sync::oneshot;
 use tollgate_tower::identity::{Identifier, JwtOptions, KeySource};
 
-/// An issuer's server, which answers what it is told to.
+/// An issuer's server with answers set by the test.
 #[derive(Default)]
 struct Publisher {
     answer: Mutex<(u16, Vec<u8>, &'static str)>,
@@ -60,7 +60,7 @@ impl Publisher {
         Response::builder()
             .status(status)
             .header("cache-control", cache)
-            .header("location", "http://127.0.0.1:1/elsewhere")
+            .header("location", "http://127.0.0.1:1/other")
             .body(Full::new(body.into()))
             .unwrap()
     }

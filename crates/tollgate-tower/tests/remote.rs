@@ -1,4 +1,4 @@
-//! Decisions by a Tollgate elsewhere, as the layer hears them.
+//! Decisions by a remote Tollgate, as the layer gets them.
 
 #![expect(clippy::unwrap_used, clippy::needless_pass_by_value, reason = "helpers of a test")]
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tollgate_client::{Client, OnFailure};
 use tollgate_tower::{Asked, Decide, HeaderFamilies, Identity, Remote, Ruling};
 
-/// Answers what it is told to, and keeps what it was asked.
+/// Returns the answers that the test sets, and keeps the requests.
 #[derive(Default)]
 struct Server {
     answers: Mutex<VecDeque<(u16, Value)>>,

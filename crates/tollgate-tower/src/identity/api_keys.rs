@@ -33,8 +33,8 @@ pub struct KeyOwner {
 /// The registered keys.
 #[derive(Clone, Default)]
 pub struct ApiKeys {
-    // Looked up by a digest that only the holder of a key can aim at, so the time it takes tells
-    // nothing of other keys.
+    // Looked up by a digest that only the holder of a key can aim at, so the time it takes reveals
+    // nothing about other keys.
     owners: HashMap<[u8; DIGEST_BYTES], KeyOwner>,
 }
 

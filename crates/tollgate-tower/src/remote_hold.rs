@@ -1,4 +1,4 @@
-//! What a Tollgate elsewhere holds for a request, until it is told what became of it.
+//! What a remote Tollgate holds for a request, until it is settled or released there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,8 +35,8 @@ pub(crate) enum End {
     Released,
 }
 
-/// Held elsewhere: renewed until it ends, which it does once.
-pub(crate) struct Elsewhere {
+/// A reservation or slots at a remote Tollgate: renewed until it ends, which it does once.
+pub(crate) struct RemoteHold {
     client: Client,
     id: String,
     /// How it ends when nobody says anything.
@@ -46,7 +46,7 @@ pub(crate) struct Elsewhere {
     runtime: Handle,
 }
 
-impl Elsewhere {
+impl RemoteHold {
     /// What is held under this id. Without a runtime it expires by itself.
     pub(crate) fn new(client: &Client, id: String, unsaid: End) -> Option<Arc<Self>> {
         let runtime = Handle::try_current().ok()?;
@@ -63,20 +63,20 @@ impl Elsewhere {
         }
         let (client, id, renewal) = (self.client.clone(), self.id.clone(), self.renewal.clone());
         go_on(&self.runtime, async move {
-            tell(client, id, how).await;
+            report_end(client, id, how).await;
             renewal.abort();
         });
     }
 }
 
-impl Drop for Elsewhere {
+impl Drop for RemoteHold {
     fn drop(&mut self) {
         self.end(self.unsaid);
     }
 }
 
 /// The tokens among it.
-pub(crate) struct Charged(pub(crate) Arc<Elsewhere>);
+pub(crate) struct Charged(pub(crate) Arc<RemoteHold>);
 
 impl Account for Charged {
     fn settle(self: Box<Self>, tokens: u64) {
@@ -91,15 +91,15 @@ impl Account for Charged {
 async fn renew(client: Client, id: String, ttl: Option<Duration>) {
     loop {
         tokio::time::sleep(RENEWAL_PERIOD).await;
-        // Who is away is asked again in time; what is gone stays gone.
+        // A server that is unavailable is asked again later; a reservation that has ended stays ended.
         if client.renew(&id, ttl).await.is_err_and(|error| !error.is_transient()) {
             return;
         }
     }
 }
 
-/// Says how it ended. Repeated, it changes nothing twice.
-async fn tell(client: Client, id: String, how: End) {
+/// Reports how it ended. A repeated report changes nothing twice.
+async fn report_end(client: Client, id: String, how: End) {
     let mut pause = FIRST_PAUSE;
     for attempt in 1.. {
         let said: Result<_, ClientError> = match how {
@@ -108,7 +108,7 @@ async fn tell(client: Client, id: String, how: End) {
         };
         let Err(error) = said else { return };
         if !error.is_transient() || attempt >= ATTEMPTS {
-            tracing::warn!(%error, "a Tollgate elsewhere was not told how a request ended: it stays as estimated");
+            tracing::warn!(%error, "the end of a request could not be reported to the remote Tollgate: its charge stays as estimated");
             return;
         }
         tokio::time::sleep(pause).await;
