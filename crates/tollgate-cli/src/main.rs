@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let args = args::Args::parse();
     match commands::run(args) {
         Ok(outcome) => outcome.into(),
-        // Whoever read our output has seen enough of it, as `head` does.
+        // The reader of our output has closed it early, as `head` does.
         Err(failure) if failure.is_closed_pipe() => Outcome::Done.into(),
         Err(failure) => {
             failure.print();

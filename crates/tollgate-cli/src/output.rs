@@ -69,7 +69,7 @@ pub(crate) fn note(text: &str) -> io::Result<()> {
 /// The widest cell of a table on a terminal.
 const MAX_CELL: usize = 48;
 
-/// Prints a table; on a terminal long cells are cut, elsewhere all is there.
+/// Prints a table; long cells are cut on a terminal, and complete otherwise.
 pub(crate) fn print_table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> io::Result<()> {
     if !io::stdout().is_terminal() {
         return print(&table(head, rows));

@@ -14,7 +14,7 @@ use crate::client::{Answer, Call, Caller, TlsFiles};
 use crate::failure::Failure;
 use crate::ready::{self, variable};
 
-/// Who is asked unless told otherwise.
+/// The server that is asked by default.
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
 /// What every admin path begins with.

@@ -6,7 +6,7 @@ use crate::Kind;
 
 /// Why a repository could not do what it was asked. Nothing was written then, with one exception: a
 /// change that ends as [`Unavailable`](Self::Unavailable) may have been written just before the
-/// connection was lost. Whoever needs to know looks again.
+/// connection was lost. A caller that needs to know has to read again.
 #[derive(Debug, thiserror::Error)]
 pub enum RepositoryError {
     /// The database does not answer, or not in time.

@@ -82,7 +82,7 @@ pub struct ChangeFilter {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DecisionRecord {
-    /// Unique, so that one that is told twice is kept once: 16 bytes in hex.
+    /// Unique, so that a record that is sent twice is stored once: 16 bytes in hex.
     pub event_id: String,
     /// When.
     pub at: Millis,

@@ -42,7 +42,7 @@ pub trait Repository: Send + Sync + 'static {
     async fn count(&self, kind: Kind, filter: &EntryFilter) -> Result<i64, RepositoryError>;
 
     /// Writes all of it or nothing: entries, versions of rules, audit records, the next revision (if
-    /// anything of the set is written), and word to whoever waits for changes. `base`: the revision
+    /// anything of the set is written), and a notification of the change. `base`: the revision
     /// that the change was checked against; another one there now makes it [`RepositoryError::Stale`].
     /// Expectations are checked in the order given; what a change leaves is written kind by kind, so
     /// that a tier may be named after the clients that have it.

@@ -30,7 +30,7 @@ pub(super) fn run(command: TokenCommand) -> Ended {
             secret(&made, json, "has a new secret; the old one has ended")
         }
         TokenCommand::Revoke { id, yes, reach } => {
-            if !confirm(&format!("Revoke {id}? Whoever uses it is locked out at once."), yes)? {
+            if !confirm(&format!("Revoke {id}? Its users lose access at once."), yes)? {
                 output::note("nothing was done")?;
                 return Ok(Outcome::Refused);
             }

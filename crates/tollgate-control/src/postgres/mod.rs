@@ -27,7 +27,7 @@ const SERVER_LIMITS: [(&str, &str); 2] =
 /// How long a listener hears nothing before it asks whether anybody is there.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// What changes are told on.
+/// The channel that announces changes.
 const CHANNEL: &str = "tollgate_changes";
 
 static DIALECT: Dialect = Dialect {
@@ -68,7 +68,7 @@ impl PostgresRepository {
     /// A repository behind this URL (`postgres://…`); the server may come up later. To be called within
     /// a Tokio runtime.
     pub fn connect_lazy(url: &str) -> Result<Self, RepositoryError> {
-        // The driver's error is not told: it may hold the URL, and so the password.
+        // The driver's error is not passed on: it may hold the URL, and so the password.
         let wrong =
             |_| RepositoryError::Invalid("the database's URL is not a valid one".to_owned());
         let options: PgConnectOptions = url.parse().map_err(wrong)?;
@@ -106,7 +106,7 @@ impl Driver for PostgresRepository {
 
     async fn listen(&self) -> Result<Option<Box<dyn Waker>>, RepositoryError> {
         let mut listener = PgListener::connect_with(&self.pool).await.map_err(failure)?;
-        // A lost connection is told, not mended: words may have been missed.
+        // A lost connection is an error, not reopened silently: notifications may have been missed.
         listener.eager_reconnect(false);
         listener.listen(CHANNEL).await.map_err(failure)?;
         Ok(Some(Box::new(PostgresWaker { listener, is_lost: false })))

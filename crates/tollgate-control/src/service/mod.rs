@@ -86,12 +86,12 @@ pub struct Control {
     repository: Arc<dyn Repository>,
     options: ControlOptions,
     current: watch::Sender<Option<Arc<Current>>>,
-    /// Called with every set before anybody else hears of it: whoever is answered that a change is made
-    /// finds it in force.
+    /// Called with every set before anything else gets it: a caller whose change is confirmed finds it
+    /// in force.
     hook: OnceLock<Hook>,
     /// Whether the schema is one that this program knows.
     is_open: AtomicBool,
-    /// Held by whoever changes the set here: each change is checked against the one before.
+    /// Held during a change of the set here: each change is checked against the one before.
     changing: Mutex<()>,
     tokens: token_index::TokenIndex,
 }

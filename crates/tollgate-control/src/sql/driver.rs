@@ -37,7 +37,7 @@ pub(crate) struct Dialect {
     pub(crate) lock_migrations: Option<&'static str>,
     /// Counts tables named `schema_version`.
     pub(crate) count_version_tables: &'static str,
-    /// Tells whoever waits for changes, when the transaction ends.
+    /// Notifies those who wait for changes, when the transaction ends.
     pub(crate) notify: Option<&'static str>,
     /// The schema.
     pub(crate) migrations: &'static [Migration],

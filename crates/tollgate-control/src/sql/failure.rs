@@ -1,4 +1,4 @@
-//! What a driver's error means to whoever asked.
+//! What a driver's error means to the caller.
 
 use sqlx::error::DatabaseError;
 

@@ -41,7 +41,7 @@ async fn postgres_may_go_and_come_back() {
     server.start_again();
     comes_back_empty(&repository).await;
     commit(&repository, &[rule("r1", 1)]).await.unwrap();
-    let mut waker = repository.waker().await.unwrap().expect("PostgreSQL tells of changes");
+    let mut waker = repository.waker().await.unwrap().expect("PostgreSQL announces changes");
 
     server.stop();
     let lost = tokio::time::timeout(BOUND, waker.wait()).await.expect("word of the loss");

@@ -38,7 +38,7 @@ pub(crate) async fn two_repositories_see_each_other(ground: Ground) {
 
 pub(crate) async fn a_change_given_up_leaves_nothing_behind(ground: Ground) {
     let repository = ground.ready().await;
-    // Whoever asked goes away at any point of it.
+    // The caller is dropped at any point of it.
     for patience in (0..40).map(|step| Duration::from_micros(step * 100)) {
         let writes = [rule("r1", 1), rule("r2", 1)];
         let done = tokio::time::timeout(patience, commit(&repository, &writes)).await;

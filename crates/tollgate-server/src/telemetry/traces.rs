@@ -59,7 +59,7 @@ impl Traces {
         };
         #[expect(clippy::cast_precision_loss, reason = "a share of requests")]
         let share = 1.0 / config.one_in.max(1) as f64;
-        // Whoever sends a request with a trace has decided already.
+        // For a request that carries a trace, the caller has made the decision already.
         let sampler = Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(share)));
         let resource = Resource::builder().with_service_name(config.service_name.clone()).build();
         let provider = SdkTracerProvider::builder()

@@ -1,6 +1,6 @@
 //! `tollgate top`, `tollgate health` and `tollgate log-level`: a node, watched.
 //!
-//! `seen.rs` is what a node tells, `view.rs` how it is shown on a terminal.
+//! `seen.rs` is what a node reports, `view.rs` how it is shown on a terminal.
 
 mod seen;
 mod view;
@@ -65,7 +65,7 @@ pub(super) fn health(args: &HealthArgs) -> Ended {
     Ok(if is_well { Outcome::Done } else { Outcome::Refused })
 }
 
-/// All that a node tells, in one object.
+/// All that a node reports, in one object.
 fn ask(server: &Server, args: &TopArgs, hours: bool) -> Result<serde_json::Value, Failure> {
     let window = if hours { "hours" } else { "minutes" };
     let limit = args.limit.to_string();
@@ -90,7 +90,7 @@ fn watch(server: &Server, args: &TopArgs) -> Ended {
     Ok(Outcome::Done)
 }
 
-/// Whoever ends this from outside gets the terminal back as it was.
+/// Restores the terminal when a signal ends this process.
 fn restore_when_ended() -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -148,7 +148,7 @@ fn follow(
         }
         if is_due {
             match ask(server, args, shown.hours) {
-                Ok(told) => shown.update(Seen::read(&told)),
+                Ok(report) => shown.update(Seen::read(&report)),
                 Err(failure) => shown.trouble = Some(failure.error().to_string()),
             }
         }

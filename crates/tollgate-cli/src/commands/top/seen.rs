@@ -1,4 +1,4 @@
-//! What a node tells of itself.
+//! What a node reports about itself.
 
 use std::fmt::Write as _;
 
@@ -58,8 +58,8 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    pub(super) fn read(told: &Value) -> Self {
-        let part = |name: &str| told.get(name).unwrap_or(&Value::Null);
+    pub(super) fn read(report: &Value) -> Self {
+        let part = |name: &str| report.get(name).unwrap_or(&Value::Null);
         let (node, history, top) = (part("node"), part("history"), part("top"));
         let all = history.get("all").unwrap_or(&Value::Null);
         let rules = node.get("rules").unwrap_or(&Value::Null);

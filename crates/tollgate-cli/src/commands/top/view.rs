@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    fn told() -> serde_json::Value {
+    fn report() -> serde_json::Value {
         json!({
             "node": {
                 "node": "node-a", "version": "0.1.0", "uptime_seconds": 3_725, "enforcement": "shadow",
@@ -250,7 +250,7 @@ mod tests {
 
     #[test]
     fn everything_that_is_told_is_on_the_screen() {
-        let shown = Shown::new(Seen::read(&told()), false);
+        let shown = Shown::new(Seen::read(&report()), false);
         let text = screen(&shown, 110, 32);
         for part in [
             "tollgate 0.1.0",
@@ -275,11 +275,11 @@ mod tests {
 
     #[test]
     fn a_rule_is_chosen_by_keys_and_stays_chosen_when_rules_change_places() {
-        let mut shown = Shown::new(Seen::read(&told()), false);
+        let mut shown = Shown::new(Seen::read(&report()), false);
         assert!(screen(&shown, 110, 32).contains("user_id=bob"));
         shown.select_next();
         assert!(!screen(&shown, 110, 32).contains("user_id=bob"));
-        let mut other = told();
+        let mut other = report();
         other["top"]["rules"].as_array_mut().unwrap().reverse();
         shown.update(Seen::read(&other));
         assert!(!screen(&shown, 110, 32).contains("user_id=bob"));

@@ -1,8 +1,8 @@
 //! The keys that are seen most, in bounded room: the space-saving sketch.
 //!
 //! So many keys are counted. A key that is not among them takes the place of the one with the least,
-//! and begins with what that one had, which is also the most it may be wrong by. Whoever has more than
-//! a share of 1/entries of all is certainly there, and nobody's count is too low.
+//! and begins with what that one had, which is also the most it may be wrong by. A key with more than
+//! a share of 1/entries of all is certainly there, and no count is too low.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
