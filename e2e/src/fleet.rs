@@ -21,10 +21,10 @@ pub struct Fleet {
     nodes: Vec<Server>,
 }
 
-/// What a client was told, and when.
+/// An answer to a client, and when it came.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// Which node told it.
+    /// Which node answered.
     pub node: usize,
     pub status: u16,
     pub body: Value,
@@ -94,7 +94,7 @@ impl Fleet {
         self.run(clients_per_node, requests, &forever, &body).join()
     }
 
-    /// So many clients for every node send requests until told to stop.
+    /// So many clients for every node send requests until [`Load::stop`].
     pub fn load(
         &self,
         clients_per_node: usize,
@@ -143,7 +143,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Lets every client finish its request, and returns all they were told.
+    /// Lets every client finish its request, and returns all answers.
     pub fn stop(self) -> Vec<Answer> {
         self.running.store(false, Ordering::SeqCst);
         self.join()

@@ -1,8 +1,8 @@
 //! A model server that has no model: it streams real events over real HTTP, says what it used, and keeps the books that
 //! a limiter in front of it is compared with.
 //!
-//! A token is four characters long, so that whoever counts characters counts the same. What a request is to meet it
-//! says itself, under `stand_in` ([`Behaviour`]), which clients send as a further field of their body.
+//! A token is four characters long, so that a limiter that counts characters counts the same. A request chooses the
+//! behaviour that it meets with `stand_in` ([`Behaviour`]), which clients send as a further field of their body.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -335,7 +335,7 @@ async fn made(head: &Parts, body: Value, behaviour: Behaviour, active: Active) -
     if let Some(status) = behaviour.status {
         tokio::time::sleep(behaviour.delay).await;
         let message =
-            json!({"error": {"message": "as told", "type": "server_error", "code": null}});
+            json!({"error": {"message": "as requested", "type": "server_error", "code": null}});
         return json_answer(status, &message);
     }
     let prompt = prompt_tokens(&body);
@@ -477,7 +477,7 @@ impl Made {
         if self.behaviour.cut_after == Some(step) {
             // Time for what came before to be read.
             tokio::time::sleep(Duration::from_millis(2)).await;
-            return Some(Err(std::io::Error::other("cut as told")));
+            return Some(Err(std::io::Error::other("cut as requested")));
         }
         if self.behaviour.hang_after == Some(step) {
             std::future::pending::<()>().await;

@@ -51,7 +51,7 @@ type Body = BoxBody<Bytes, hyper::Error>;
 
 impl Upstream {
     /// On a free port. `/echo` sends the body back as it comes, `/events` sends one event, and the next
-    /// when told to [`Upstream::go_on`]; `/ws` becomes an echo of bytes; everything else is answered with
+    /// on [`Upstream::go_on`]; `/ws` becomes an echo of bytes; everything else is answered with
     /// its path.
     pub fn start() -> Self {
         Self::on("127.0.0.1:0".parse().expect("an address"))

@@ -191,7 +191,7 @@ fn an_upstream_that_fails_costs_a_request_and_no_tokens() {
     for (nth, status) in (1..).zip([500_u16, 429, 400]) {
         let mut answer = post(&server, &chat(&json!({"status": status})));
         assert_eq!(answer.status, status);
-        assert_eq!(answer.json()["error"]["message"], "as told", "the upstream's own words");
+        assert_eq!(answer.json()["error"]["message"], "as requested", "the upstream's own words");
         assert_eq!((used(&server, "tokens"), used(&server, "requests")), (0, nth));
     }
     // Nobody there: nothing was done for it, and nothing is charged.

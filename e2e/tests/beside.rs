@@ -186,9 +186,9 @@ fn a_key_has_its_budget(beside: &Beside, kind: EdgeKind) {
         assert_eq!(response.status, 200, "{}", response.text());
         let remaining = (PER_KEY - used).to_string();
         if kind == EdgeKind::Traefik {
-            // forwardAuth tells the service, not the client.
-            let told = format!("x-ratelimit-remaining: {remaining}");
-            assert!(beside.service.last_head().contains(&told), "{}", beside.service.last_head());
+            // forwardAuth passes the headers to the service, not to the client.
+            let header = format!("x-ratelimit-remaining: {remaining}");
+            assert!(beside.service.last_head().contains(&header), "{}", beside.service.last_head());
             continue;
         }
         assert_eq!(response.header("x-ratelimit-limit"), Some("5"));

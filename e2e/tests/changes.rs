@@ -122,7 +122,7 @@ fn status(stream: &mut std::net::TcpStream) -> String {
     String::from_utf8_lossy(&head[9..]).into_owned()
 }
 
-/// Whoever listens hears of every change, and keeps nobody from stopping.
+/// A listener gets every change, and does not keep the server from stopping.
 #[test]
 fn changes_as_they_happen() {
     use std::io::BufRead as _;

@@ -59,7 +59,7 @@ fn counted(fleet: &Fleet, name: &str) -> u64 {
     scope.and_then(|scope| scope["current"].as_u64()).unwrap_or_else(|| panic!("{answer}"))
 }
 
-/// Sends so many requests per client and returns what was told beside what was asked.
+/// Sends so many requests per client and returns the answers with the bodies of their requests.
 fn run(fleet: &Fleet, clients: usize, requests: usize) -> (Vec<Answer>, Vec<Value>) {
     let answers = fleet.flood(clients, requests, |client, request| {
         let mut body = body(client, request);

@@ -174,10 +174,10 @@ fn a_live_stream_tells_every_second() {
 #[test]
 fn every_node_is_on_the_roll() {
     let alone = Server::start();
-    let told = alone.admin().get("nodes");
+    let nodes = alone.admin().get("nodes");
     assert_eq!(
-        (&told["items"][0]["node"], told["items"].as_array().unwrap().len()),
-        (&told["node"], 1)
+        (&nodes["items"][0]["node"], nodes["items"].as_array().unwrap().len()),
+        (&nodes["node"], 1)
     );
 
     let redis = Redis::start();
@@ -191,15 +191,15 @@ fn every_node_is_on_the_roll() {
     let rule = json!({"rule_id": "r", "identifier_type": "user_id", "limit": 1, "window": "1h"});
     let revision = admin.put("rules", &rule)["revision"].clone();
     eventually("both have the rule set, and say so", || {
-        let told = admin.get("nodes");
-        let items = told["items"].as_array().unwrap();
+        let nodes = admin.get("nodes");
+        let items = nodes["items"].as_array().unwrap();
         let has = |item: &Value| {
             item["rules"]["revision"] == revision && item["stores"][0]["is_lost"] == false
         };
         items.len() == 2 && items.iter().all(has)
     });
-    let told = admin.get("nodes");
-    let mut roles: Vec<&str> = told["items"]
+    let nodes = admin.get("nodes");
+    let mut roles: Vec<&str> = nodes["items"]
         .as_array()
         .unwrap()
         .iter()

@@ -50,7 +50,7 @@ fn python(package: &str, module: &str) -> Command {
     command
 }
 
-/// `tollgate config check` of a configuration whose secrets, which are said to lie in `secrets`, lie elsewhere.
+/// Runs `tollgate config check` on a configuration, with `secrets`, the folder that it names, replaced by a real one.
 fn config_must_pass(yaml: &str, secrets: &str, env: &[(&str, &str)]) {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let folder = dir.path().display().to_string();

@@ -122,8 +122,8 @@ fn tokens_are_charged_when_they_are_known() {
     let chat = |key: &str| beside.ask("POST", "/v1/chat", &[("x-api-key", key)]);
     let remaining = |key: &str| {
         let asked = json!({"apiKey": key, "modelId": "small", "domain": "edge", "tokens": 0});
-        let told = beside.tollgate().post("/rate-limit/peek", &asked).json();
-        told["remaining"].as_u64().unwrap_or_else(|| panic!("{told}"))
+        let peeked = beside.tollgate().post("/rate-limit/peek", &asked).json();
+        peeked["remaining"].as_u64().unwrap_or_else(|| panic!("{peeked}"))
     };
     assert_eq!(remaining("ann"), 1000);
     let response = chat("ann");
@@ -182,7 +182,7 @@ fn imported_rules_mean_what_the_file_means() {
     assert_eq!(admitted(30, "/", &[("x-api-key", "key-status-page")]), 30);
     assert_eq!(admitted(30, "/", &[]), 30, "no descriptor, no limit");
 
-    // On trial: nothing is refused, and the limit is told.
+    // In shadow mode: nothing is refused, and the headers report the limit.
     assert_eq!(admitted(5, "/beta", &[]), 5);
     assert_eq!(values(&get("/beta", &[]), "x-ratelimit-remaining"), ["0"]);
 

@@ -88,7 +88,7 @@ fn what_passes_carries_the_limit_and_what_is_refused_never_arrives() {
     assert_eq!(arrived[0].path, "/limited?x=1");
     assert_eq!(arrived[0].header("x-forwarded-for"), Some("127.0.0.1"));
     assert_eq!(arrived[0].header("x-forwarded-proto"), Some("http"));
-    assert!(arrived[0].header("forwarded").is_some_and(|told| told.contains("for=127.0.0.1")));
+    assert!(arrived[0].header("forwarded").is_some_and(|value| value.contains("for=127.0.0.1")));
     // The admin API and decisions are not on the gateway's port.
     assert_eq!(client.get("/rate-limit/allow").status, 200, "the service's own path");
     assert_eq!(upstream.arrived().len(), 4);
@@ -288,9 +288,9 @@ fn a_websocket_takes_a_place_among_the_connections() {
     assert_eq!(socket.read().expect("an echo").to_text().expect("text"), "hello");
     let mut second = connect(&server);
     assert_eq!(second.get("/x").status, 200);
-    let told = connect(&server).read_response().expect("an answer");
-    assert_eq!(told.status, 503, "the third is one too many: {}", told.text());
-    assert!(told.text().contains("TOO_MANY_CONNECTIONS"), "{}", told.text());
+    let third = connect(&server).read_response().expect("an answer");
+    assert_eq!(third.status, 503, "the third is one too many: {}", third.text());
+    assert!(third.text().contains("TOO_MANY_CONNECTIONS"), "{}", third.text());
     drop(socket);
     eventually("its place is free", || {
         let answer = connect(&server).try_request("GET", "/x", &[], b"");

@@ -83,7 +83,7 @@ async fn batches_and_streams_are_answered_in_order() {
         vec![user("a"), user(&"x".repeat(300)), user("a"), user("a"), user("a"), user("b")];
     let batch = AllowBatchRequest { requests };
     let answered = client.allow_batch(batch).await.expect("an answer").into_inner();
-    let told: Vec<Option<bool>> = answered
+    let verdicts: Vec<Option<bool>> = answered
         .decisions
         .iter()
         .map(|decided| match &decided.result {
@@ -91,7 +91,7 @@ async fn batches_and_streams_are_answered_in_order() {
             _ => None,
         })
         .collect();
-    assert_eq!(told, [Some(true), None, Some(true), Some(true), Some(false), Some(true)]);
+    assert_eq!(verdicts, [Some(true), None, Some(true), Some(true), Some(false), Some(true)]);
 
     let (sender, receiver) = tokio::sync::mpsc::channel(64);
     let stream = futures_util::stream::unfold(receiver, |mut receiver| async {

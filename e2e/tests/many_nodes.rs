@@ -321,7 +321,7 @@ fn nothing_a_client_sends_chooses_another_key() {
     }
 }
 
-/// Whoever hangs up and asks another node again is charged once.
+/// A client that hangs up and asks another node again is charged once.
 #[test]
 fn a_client_that_hangs_up_and_asks_again_is_charged_once() {
     let _alone = tollgate_e2e::alone();

@@ -1,4 +1,4 @@
-//! What Tollgate tells about itself: metrics that a real Prometheus scrapes, traces that a receiver gets,
+//! What Tollgate reports about itself: metrics that a real Prometheus scrapes, traces that a receiver gets,
 //! StatsD, the log of decisions, top keys, history, and the level of the log.
 
 mod traces;
@@ -180,7 +180,7 @@ fn top_keys_history_and_the_node_are_told_to_operators() {
     let answer = other.request("GET", "/admin/api/v1/top", &[("authorization", &bearer)], b"");
     assert_eq!((answer.status, &answer.json()["rules"][0]["rule_id"]), (200, &json!("u")));
 
-    eventually("history tells of the traffic", || {
+    eventually("history has the traffic", || {
         let history = admin.get("history?minutes=5");
         let added = |list: &Value| -> u64 {
             list.as_array().unwrap().iter().filter_map(Value::as_u64).sum()

@@ -1,4 +1,4 @@
-//! The durable queue of the gateway: nothing accepted is lost, whoever is killed.
+//! The durable queue of the gateway: no accepted request is lost, whichever process is killed.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -101,8 +101,8 @@ fn killed_five_times(mut server: Server, upstream: &Upstream) {
     arrive(KEYS + REQUESTS);
     for (name, url) in &tickets {
         eventually(&format!("{name} is done"), || ticket(&server, url)["state"] == "done");
-        let told = ticket(&server, url);
-        assert_eq!(told["response"]["status"], 200, "{told}");
+        let done = ticket(&server, url);
+        assert_eq!(done["response"]["status"], 200, "{done}");
     }
     check_arrivals(upstream, &tickets);
 }

@@ -1,4 +1,4 @@
-//! Requests that are decided by a Tollgate elsewhere: tokens are reserved there, and settled when the truth is known.
+//! Requests that a remote Tollgate decides: tokens are reserved there, and settled when the actual cost is known.
 
 use serde_json::json;
 use tollgate_client::{Client, OnFailure};

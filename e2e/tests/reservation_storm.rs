@@ -130,7 +130,11 @@ fn ten_thousand_reservations_are_conserved_while_a_node_dies() {
     };
     let settled = of(&[Fate::Settle, Fate::SettleTwice, Fate::SettleOnBoth], &truth);
     let expired = of(&[Fate::Nothing], &estimate);
-    assert_eq!(reserved + extra, settled + refunded + expired, "conservation, as it was told");
+    assert_eq!(
+        reserved + extra,
+        settled + refunded + expired,
+        "conservation, as the answers report it"
+    );
     for rule in ["tokens", "log"] {
         assert_eq!(used(&fleet.nodes()[0], rule), settled + expired, "{rule}: as it was counted");
     }

@@ -1,4 +1,4 @@
-//! Reservations and slots: held by estimate, settled to the truth, once, whoever asks and dies.
+//! Reservations and slots: held by estimate, settled to the actual cost once, whichever node is asked or dies.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -232,7 +232,7 @@ fn what_expires_stays_as_estimated() {
             (status, _) = end(&mut client, "renew", &longer);
         }
         assert_eq!(status, 200);
-        // Whoever settles it too early has settled it, so it is watched from outside.
+        // A settlement before it expires would end it, so the test only watches for its end.
         let key = format!("tg:{{{expired}}}:reservation");
         eventually("it expires", || {
             if !args.is_empty() {
@@ -240,8 +240,8 @@ fn what_expires_stays_as_estimated() {
             }
             end(&mut client, "renew", &json!({"reservationId": "0".repeat(32)}));
             let metrics = client.get("/metrics").text();
-            let told = format!("reservations_total{{state=\"expired\"}} {}", lost + 1);
-            metrics.contains(&told)
+            let line = format!("reservations_total{{state=\"expired\"}} {}", lost + 1);
+            metrics.contains(&line)
         });
         let (status, _) = end(&mut client, "settle", &json!({"reservationId": expired}));
         assert_eq!(status, 404);
@@ -365,7 +365,7 @@ fn reservations_in_memory_are_bounded() {
     }
 }
 
-/// An API key is not told to Redis, neither in keys nor in records.
+/// An API key is not stored in Redis, neither in keys nor in records.
 #[test]
 fn api_keys_are_not_told() {
     let rules = "
@@ -382,7 +382,7 @@ rules:
     assert!(keys.contains(&format!("{{{id}}}:reservation")), "{keys}");
     for name in keys.lines() {
         let value = redis.cli(&["GET", name]);
-        assert!(!name.contains(key) && !value.contains(key), "{name} tells it: {value}");
+        assert!(!name.contains(key) && !value.contains(key), "{name} reveals it: {value}");
     }
     let settled = json!({"reservationId": id, "tokens": 40});
     assert_eq!(fleet.ask(1, "/rate-limit/settle", &settled).status, 200);
@@ -430,9 +430,9 @@ fn tollgate(server: &Server, args: &[&str]) -> (i32, Value) {
     let mut command = std::process::Command::new(binary());
     command.args(args).env("TOLLGATE_URL", url).env("TOLLGATE_TOKEN", ADMIN_TOKEN);
     let output = command.output().expect("it runs");
-    let told = serde_json::from_slice(&output.stdout);
+    let printed = serde_json::from_slice(&output.stdout);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.code().expect("an exit code"), told.unwrap_or(Value::String(said)))
+    (output.status.code().expect("an exit code"), printed.unwrap_or(Value::String(said)))
 }
 
 #[test]
@@ -461,7 +461,10 @@ rules:
         let (code, listed) = tollgate(&server, &["slots", "list", "--json"]);
         assert_eq!(code, 0, "{listed}");
         assert!(!listed.to_string().contains("sk-do-not-tell"), "{listed}");
-        assert!(!listed.to_string().contains(&id), "whoever has the id can release it: {listed}");
+        assert!(
+            !listed.to_string().contains(&id),
+            "a caller with the id could release it: {listed}"
+        );
         assert_eq!(listed["items"].as_array().map(Vec::len), Some(2), "{listed}");
         let (_, listed) = tollgate(&server, &["slots", "list", "--rule", "gpu", "--json"]);
         let gpu = &listed["items"][0];

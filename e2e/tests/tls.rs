@@ -119,9 +119,9 @@ fn half_of_the_settings_is_an_error_that_names_the_other_half() {
             .arg(dir.path().join("data"))
             .output()
             .expect("it runs");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{settings}: {told}");
-        assert!(told.contains(missing), "{settings}: {told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{settings}: {stderr}");
+        assert!(stderr.contains(missing), "{settings}: {stderr}");
     }
 }
 
@@ -163,7 +163,7 @@ rules:
         let answer = call(wrong);
         assert_eq!(answer.status, 401, "{wrong}");
         assert!(
-            answer.header("www-authenticate").is_some_and(|told| told.contains("invalid_token"))
+            answer.header("www-authenticate").is_some_and(|value| value.contains("invalid_token"))
         );
         assert!(!answer.text().contains(wrong));
     }

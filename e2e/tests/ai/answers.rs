@@ -43,7 +43,10 @@ fn an_answer_that_is_compressed_unasked_is_decoded() {
         paid += 14;
         eventually("so is a stream", || used(&server, "tokens") == paid);
         let mut failed = post(&server, &chat(&json!({"status": 500, "encoding": encoding})));
-        assert_eq!((failed.status, &failed.json()["error"]["message"]), (500, &json!("as told")));
+        assert_eq!(
+            (failed.status, &failed.json()["error"]["message"]),
+            (500, &json!("as requested"))
+        );
     }
     assert!(model.arrived().iter().all(|it| it.header("accept-encoding") == Some("identity")));
     // What cannot be read is refused, and costs what a client that leaves pays.

@@ -37,7 +37,7 @@ fn the_documentation_is_right() {
         let name = format!("{nth}.yaml");
         std::fs::write(folder.path().join(&name), block).expect("a file");
         if block.contains("gateway:") {
-            // What stands there of models names pools that stand elsewhere.
+            // Examples of models name pools that other examples define.
             let pools = "  pools: {gpu: {targets: [{url: 'http://127.0.0.1:1'}]}, cpu: {targets: [{url: 'http://127.0.0.1:2'}]}}";
             let whole = if block.contains("pools:") {
                 block.to_owned()

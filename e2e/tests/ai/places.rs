@@ -158,7 +158,7 @@ fn the_line_is_bounded_in_number_and_time_and_who_leaves_leaves_it() {
             format!("rate_limiter_gateway_pool_places{{pool=\"gpu\",state=\"{state}\"}} {count}");
         assert!(metrics.contains(&line), "{line} is not in\n{metrics}");
     }
-    // Waits for as long as it may, and is told so.
+    // A request that waits for as long as it may is refused with a retry-after.
     let mut late = post(&server, &chat(&json!({})));
     assert_eq!(late.status, 429);
     assert_eq!(late.header("retry-after"), Some("1"));

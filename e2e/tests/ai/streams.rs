@@ -107,11 +107,11 @@ fn without_a_word_from_the_upstream_the_stream_is_counted() {
     assert!(error.is_none() && text.ends_with("data: [DONE]\n\n"));
     assert_eq!(String::from_utf8_lossy(&model.arrived()[0].body), body.to_string(), "as it was");
     eventually("it is settled", || used(&server, "tokens") == 15);
-    // Also of a plain answer, and of one that tells with its last words.
+    // Also for a plain answer, and for one that reports its usage with its last words.
     post(&server, &chat(&json!({"tokens": 6, "silent": true}))).json();
     eventually("it is settled", || used(&server, "tokens") == 30);
     let (text, _) = post(&server, &stream(&json!({"tokens": 2, "usage_with_last": true}))).rest();
-    assert!(text.contains(r#""total_tokens":11"#), "told unasked: {text}");
+    assert!(text.contains(r#""total_tokens":11"#), "reported without being asked: {text}");
     eventually("it is settled", || used(&server, "tokens") == 41);
     assert_eq!(model.ledger().tokens, 41);
 }

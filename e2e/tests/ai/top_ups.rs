@@ -74,7 +74,7 @@ fn topped_up(store: &[String]) {
     let (text, error) = post(&server, &stream(&json!({"tokens": 700, "silent": true}))).rest();
     assert!(error.is_none(), "{error:?}");
     assert_eq!(text.matches("tok ").count(), 700);
-    eventually("what nobody told is counted", || used(&server, "tokens") == 59 + 709);
+    eventually("unreported tokens are counted", || used(&server, "tokens") == 59 + 709);
     assert_eq!((used(&server, "requests"), model.ledger().tokens), (2, 59 + 709));
     let metrics = server.client().get("/metrics").text();
     let decided = metrics.lines().filter(|line| {

@@ -260,8 +260,9 @@ fn a_lost_redis_and_a_lost_node_are_told() {
     let of_store = |alert: &&Value| alert["labels"]["alertname"] == "TollgateStoreLost";
     let lost = alerts.as_array().and_then(|all| all.iter().find(of_store)).expect("the alert");
     assert_eq!(lost["labels"]["severity"], "critical");
-    let told = lost["annotations"]["description"].as_str().unwrap_or_default();
-    assert!(told.starts_with(&format!("{} has lost the store", server.addr())), "{told}");
+    let description = lost["annotations"]["description"].as_str().unwrap_or_default();
+    let start = format!("{} has lost the store", server.addr());
+    assert!(description.starts_with(&start), "{description}");
 
     redis.restart();
     eventually("the store is back", || {

@@ -104,10 +104,10 @@ fn one_trace_leads_from_the_client_through_the_gateway_and_its_store_to_the_upst
     let parent = format!("00-{TRACE}-{PARENT}-01");
     let answer = client.request("GET", "/items", &[("traceparent", &parent)], b"");
     assert_eq!(answer.status, 200);
-    // What the upstream was told: the same trace, and the span of the call to it.
+    // What the upstream got: the same trace, and the span of the call to it.
     let arrived = upstream.arrived();
-    let told = arrived[0].header("traceparent").unwrap().to_owned();
-    let (trace, span) = (&told[3..35], told[36..52].to_owned());
+    let traceparent = arrived[0].header("traceparent").unwrap().to_owned();
+    let (trace, span) = (&traceparent[3..35], traceparent[36..52].to_owned());
     assert_eq!(trace, TRACE);
     assert_ne!(span, PARENT);
     let wanted = ["resolve", "store", "upstream"];

@@ -78,7 +78,7 @@ def limited():
 
 
 def retried():
-    """The second call is refused first, and passes when the client comes back at the time that it was told."""
+    """The second call is refused first, and passes when the client retries after the time in the response."""
     caller = client(max_retries=1)
     texts = []
     for _ in range(2):
