@@ -342,7 +342,7 @@ impl Admin {
                 "the rules of this node come from {file}: change that, or start without it and \
                  `tollgate rules apply -f {file}`"
             );
-            return Err(AdminError::Elsewhere(message));
+            return Err(AdminError::Conflict(message));
         }
         let answer: Boxed<'_> = match call {
             Call::List(kind) => Box::pin(self.list(asked, kind)),

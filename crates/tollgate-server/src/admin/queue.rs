@@ -19,7 +19,7 @@ impl Admin {
         self.queue.get().ok_or_else(|| {
             let message = "this node has no queue: `tollgate gateway` with a data directory or \
                            Redis has one";
-            AdminError::Elsewhere(message.to_owned())
+            AdminError::Conflict(message.to_owned())
         })
     }
 
@@ -91,7 +91,7 @@ fn change_answer(
             Ok(Answer::ok(json!({ "ticket": asked.id(), "state": state })))
         }
         Change::NotThere => Err(AdminError::NoTicket),
-        Change::NotNow => Err(AdminError::Elsewhere(not_now.to_owned())),
+        Change::NotNow => Err(AdminError::Conflict(not_now.to_owned())),
     }
 }
 

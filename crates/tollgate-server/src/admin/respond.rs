@@ -74,8 +74,8 @@ pub(crate) enum AdminError {
     /// The queue cannot be read or written.
     QueueUnavailable,
     MethodNotAllowed(String),
-    /// This node has no control plane, or its rules come from a file.
-    Elsewhere(String),
+    /// The state of this node does not allow it: its rules come from a file, say, or it has no queue.
+    Conflict(String),
     /// Too many at once.
     Busy,
     Api(ApiError),
@@ -184,7 +184,7 @@ impl AdminError {
                 let message = format!("this path takes {allowed}");
                 (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", one(message))
             }
-            Self::Elsewhere(message) => (StatusCode::CONFLICT, "RULES_FROM_FILE", one(message)),
+            Self::Conflict(message) => (StatusCode::CONFLICT, "RULES_FROM_FILE", one(message)),
             Self::Busy => {
                 let message = "too many at once; try again later".to_owned();
                 (StatusCode::SERVICE_UNAVAILABLE, "BUSY", one(message))

@@ -178,7 +178,7 @@ impl Admin {
         tracing::warn!(by = %asked.actor.name, level = name, "the level of the log is changed");
         if !log_level::set(*level) {
             let message = "the log of this process cannot be changed".to_owned();
-            return Err(AdminError::Elsewhere(message));
+            return Err(AdminError::Conflict(message));
         }
         Ok(Answer::ok(json!({ "level": name })))
     }
