@@ -12,10 +12,7 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
-use tollgate_core::{
-    Algorithm, Ask, FixedWindow, Limit, LimitSpec, Nanos, Receipt, SlidingCounter, Slot, SlotId,
-    Slots, Small,
-};
+use tollgate_core::{Algorithm, Ask, Limit, LimitSpec, Nanos, Receipt, Slot, SlotId, Slots, Small};
 
 use crate::leased::key::{ByFingerprint, Owned};
 use crate::resets::Resets;
@@ -135,19 +132,60 @@ impl Report {
         self.slots = Slots::from_slots(others.copied().chain([Slot { id, expires_at }]));
     }
 
-    /// Takes a cost off what waits: the last of it, whichever it was.
-    fn take_back(&mut self, cost: u64, at: Nanos) -> bool {
+    /// Takes a charge off what waits, from its own window only, or as much of it as still occupies a bucket. False if it is
+    /// not part of what waits.
+    fn take_back(&mut self, receipt: &Receipt, at: Nanos) -> bool {
+        let cost = receipt.cost();
         if cost == 0 || self.worth(at) < cost {
             return false;
         }
-        let receipt = match self.waiting {
-            Small::Fixed(FixedWindow { end, .. }) | Small::Sliding(SlidingCounter { end, .. }) => {
-                Receipt::Window { end, at, cost }
+        let receipt = match (&self.waiting, *receipt) {
+            (Small::Bucket(_), _) => {
+                Receipt::LatestOfBucket { cost: self.least_occupied(receipt, at) }
             }
-            Small::Bucket(_) => Receipt::LatestOfBucket { cost },
+            (_, Receipt::Window { end, .. }) => Receipt::Window { end, at, cost },
+            // Of a log, windows are kept instead of entries.
+            (_, Receipt::Log { at: charged_at, .. }) => {
+                Receipt::Window { end: self.wears.window_bounds(charged_at).1, at, cost }
+            }
+            _ => return false,
         };
+        if let Receipt::Window { end, .. } = receipt
+            && self.waits_in(end) < cost
+        {
+            return false;
+        }
         self.wears.give_back_small(&mut self.waiting, &receipt, at);
         true
+    }
+
+    /// What waits of the window with this end.
+    fn waits_in(&self, end: Nanos) -> u64 {
+        match self.waiting {
+            Small::Fixed(window) if window.end == end => window.count,
+            Small::Sliding(counts) if counts.end == end => counts.current,
+            Small::Sliding(counts)
+                if counts.end == end.saturating_add(self.wears.window_nanos()) =>
+            {
+                counts.previous
+            }
+            _ => 0,
+        }
+    }
+
+    /// What a charge to a bucket occupies at least, whatever was charged after it: the bucket was never lower since than its
+    /// cost less what has drained. A refund of that much mints nothing.
+    fn least_occupied(&self, receipt: &Receipt, at: Nanos) -> u64 {
+        let cost = receipt.cost();
+        match receipt.charged_at() {
+            Some(charged_at) if charged_at < at => {
+                let mut alone = self.wears.fresh_small();
+                self.wears.charge_small(&mut alone, cost, charged_at);
+                // Rounded up: a part of a unit has drained.
+                self.wears.status_small(&alone, at).used.saturating_sub(1)
+            }
+            _ => cost,
+        }
     }
 }
 
@@ -230,7 +268,7 @@ impl Reports {
             let Some(report) = reports.get_mut(&fingerprint) else { return false };
             match *receipt {
                 Receipt::Slot(id) => report.slots.release(id),
-                _ => report.take_back(receipt.cost(), at),
+                _ => report.take_back(receipt, at),
             }
         })
     }
@@ -353,5 +391,75 @@ impl Sending<'_> {
 impl Drop for Sending<'_> {
     fn drop(&mut self) {
         self.settle(Err(Failure::Timeout), self.since);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::{SECOND, Window};
+
+    use super::*;
+    use crate::{Home, Role};
+
+    const WINDOW: Nanos = 10 * SECOND;
+    const START: Nanos = 1_789_000_000 * SECOND;
+
+    /// Charges 40 in a first window, 30 in the next one, refunds the first charge, and returns what would be reported.
+    fn reported(algorithm: Algorithm, refunds: bool) -> u64 {
+        let window = Window::Every(WINDOW);
+        let spec = LimitSpec { algorithm, quota: 100, window, burst: None, slot_ttl: SECOND };
+        let limit = Limit::new(spec).unwrap();
+        let reports = Reports::new(10);
+        let key = ["ann"];
+        let counter =
+            Counter { rule_id: "rule", tag: "tag", salt: 0, key: &key, home: Home::default() };
+        let add = |cost, at| {
+            let ask = Ask::cost(cost).refundable();
+            let charge = Charge { counter, limit: &limit, ask, role: Role::Must };
+            assert!(reports.add(7, &charge, &limit, at));
+            limit.charge(&mut limit.fresh(), &ask, at)
+        };
+        let receipt = add(40, START);
+        let later = START + 2 * WINDOW;
+        add(30, later);
+        if refunds {
+            reports.take_back(7, &receipt, later);
+        }
+        reports.untold(7, later).0
+    }
+
+    #[test]
+    fn a_refund_leaves_the_reports_of_other_windows_alone() {
+        for algorithm in [
+            Algorithm::FixedWindow,
+            Algorithm::SlidingWindowCounter,
+            Algorithm::SlidingWindowLog,
+            Algorithm::TokenBucket,
+            Algorithm::LeakyBucket,
+        ] {
+            assert_eq!(reported(algorithm, false), 30, "{algorithm}");
+            assert_eq!(reported(algorithm, true), 30, "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn a_refund_at_once_is_never_reported() {
+        let limit = Limit::new(LimitSpec {
+            algorithm: Algorithm::TokenBucket,
+            quota: 100,
+            window: Window::Every(WINDOW),
+            burst: None,
+            slot_ttl: SECOND,
+        });
+        let (limit, key) = (limit.unwrap(), ["ann"]);
+        let counter =
+            Counter { rule_id: "rule", tag: "tag", salt: 0, key: &key, home: Home::default() };
+        let ask = Ask::cost(40).refundable();
+        let charge = Charge { counter, limit: &limit, ask, role: Role::Must };
+        let reports = Reports::new(10);
+        assert!(reports.add(7, &charge, &limit, START));
+        let receipt = limit.charge(&mut limit.fresh(), &ask, START);
+        assert!(reports.take_back(7, &receipt, START));
+        assert_eq!(reports.untold(7, START).0, 0);
     }
 }
