@@ -21,12 +21,10 @@ pub(crate) fn keep_own_key(headers: &mut HeaderMap, asked: &Asked) {
     }
 }
 
-/// Headers by which some upstreams choose another model or another server than the body names.
-const MODEL_HEADERS: [HeaderName; 24] = [
+/// Headers by which some upstreams choose another model or another server than the body names; those with "model" in their
+/// name are removed in any case.
+const MODEL_HEADERS: [HeaderName; 17] = [
     // Azure, Amazon
-    HeaderName::from_static("azureml-model-deployment"),
-    HeaderName::from_static("x-ms-model-mesh-model-name"),
-    HeaderName::from_static("x-amzn-sagemaker-target-model"),
     HeaderName::from_static("x-amzn-sagemaker-target-variant"),
     HeaderName::from_static("x-amzn-sagemaker-inference-component"),
     HeaderName::from_static("x-amzn-sagemaker-target-container-hostname"),
@@ -36,26 +34,27 @@ const MODEL_HEADERS: [HeaderName; 24] = [
     HeaderName::from_static("x-portkey-virtual-key"),
     HeaderName::from_static("x-portkey-custom-host"),
     HeaderName::from_static("helicone-fallbacks"),
-    HeaderName::from_static("helicone-model-override"),
     HeaderName::from_static("helicone-target-url"),
     HeaderName::from_static("helicone-openai-api-base"),
     HeaderName::from_static("x-litellm-tags"),
-    // Model meshes and inference gateways in Kubernetes
-    HeaderName::from_static("mm-model-id"),
-    HeaderName::from_static("mm-vmodel-id"),
-    HeaderName::from_static("seldon-model"),
-    HeaderName::from_static("x-ai-eg-model"),
-    HeaderName::from_static("x-gateway-model-name"),
-    HeaderName::from_static("x-gateway-model-name-rewrite"),
+    // Inference gateways in Kubernetes
     HeaderName::from_static("x-gateway-destination-endpoint"),
-    // Their own names, and ours by default
-    HeaderName::from_static("x-model"),
-    HeaderName::from_static("x-model-id"),
+    // By these, frameworks behind a proxy replace the path or the method of a request.
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-rewrite-url"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-method-override"),
 ];
 
 /// Removes the headers that could make an upstream serve another model than the one that was decided on.
 pub(super) fn drop_model_headers(headers: &mut HeaderMap) {
     for name in &MODEL_HEADERS {
+        headers.remove(name);
+    }
+    let names_model = |name: &&HeaderName| name.as_str().contains("model");
+    let further: Vec<HeaderName> = headers.keys().filter(names_model).cloned().collect();
+    for name in further {
         headers.remove(name);
     }
 }

@@ -81,6 +81,7 @@ impl<'a> Ask<'a> {
                 once(name, place.replace(member.value).is_some())?;
             } else if let Some((name, place)) = place_of(&member.name, &READ, &mut read)? {
                 once(name, std::mem::replace(place, true))?;
+                refuse_template(name, member.value)?;
             } else if let Some((name, ())) =
                 place_of(&member.name, &CHOOSERS, &mut [(); CHOOSERS.len()])?
                 && !member.value.is_null()
@@ -118,15 +119,12 @@ impl<'a> Ask<'a> {
         let named = named.ok_or_else(|| wrong("model", "you must provide a model"))?;
         let options = stream_options.filter(|value| value.is_object());
         let wants_usage = options.map(include_usage).transpose()?.flatten().unwrap_or(false);
-        let max_output = match call {
-            // Which of the two an upstream goes by is its own affair.
-            Call::Chat => positive("max_completion_tokens", max_completion)?
-                .max(positive("max_tokens", max_tokens)?),
-            Call::Completions => positive("max_tokens", max_tokens)?,
-            Call::Responses => positive("max_output_tokens", max_output)?,
-            Call::Embeddings => None,
-        };
-        let max_output = max_output.max(positive("n_predict", n_predict)?);
+        // Which of them an upstream goes by is its own affair.
+        let max_output = positive("max_completion_tokens", max_completion)?
+            .max(positive("max_tokens", max_tokens)?)
+            .max(positive("max_output_tokens", max_output)?)
+            .max(positive("n_predict", n_predict)?)
+            .filter(|_| call != Call::Embeddings);
         let min_output = min_tokens.map(|value| {
             let wrong = || wrong("min_tokens", "\"min_tokens\" must be a whole number");
             value.whole().ok_or_else(wrong)
@@ -247,6 +245,23 @@ fn is_alike(known: &str, name: &str) -> bool {
         letter => letter.to_ascii_lowercase(),
     });
     known.chars().eq(folded)
+}
+
+/// A template is a program: a short one can write a long prompt.
+fn refuse_template(name: &'static str, value: Value<'_>) -> Result<(), Wrong> {
+    const TEMPLATE: &str = "chat_template";
+    let is_set = |value: Option<Value<'_>>| value.is_some_and(|it| !it.is_null());
+    let has_template = match name {
+        TEMPLATE => is_set(Some(value)),
+        "chat_template_kwargs" => value.members().any(|it| is_alike(TEMPLATE, &it.name)),
+        _ => false,
+    };
+    if has_template {
+        let message =
+            "\"chat_template\" is not accepted: the length of what it writes is not known here";
+        return Err(wrong(name, message));
+    }
+    Ok(())
 }
 
 fn once(name: &'static str, is_again: bool) -> Result<(), Wrong> {

@@ -41,7 +41,7 @@ pub(super) const FIELDS: [&str; 12] = [
 ];
 
 /// By these, servers that stand in front of others choose a model, or an upstream, that was not decided on.
-pub(super) const CHOOSERS: [&str; 17] = [
+pub(super) const CHOOSERS: [&str; 25] = [
     "models",
     "fallbacks",
     "default_fallbacks",
@@ -59,7 +59,20 @@ pub(super) const CHOOSERS: [&str; 17] = [
     "azure_endpoint",
     "custom_llm_provider",
     "litellm_params",
+    "router_settings_override",
+    "fallback",
+    "route",
+    "api_key",
+    "model_info",
+    // Of client libraries: what is in them replaces fields of the body, or headers.
+    "extra_body",
+    "extra_headers",
+    "extra_query",
 ];
+
+/// These refer to something that the upstream keeps or fetches: its length is not known here.
+pub(super) const STORED: [&str; 5] =
+    ["previous_response_id", "conversation", "prompt_id", "cached_content", "web_search_options"];
 
 /// Options: numbers and short names in them cost nothing.
 pub(super) const OPTIONS: [&str; 62] = [

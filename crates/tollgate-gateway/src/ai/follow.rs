@@ -176,6 +176,7 @@ impl<D: Decide> Worker<D> {
             model: String::new(),
             history_key: String::new(),
             prompt: source.prompt,
+            uncorrected: source.prompt,
             output: 0,
             answers: 1,
             sink: TextSink::new(Tariff::default()),

@@ -31,6 +31,8 @@ pub(crate) struct Estimate {
     pub(crate) history_key: String,
     /// Of the prompt alone.
     pub(crate) prompt: u64,
+    /// Of the prompt alone, by its text and not by what earlier ones had.
+    pub(crate) uncorrected: u64,
     /// Of all answers together.
     pub(crate) output: u64,
     /// How many answers there are.
@@ -45,6 +47,12 @@ impl Estimate {
     /// What is charged in advance.
     pub(crate) const fn total(&self) -> u64 {
         self.prompt.saturating_add(self.output)
+    }
+
+    /// What the prompt costs if its true length never becomes known. Earlier prompts do not make it cheaper: a client could
+    /// send short ones first, and leave early from the long ones.
+    pub(crate) fn unreported_prompt(&self) -> u64 {
+        self.prompt.max(self.uncorrected)
     }
 }
 
@@ -284,7 +292,7 @@ impl Meter {
                 Usage { total: prompt.saturating_add(output), output }
             }
             None => {
-                let total = self.estimate.prompt.saturating_add(counted);
+                let total = self.estimate.unreported_prompt().saturating_add(counted);
                 Usage { total, output: counted }
             }
         }
@@ -342,7 +350,11 @@ impl Meter {
         }
         let used = if self.is_free { Usage { total: 0, output: 0 } } else { self.used() };
         if let Ending::Follow { background, id } = &self.ending {
-            let used = background::used(self.progress(), self.reported.usage, self.estimate.prompt);
+            let used = background::used(
+                self.progress(),
+                self.reported.usage,
+                self.estimate.unreported_prompt(),
+            );
             if let Some(used) = used.filter(|_| !self.is_free) {
                 background.settle(id, used);
             }

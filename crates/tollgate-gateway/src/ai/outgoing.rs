@@ -1,7 +1,7 @@
 //! A request for a model as its upstream gets it.
 
 use bytes::Bytes;
-use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH};
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request};
 
@@ -52,5 +52,7 @@ impl ModelRequest {
 fn prepare(headers: &mut HeaderMap, length: usize) {
     headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     headers.remove(CONTENT_ENCODING);
+    // The body was read as JSON. An upstream that reads it as a form would see another request.
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
 }

@@ -4,7 +4,7 @@
 //! nobody counts is a way past the limit. What is known by name is counted by its shape, the rest as text.
 
 use super::ask::{Ask, Call, Wrong, wrong};
-use super::fields::OPTIONS;
+use super::fields::{OPTIONS, STORED};
 use super::json::Value;
 use super::text::{Tariff, TextSink};
 
@@ -38,7 +38,7 @@ impl Ask<'_> {
                 }
                 "prompt" | "input" | "content" | "suffix" | "instructions" => plain(value, sink, 0),
                 "prompt_embeds" => embeds(value, sink),
-                "multimodal_data" => media(value, sink),
+                "multimodal_data" => media(value, None, sink),
                 // Texts that the model reads: what describes tools and answers, documents, templates.
                 "tools"
                 | "functions"
@@ -51,11 +51,13 @@ impl Ask<'_> {
                 _ => unknown.push(member),
             }
         }
-        if self.history().is_some() {
+        if self.stored_field().is_some() {
             sink.history();
         }
         let length: usize = unknown.iter().map(|it| it.name.len() + it.value.text.len()).sum();
         if sink.is_upper_bound() || length > MAX_FREE_BYTES {
+            // An upstream may not read them: the true length says nothing about the estimate.
+            sink.skip_learning();
             for member in unknown {
                 sink.source(&member.name);
                 walk(member.value, sink);
@@ -67,10 +69,26 @@ impl Ask<'_> {
         }
     }
 
-    /// The field by which this continues a conversation that the upstream keeps, if it does.
-    fn history(&self) -> Option<&'static str> {
-        let names = ["previous_response_id", "conversation"];
-        names.into_iter().find(|name| self.whole.get(name).is_some_and(|it| !it.is_null()))
+    /// The field by which this brings something that the upstream keeps or fetches, if it does.
+    fn stored_field(&self) -> Option<&'static str> {
+        let is_set = |name: &&str| self.whole.get(name).is_some_and(|it| !it.is_null());
+        STORED.into_iter().find(is_set).or_else(|| self.has_server_tool().then_some("tools"))
+    }
+
+    /// Whether a tool is one that the upstream runs, and whose results the model reads: a search, for example.
+    fn has_server_tool(&self) -> bool {
+        let runs_at_client = |tool: Value<'_>| match tool.get("type") {
+            Some(kind) => kind.string().is_some_and(|kind| matches!(&*kind, "function" | "custom")),
+            None => true,
+        };
+        let tools = self.whole.get("tools").filter(|tools| tools.is_array());
+        tools.is_some_and(|tools| !tools.elements().all(runs_at_client))
+    }
+
+    /// Whether the input refers to an item that the upstream keeps.
+    fn has_reference(&self) -> bool {
+        let input = self.whole.get("input").filter(|_| self.call == Call::Responses);
+        input.is_some_and(|input| input.is_array() && input.elements().any(is_reference))
     }
 
     /// Refuses a conversation that the upstream keeps, where nothing is said of how long it may be.
@@ -80,7 +98,8 @@ impl Ask<'_> {
         }
         let stored = || self.whole.get("prompt").filter(|it| !it.is_null()).map(|_| "prompt");
         let stored = || if self.call == Call::Responses { stored() } else { None };
-        match self.history().or_else(stored) {
+        let referred = || self.has_reference().then_some("input");
+        match self.stored_field().or_else(stored).or_else(referred) {
             None => Ok(()),
             Some(name) => Err(wrong(
                 name,
@@ -104,7 +123,8 @@ pub(super) fn prompts(whole: Value<'_>) -> u64 {
         Some(value) if value.is_string() => 1,
         _ => many("prompt_embeds", |it| it.is_string()),
     };
-    prompts.saturating_add(embeds).max(1)
+    let conversations = many("messages", |it| it.is_array());
+    prompts.saturating_add(embeds).saturating_add(conversations).max(1)
 }
 
 /// Texts, tokens that are numbers already, and objects of llama.cpp with a text and what belongs to it.
@@ -120,7 +140,7 @@ fn plain(value: Value<'_>, sink: &mut TextSink, depth: u32) {
     } else if value.is_object() {
         for member in value.members() {
             match member.name.as_ref() {
-                name if is_media(name) => media(member.value, sink),
+                name if is_media(name) => media(member.value, None, sink),
                 "messages" => messages(member.value, sink),
                 _ => plain(member.value, sink, depth + 1),
             }
@@ -207,12 +227,14 @@ fn messages(value: Value<'_>, sink: &mut TextSink) {
             }
             continue;
         }
+        if is_reference(message) {
+            sink.history();
+        }
         for member in message.members() {
             match member.name.as_ref() {
                 "content" | "output" => content(member.value, sink),
-                "type" if member.value.text == r#""item_reference""# => sink.image(),
                 "role" | "type" | "id" | "status" => option(member.value, sink, 0),
-                name if is_media(name) => media(member.value, sink),
+                name if is_media(name) => media(member.value, None, sink),
                 _ if member.value.is_null() => {}
                 _ => walk(member.value, sink),
             }
@@ -220,32 +242,100 @@ fn messages(value: Value<'_>, sink: &mut TextSink) {
     }
 }
 
-/// Kinds of parts that are nothing but text.
-const TEXTS: [&str; 8] = [
-    "text",
-    "input_text",
-    "output_text",
-    "refusal",
-    "summary_text",
-    "reasoning_text",
-    "thinking",
-    "document",
-];
-
-/// Members of a part that bring something to look at or to listen to, whatever kind it says it is.
-const MEDIA: [&str; 5] = ["image", "audio", "video", "file", "multimodal"];
-
-fn is_media(name: &str) -> bool {
-    MEDIA.iter().any(|media| name.contains(media))
+/// Whether an item of an input says nothing itself and refers to one that the upstream keeps.
+fn is_reference(item: Value<'_>) -> bool {
+    let kind = item.get("type").and_then(Value::string);
+    if kind.is_some_and(|kind| kind == "item_reference") {
+        return true;
+    }
+    let says_nothing = |name: &str| matches!(name, "id" | "type" | "status" | "role");
+    item.get("id").is_some_and(|id| !id.is_null())
+        && item.members().all(|it| it.value.is_null() || says_nothing(&it.name))
 }
 
-/// Images, recordings and files: one, or several in an array.
-fn media(value: Value<'_>, sink: &mut TextSink) {
+/// Kinds of parts that are nothing but text.
+const TEXTS: [&str; 7] =
+    ["text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text", "thinking"];
+
+/// Members that bring something to look at or to listen to, or a file, whatever kind a part says it is.
+const MEDIA: [&str; 22] = [
+    "image",
+    "images",
+    "image_url",
+    "image_urls",
+    "image_data",
+    "image_file",
+    "input_image",
+    "audio",
+    "audio_url",
+    "audio_data",
+    "input_audio",
+    "video",
+    "video_url",
+    "video_data",
+    "input_video",
+    "file",
+    "files",
+    "input_file",
+    "file_data",
+    "file_id",
+    "file_url",
+    "multimodal_data",
+];
+
+fn is_media(name: &str) -> bool {
+    MEDIA.contains(&name)
+}
+
+/// Members of a part that the model does not read, as long as they are short.
+const PART_OPTIONS: [&str; 10] = [
+    "annotations",
+    "cache_control",
+    "detail",
+    "filename",
+    "format",
+    "id",
+    "index",
+    "logprobs",
+    "media_type",
+    "status",
+];
+
+/// Images, recordings and files: one, or several in an array. `filename` is that of a file that stands next to its name.
+fn media(value: Value<'_>, filename: Option<Value<'_>>, sink: &mut TextSink) {
     if value.is_array() {
-        value.elements().for_each(|it| sink.media(it.text.len() as u64));
-    } else if !value.is_null() {
-        sink.media(value.text.len() as u64);
+        value.elements().for_each(|it| media(it, None, sink));
+        return;
     }
+    let (data, filename) = if value.is_object() {
+        (value.get("file_data"), value.get("filename").or(filename))
+    } else {
+        (filename.map(|_| value), filename)
+    };
+    let length = value.text.len() as u64;
+    match data {
+        Some(data) if is_text_file(data, filename) => sink.text_file(length),
+        _ if value.is_null() => {}
+        _ => sink.media(length),
+    }
+}
+
+/// Kinds of files that are not read as text: by their media type, and by the end of their name.
+const BINARY_TYPES: [&str; 5] =
+    ["data:image/", "data:audio/", "data:video/", "data:application/pdf", "data:application/vnd."];
+const BINARY_NAMES: [&str; 12] = [
+    ".pdf", ".docx", ".pptx", ".xlsx", ".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp3", ".wav",
+    ".mp4",
+];
+
+/// Whether a file inside of a request is text for all that is known: a token is a few bytes of it then.
+fn is_text_file(data: Value<'_>, filename: Option<Value<'_>>) -> bool {
+    let Some(data) = data.string() else { return false };
+    if data.starts_with("data:") {
+        return !BINARY_TYPES.iter().any(|kind| data.starts_with(kind));
+    }
+    let name = filename.and_then(Value::string).unwrap_or_default().to_ascii_lowercase();
+    !BINARY_NAMES.iter().any(|end| name.ends_with(end))
 }
 
 /// A text, or parts of which each is a text or something to look at or listen to.
@@ -269,7 +359,7 @@ fn part(part: Value<'_>, sink: &mut TextSink) {
                 is_text = member.value.string().map(|kind| TEXTS.contains(&&*kind));
                 option(member.value, sink, 0);
             }
-            "text" | "refusal" | "thinking" | "document" => {
+            "text" | "refusal" | "thinking" => {
                 has_text = true;
                 walk(member.value, sink);
             }
@@ -279,9 +369,11 @@ fn part(part: Value<'_>, sink: &mut TextSink) {
             }
             name if is_media(name) => {
                 has_media = true;
-                media(member.value, sink);
+                media(member.value, part.get("filename"), sink);
             }
-            _ => option(member.value, sink, 0),
+            name if PART_OPTIONS.contains(&name) => option(member.value, sink, 0),
+            _ if member.value.is_null() => {}
+            _ => walk(member.value, sink),
         }
     }
     // A part of another kind brings something, even where no member looks like it.

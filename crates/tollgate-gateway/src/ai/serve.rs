@@ -316,8 +316,8 @@ impl<D: Decide> Worker<D> {
     fn estimate(&self, ask: &Ask<'_>, model: &Model, identity: &Identity) -> Estimate {
         let ai = &self.gateway.ai;
         let name = if model.is_prefix { ask.model.as_ref() } else { &model.name };
-        // Nobody is charged by what others ask for.
-        let history_key = format!("{name} {}", ai.options.weights.of(identity).0);
+        // Nobody is charged by what others ask for. No name of a model has a line end.
+        let history_key = format!("{name}\n{}", ai.options.weights.of(identity).0);
         let mut prompt = TextSink::new(model.tariff);
         ask.prompt(&mut prompt);
         let correction =
@@ -338,6 +338,7 @@ impl<D: Decide> Worker<D> {
             model: name.to_owned(),
             history_key,
             prompt: prompt.corrected(correction),
+            uncorrected: prompt.total(),
             output: each.saturating_mul(ask.answers),
             answers: ask.answers,
             sink: prompt.for_answer(),

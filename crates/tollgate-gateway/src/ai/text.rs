@@ -197,6 +197,19 @@ impl TextSink {
         self.tokens(characters / MEDIA_CHARACTERS_PER_TOKEN);
     }
 
+    /// A file that is text, with so many characters of base64 in the request itself. A token is two bytes, or at least one
+    /// where nothing may be left out.
+    pub(crate) fn text_file(&mut self, characters: u64) {
+        let bytes = characters.saturating_mul(3).div_ceil(4);
+        self.image();
+        self.tokens(if self.is_upper_bound() { bytes } else { bytes.div_ceil(2) });
+    }
+
+    /// The true length of this prompt says nothing about other texts.
+    pub(crate) const fn skip_learning(&mut self) {
+        self.is_text = false;
+    }
+
     /// A conversation that the upstream keeps.
     pub(crate) const fn history(&mut self) {
         self.is_text = false;

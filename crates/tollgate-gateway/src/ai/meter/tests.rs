@@ -25,6 +25,7 @@ fn meter(book: &Book, hides_usage: bool, overrun: Overrun) -> Box<Meter> {
         model: "m".to_owned(),
         history_key: "m".to_owned(),
         prompt: 10,
+        uncorrected: 10,
         output: 3,
         answers: 1,
         sink: TextSink::new(Tariff::default()),
