@@ -56,3 +56,30 @@ fn prepare(headers: &mut HeaderMap, length: usize) {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A body that is JSON and a form at once names two models: the upstream must read it as we did.
+    #[test]
+    fn an_upstream_reads_the_body_as_it_was_read_here() {
+        for kinds in [
+            &["application/x-www-form-urlencoded"][..],
+            &["multipart/form-data; boundary=x"],
+            &["application/json; charset=utf-7"],
+            &["application/json", "application/x-www-form-urlencoded"],
+            &[],
+        ] {
+            let mut headers = HeaderMap::new();
+            for kind in kinds {
+                headers.append(CONTENT_TYPE, HeaderValue::from_static(kind));
+            }
+            headers.append(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            prepare(&mut headers, 7);
+            let sent: Vec<_> = headers.get_all(CONTENT_TYPE).iter().collect();
+            assert_eq!(sent, ["application/json"], "{kinds:?}");
+            assert!(headers.get(CONTENT_ENCODING).is_none());
+        }
+    }
+}

@@ -258,21 +258,24 @@ const TEXTS: [&str; 7] =
     ["text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text", "thinking"];
 
 /// Members that bring something to look at or to listen to, or a file, whatever kind a part says it is.
-const MEDIA: [&str; 22] = [
+const MEDIA: [&str; 25] = [
     "image",
     "images",
     "image_url",
     "image_urls",
     "image_data",
+    "image_embeds",
     "image_file",
     "input_image",
     "audio",
     "audio_url",
     "audio_data",
+    "audio_embeds",
     "input_audio",
     "video",
     "video_url",
     "video_data",
+    "video_embeds",
     "input_video",
     "file",
     "files",
