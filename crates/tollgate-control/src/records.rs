@@ -133,6 +133,35 @@ pub struct DecisionRecord {
     pub first_at: Option<Millis>,
 }
 
+/// What a record takes besides its texts: numbers, headers of rows, and entries of six indexes.
+pub(crate) const RECORD_OVERHEAD_BYTES: i64 = 640;
+
+/// Texts are in the row, and half of them in indexes and in what a page leaves empty.
+const TEXT_FACTOR: usize = 2;
+
+impl DecisionRecord {
+    /// What the record takes on disk, indexes included: an estimate from above.
+    pub fn estimated_bytes(&self) -> i64 {
+        let needed = [&self.event_id, &self.action, &self.reason, &self.client_id, &self.node];
+        let optional = [
+            &self.rule_id,
+            &self.scope,
+            &self.endpoint,
+            &self.method,
+            &self.ip_address,
+            &self.user_id,
+            &self.tenant_id,
+            &self.api_key_id,
+            &self.model_id,
+            &self.request_id,
+        ];
+        let texts = needed.iter().map(|text| text.len()).sum::<usize>()
+            + optional.iter().filter_map(|text| text.as_ref()).map(String::len).sum::<usize>();
+        RECORD_OVERHEAD_BYTES
+            .saturating_add(i64::try_from(TEXT_FACTOR.saturating_mul(texts)).unwrap_or(i64::MAX))
+    }
+}
+
 /// A decision with its number in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredDecision {

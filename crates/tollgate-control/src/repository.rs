@@ -93,8 +93,11 @@ pub trait Repository: Send + Sync + 'static {
     /// Forgets decisions from before a time, at most so many at once; says how many.
     async fn prune(&self, before: Millis, most: u32) -> Result<u64, RepositoryError>;
 
-    /// Forgets the oldest decisions of the tenant that takes the most, at most so many at once, where all take more
-    /// bytes than this; says how many. Each tenant, and all decisions without one, has a share.
+    /// Removes the oldest decisions of the tenants that take the most, at most so many at once, where all take more
+    /// bytes than this, and returns how many. Each tenant, and all decisions without one, has a share. 0: the rest is
+    /// within the bound, and free pages go back to the disk some at a time.
+    ///
+    /// After an error, a call for fewer may succeed: a change needs room on the disk for its journal.
     async fn bound_decisions(&self, max_bytes: u64, most: u32) -> Result<u64, RepositoryError>;
 
     /// What wakes when another process may have changed the set; `None` where there is no such word,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::audit_bound::{self, RETURNING, estimated_bytes};
+use super::audit_bound::{self, RETURNING};
 use super::batch::{Batch, Cell, Column, int, text};
 use super::driver::Dialect;
 use super::entries::number;
@@ -110,7 +110,7 @@ fn write_row(rows: &mut Batch, decision: &DecisionRecord) -> Result<(), Reposito
         decision.repeat_count.into(),
         decision.kept_count.into(),
         decision.first_at.into(),
-        estimated_bytes(decision).into(),
+        decision.estimated_bytes().into(),
     ];
     rows.row(&cells)
 }

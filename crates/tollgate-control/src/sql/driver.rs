@@ -55,5 +55,15 @@ pub(crate) trait Driver: Send + Sync + 'static {
 
     async fn listen(&self) -> Result<Option<Box<dyn Waker>>, RepositoryError>;
 
+    /// Returns free pages of the database to the disk, some at a time, where the database does not do so itself.
+    async fn release_pages(&self) -> Result<(), RepositoryError> {
+        Ok(())
+    }
+
+    /// Empties the write-ahead log after a change failed, because a full disk has no room for it to grow.
+    async fn empty_journal(&self) -> Result<(), RepositoryError> {
+        Ok(())
+    }
+
     async fn end(&self);
 }

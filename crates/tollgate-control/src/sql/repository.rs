@@ -239,12 +239,20 @@ impl<D: Driver> Repository for D {
             // Most of the time there is nothing to do, and no writer is kept waiting.
             let mut reader = self.session(Access::Read).await?;
             if audit_bound::excess(&mut *reader, max_bytes).await? <= 0 {
+                drop(reader);
+                // The bound is kept whether or not the file gets shorter.
+                let _ = self.release_pages().await;
                 return Ok(0);
             }
             drop(reader);
             let mut session = begin(self).await?;
             let result = audit_bound::bound(&mut *session, self.dialect(), max_bytes, most).await;
-            finish(session, result).await
+            let result = finish(session, result).await;
+            if result.is_err() {
+                // The error is that of the change. Fewer records may fit the journal when it is empty.
+                let _ = self.empty_journal().await;
+            }
+            result
         })
         .await
     }

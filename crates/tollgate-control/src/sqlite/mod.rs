@@ -8,12 +8,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{
-    Sqlite, SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePool,
+    Sqlite, SqliteArguments, SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePool,
     SqlitePoolOptions, SqliteRow, SqliteSynchronous,
 };
 use tokio::time::Instant;
 
-use crate::sql::session::{Session, pool_session};
+use crate::sql::query::Query;
+use crate::sql::session::{Session, fetch_int, pool_session};
 use crate::sql::{Access, Dialect, Driver, Migration, failure};
 use crate::{HistoryBounds, RepositoryError, Waker};
 
@@ -32,6 +33,15 @@ const ROWS_AHEAD: usize = 1000;
 /// Pages that a connection keeps, in KiB as SQLite counts them (negative). A change of ten thousand
 /// clients touches most pages of three indexes; with too few, each would be written several times.
 const CACHE: &str = "-65536";
+
+/// How long the write-ahead log stays after its pages are in the file.
+const MAX_JOURNAL_BYTES: &str = "8388608";
+
+/// Free pages that stay in the file: 8 MiB, which the next records use.
+const MAX_FREE_PAGES: i64 = 2_048;
+
+/// Shortens the file by at most 4 MiB, so that other writers do not wait long.
+const RELEASE_PAGES: &str = "PRAGMA incremental_vacuum(1024)";
 
 static DIALECT: Dialect = Dialect {
     rows: "json_each($1) AS rows",
@@ -81,6 +91,9 @@ impl SqliteRepository {
             .foreign_keys(true)
             .busy_timeout(TURN)
             .row_buffer_size(ROWS_AHEAD)
+            // Takes effect in a file that is new; others keep their free pages, and use them again.
+            .auto_vacuum(SqliteAutoVacuum::Incremental)
+            .pragma("journal_size_limit", MAX_JOURNAL_BYTES)
             .pragma("cache_size", CACHE);
         let pool = |most: u32| {
             SqlitePoolOptions::new()
@@ -157,6 +170,20 @@ impl Driver for SqliteRepository {
 
     async fn listen(&self) -> Result<Option<Box<dyn Waker>>, RepositoryError> {
         Ok(None)
+    }
+
+    async fn release_pages(&self) -> Result<(), RepositoryError> {
+        let mut reader = self.session(Access::Read).await?;
+        let free = fetch_int(&mut *reader, Query::new("PRAGMA freelist_count")).await?;
+        drop(reader);
+        if free <= MAX_FREE_PAGES {
+            return Ok(());
+        }
+        self.session(Access::Write).await?.script(RELEASE_PAGES).await
+    }
+
+    async fn empty_journal(&self) -> Result<(), RepositoryError> {
+        self.session(Access::Write).await?.script("PRAGMA wal_checkpoint(TRUNCATE)").await
     }
 
     async fn end(&self) {
