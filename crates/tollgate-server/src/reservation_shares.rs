@@ -22,8 +22,9 @@ const DEFAULT_MAX_RESERVATIONS: usize = 100_000;
 /// How many reservations are looked up in the store before one is refused: another node may have ended them.
 const MAX_LOOKED_UP: usize = 16;
 
-/// Ended reservations are removed from the order of look-ups when it is longer than twice the open ones and this.
-const MIN_LOOK_UP_ORDER: usize = 64;
+/// Ended reservations are removed from the order of look-ups, and from that of expiries, when it is longer than twice
+/// the open ones and this.
+const MIN_ORDER: usize = 64;
 
 /// Open reservations by owner.
 #[derive(Debug)]
@@ -170,7 +171,7 @@ impl ReservationShares {
             if let Some(request) = request {
                 open.by_request.insert(*request, now.saturating_add(REMEMBERED_FOR));
             }
-            open.shorten_look_ups();
+            open.remove_ended();
         }
     }
 
@@ -205,9 +206,15 @@ impl Open {
         }
     }
 
-    fn shorten_look_ups(&mut self) {
-        if self.look_ups.len() > 2 * self.by_id.len() + MIN_LOOK_UP_ORDER {
+    /// Removes ended reservations from the orders, where they are most of them.
+    fn remove_ended(&mut self) {
+        let max = 2 * self.by_id.len() + MIN_ORDER;
+        if self.look_ups.len() > max {
             self.look_ups.retain(|id| self.by_id.contains_key(id));
+        }
+        if self.expiries.len() > max {
+            let open = self.by_id.iter().filter(|(_, counted)| counted.expires_at < Nanos::MAX);
+            self.expiries = open.map(|(id, counted)| Reverse((counted.expires_at, *id))).collect();
         }
     }
 
@@ -334,13 +341,19 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_look_ups_is_bounded() {
+    fn the_orders_of_look_ups_and_expiries_are_bounded() {
         let shares = ReservationShares::new(64);
+        // Stays open, and expires before the others: they never are the next to expire.
+        shares.opened(&opening(&tenant("b")), &Reservation { id: 30_000, expires_at: 50 }, 0);
         for id in 0..10_000 {
             open(&shares, &tenant("a"), id);
             shares.ended(id);
+            assert!(has_room(&shares, &tenant("a"), 0));
         }
-        assert!(shares.open.lock().look_ups.len() <= MIN_LOOK_UP_ORDER + 2);
+        assert!(shares.open.lock().look_ups.len() <= MIN_ORDER + 4);
+        assert!(shares.open.lock().expiries.len() <= MIN_ORDER + 4);
+        assert!(has_room(&shares, &tenant("a"), 50));
+        assert!(shares.open.lock().by_id.is_empty(), "it has expired");
         open(&shares, &tenant("a"), 20_000);
         assert_eq!(shares.next_look_ups(), [20_000]);
         assert!(shares.next_look_ups().is_empty());
