@@ -1,6 +1,7 @@
 //! The queue as the rest of the gateway has it: a store, and a bell that wakes its workers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -14,6 +15,7 @@ use super::store::{Accepted, Change, QueueError, QueueStore, Ticket};
 pub struct Queue {
     store: Arc<dyn QueueStore>,
     bell: Arc<Notify>,
+    removed_dead: Arc<AtomicU64>,
 }
 
 /// A request that was taken in.
@@ -28,7 +30,12 @@ pub struct Receipt {
 impl Queue {
     /// A queue in this store.
     pub fn new(store: Arc<dyn QueueStore>) -> Self {
-        Self { store, bell: Arc::new(Notify::new()) }
+        Self { store, bell: Arc::new(Notify::new()), removed_dead: Arc::default() }
+    }
+
+    /// How many dead letters requests of this process have removed to make room.
+    pub fn removed_dead_letters(&self) -> u64 {
+        self.removed_dead.load(Ordering::Relaxed)
     }
 
     /// The store, for what needs no bell.
@@ -53,7 +60,11 @@ impl Queue {
             }
             pushed => pushed,
         };
-        let Accepted { position } = pushed?;
+        let Accepted { position, removed_dead } = pushed?;
+        if removed_dead > 0 {
+            self.removed_dead.fetch_add(removed_dead, Ordering::Relaxed);
+            tracing::debug!(count = removed_dead, "dead letters made room for a request");
+        }
         self.ring();
         Ok(Receipt { ticket, position })
     }

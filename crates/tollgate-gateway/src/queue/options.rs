@@ -12,8 +12,9 @@ pub struct QueueOptions {
     pub max_depth: u64,
     /// The most of one lane.
     pub max_lane_depth: u64,
-    /// The most bytes of all requests that are kept, dead letters included. Answers have as much again; the oldest
-    /// of them go.
+    /// The most bytes of all requests that are kept, dead letters included. The oldest dead letters make room for a
+    /// new request, those of its own lane or tenant where it is their bound. Answers have as much again; the oldest of
+    /// them go.
     pub max_bytes: u64,
     /// The most of one tenant's requests, and of those without a tenant.
     pub max_tenant_bytes: u64,

@@ -113,6 +113,8 @@ pub struct Ticket {
 pub struct Accepted {
     /// How many of its lane are before it.
     pub position: u64,
+    /// How many dead letters were removed to make room for it.
+    pub removed_dead: u64,
 }
 
 /// An entry that a worker has, until it says what became of it or its lease ends.
@@ -210,11 +212,12 @@ pub trait QueueStore: Send + Sync + 'static {
     /// How often a worker looks for what other processes pushed.
     fn poll_interval(&self) -> Duration;
 
-    /// Whether there is room for one more request of so many bytes: checked before its body is read, and again when
+    /// Whether there is room for one more request of so many bytes, or dead letters can make it: checked before its body is read, and again when
     /// it is pushed.
     async fn room(&self, lane: &str, tenant: &str, bytes: usize) -> Result<(), QueueError>;
 
-    /// Takes an entry in. If it is the only one of its lane, it is due after `due_in`. The same id twice
+    /// Takes an entry in. Where its bytes do not fit, the oldest dead letters of its lane, of its tenant or of all are
+    /// removed, by which bound it is. If it is the only one of its lane, it is due after `due_in`. The same id twice
     /// is one entry, so that a call whose answer was lost can be made again.
     async fn push(
         &self,

@@ -33,6 +33,7 @@ suite!(
     there_is_no_room_beyond_the_bounds,
     bytes_are_bounded_by_lane_by_tenant_and_in_all,
     bytes_are_counted_until_the_request_goes,
+    the_oldest_dead_letters_make_room,
     the_oldest_answers_go_when_they_take_too_much,
     the_same_push_twice_is_one_entry,
     what_is_too_old_is_not_sent,
@@ -303,7 +304,7 @@ async fn bytes_are_counted_until_the_request_goes(ground: &Ground) {
     push(2).await;
     let claim = claim_one(&*store).await;
     store.fail(&claim, "no", None).await.unwrap();
-    assert!(!fits().await, "a dead letter is kept");
+    assert!(fits().await, "a dead letter makes room");
     assert_eq!(store.drop_entry(&id(2)).await.unwrap(), Change::Made);
     assert!(fits().await, "it was dropped");
     push(3).await;
@@ -316,6 +317,73 @@ async fn bytes_are_counted_until_the_request_goes(ground: &Ground) {
     ground.pass(QueueOptions::default().keep_dead + SECOND);
     store.sweep().await.unwrap();
     assert!(fits().await, "it was kept long enough");
+}
+
+/// An endpoint that fails does not close the queue, neither for its own tenant nor for others.
+async fn the_oldest_dead_letters_make_room(ground: &Ground) {
+    let store = ground.open(byte_bounds()).await;
+    let push = async |number: usize, lane: &str, tenant: &str| {
+        let room = store.room(lane, tenant, 20 * KIB).await;
+        let request = sized(tenant, 20 * KIB);
+        let pushed = store.push(&id(number), lane, &request, Duration::ZERO).await;
+        assert_eq!(room.is_ok(), pushed.is_ok(), "{room:?} {pushed:?}");
+        ground.pass(SECOND);
+        pushed.map(|accepted| accepted.removed_dead)
+    };
+    let bury = async || {
+        for claim in claim(&*store).await {
+            store.fail(&claim, "no", None).await.unwrap();
+        }
+    };
+    let dead = async || -> Vec<String> {
+        let page = store.list(Shelf::Dead, None, 100).await.unwrap();
+        page.tickets.into_iter().map(|ticket| ticket.id).collect()
+    };
+    // Dead letters of four tenants fill the queue.
+    let tenants = ["a", "a", "b", "c", "c", "d", "d", "a", "b"];
+    for (number, tenant) in tenants.into_iter().enumerate() {
+        assert_eq!(push(number, &format!("{tenant}-{number}"), tenant).await, Ok(0));
+        bury().await;
+    }
+    assert_eq!(dead().await.len(), 9);
+    // The bound of all: the oldest of any tenant go.
+    assert_eq!(push(10, "e-1", "e").await, Ok(1));
+    assert_eq!(dead().await[0], id(1));
+    // The bound of a tenant: the oldest of its own.
+    for number in 11..15 {
+        push(number, &format!("b-{number}"), "b").await.unwrap();
+    }
+    let of_b = store.ticket(&id(8)).await.unwrap();
+    assert!(of_b.is_none(), "b has four requests, and no dead letter left");
+    // What waits is not removed.
+    let refused = push(15, "b-15", "b").await;
+    assert!(
+        matches!(refused, Err(QueueError::FullOfBytes { of: "this tenant", .. })),
+        "{refused:?}"
+    );
+    assert_eq!(store.counts().await.unwrap().waiting, 5);
+    // The bound of a lane: a dead letter of the lane goes, though others are older.
+    bury().await;
+    let older = dead().await[0].clone();
+    for number in 16..18 {
+        push(number, "f", "f").await.unwrap();
+    }
+    store.fail(&claim_one(&*store).await, "no", None).await.unwrap();
+    let before = store.counts().await.unwrap().dead;
+    assert_eq!(push(18, "f", "f").await, Ok(1));
+    assert!(store.ticket(&id(16)).await.unwrap().is_none());
+    assert_eq!(store.counts().await.unwrap().dead, before - 1);
+    assert_ne!(older, id(16));
+    // A dead letter that is tried again does not make room.
+    bury().await;
+    for entry in dead().await {
+        if entry != id(17) {
+            store.drop_entry(&entry).await.unwrap();
+        }
+    }
+    assert_eq!(store.retry(&id(17)).await.unwrap(), Change::Made);
+    let refused = push(19, "f", "f").await;
+    assert!(matches!(refused, Err(QueueError::FullOfBytes { of: "this key", .. })), "{refused:?}");
 }
 
 async fn the_oldest_answers_go_when_they_take_too_much(ground: &Ground) {

@@ -24,7 +24,8 @@ pub(crate) struct EdgeFigures {
     /// Each listener, its places for connections, and how many of them there are.
     listeners: Mutex<Vec<(String, Arc<Semaphore>, usize)>>,
     gateway: Mutex<Option<Arc<Gateway<Decider>>>>,
-    queue: Mutex<Option<Counts>>,
+    /// What is in the queue, and how many dead letters have made room for requests of this node.
+    queue: Mutex<Option<(Counts, u64)>>,
 }
 
 impl EdgeFigures {
@@ -52,7 +53,8 @@ impl EdgeFigures {
         runtime.spawn(async move {
             while let Some(figures) = figures.upgrade() {
                 // One that cannot be read has no figures.
-                *figures.queue.lock() = queue.store().counts().await.ok();
+                let counts = queue.store().counts().await.ok();
+                *figures.queue.lock() = counts.map(|it| (it, queue.removed_dead_letters()));
                 drop(figures);
                 tokio::time::sleep(QUEUE_INTERVAL).await;
             }
@@ -85,7 +87,7 @@ impl Collector for EdgeCollector {
         if let Some(gateway) = self.0.gateway.lock().clone() {
             pools(&mut encoder, &gateway)?;
         }
-        let Some(counts) = *self.0.queue.lock() else { return Ok(()) };
+        let Some((counts, removed_dead)) = *self.0.queue.lock() else { return Ok(()) };
         let of = |state: &str, count| (vec![("state", state.to_owned())], number(count));
         let states =
             [of("waiting", counts.waiting), of("done", counts.done), of("dead", counts.dead)];
@@ -94,6 +96,12 @@ impl Collector for EdgeCollector {
             "queue_requests",
             "Requests in the queue, by what became of them",
             states,
+        )?;
+        counters(
+            &mut encoder,
+            "queue_dead_letters_removed",
+            "Dead letters that were removed to make room for requests of this node",
+            [(vec![], removed_dead)],
         )?;
         let age = counts.oldest_age.map_or(0.0, |age| age.as_secs_f64());
         let help = "How long the oldest request in the queue has waited";

@@ -154,8 +154,9 @@ impl QueueStore for RedisQueue {
             counted.as_bytes(),
         ];
         arguments.extend(byte_bounds.iter().map(String::as_bytes));
-        let (word, count): (String, u64) = self.run(&self.scripts.push, &arguments).await?;
-        change(&word, count).map(|_| Accepted { position: count })
+        let (word, count, removed_dead): (String, u64, u64) =
+            self.run(&self.scripts.push, &arguments).await?;
+        change(&word, count).map(|_| Accepted { position: count, removed_dead })
     }
 
     async fn claim(&self, most: usize) -> Result<Claimed, QueueError> {

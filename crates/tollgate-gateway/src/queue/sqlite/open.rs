@@ -22,6 +22,10 @@ const TURN: Duration = Duration::from_secs(5);
 /// The version of the schema that this program writes.
 const SCHEMA: i64 = 2;
 
+/// The dead letters with all that is needed to choose which make room: their rows are long.
+const DEAD_LETTERS: &str = "CREATE INDEX IF NOT EXISTS dead_letters \
+    ON entries (since, id, lane, tenant, request_bytes) WHERE shelf = 2";
+
 impl SqliteQueue {
     /// Opens the file, or makes one that nobody else may read.
     pub async fn open(
@@ -80,6 +84,8 @@ async fn prepare(writer: &SqlitePool) -> Result<(), QueueError> {
     if have < SCHEMA {
         sqlx::raw_sql(include_str!("schema_2.sql")).execute(&mut *transaction).await?;
     }
+    // Older programs work with it, too.
+    sqlx::raw_sql(DEAD_LETTERS).execute(&mut *transaction).await?;
     transaction.commit().await?;
     Ok(())
 }

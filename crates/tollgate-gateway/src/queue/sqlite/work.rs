@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqliteConnection;
 
 use super::{SqliteQueue, Transaction, signed, unsigned};
@@ -28,10 +29,11 @@ pub(super) async fn push(
         .await?;
     if let Some(seq) = known {
         let position = before(&mut transaction, lane, seq).await?;
-        return Ok(Accepted { position });
+        return Ok(Accepted { position, removed_dead: 0 });
     }
     let (tenant, counted) = (tenant_of(request), counted_bytes(bytes.len()));
     let position = room(queue, &mut transaction, lane, tenant, counted).await?;
+    let removed_dead = make_room(queue, &mut transaction, lane, tenant, counted).await?;
     sqlx::query(
         "INSERT INTO entries (id, lane, shelf, since, enqueued_at, attempts, label, request, \
          tenant, request_bytes) VALUES ($1, $2, 0, $3, $3, 0, $4, $5, $6, $7)",
@@ -48,7 +50,7 @@ pub(super) async fn push(
     let due_at = now.saturating_add(millis(due_in));
     open_lane(&mut transaction, lane, due_at).await?;
     transaction.commit().await?;
-    Ok(Accepted { position })
+    Ok(Accepted { position, removed_dead })
 }
 
 /// How many of the lane wait, if there is room for one more.
@@ -70,33 +72,123 @@ pub(super) async fn room(
         return Err(QueueError::LaneFull(position));
     }
     if bytes > 0 {
-        bytes_fit(queue, connection, [lane, tenant, ""], bytes).await?;
+        bytes_fit(queue, connection, lane, tenant, bytes).await?;
     }
     Ok(position)
 }
 
-/// Whether so many bytes more fit into the lane, its tenant's share, and the queue.
+/// A bound of bytes.
+struct ByteBound<'a> {
+    /// Its kind and name in the table of usage.
+    kind: i64,
+    name: &'a str,
+    max_bytes: u64,
+    /// Whose it is, for errors.
+    of: &'static str,
+    /// Which dead letters make room; `$1` is the name.
+    dead: &'static str,
+}
+
+/// The bounds of a lane, of its tenant and of all, in this order.
+fn byte_bounds<'a>(queue: &SqliteQueue, lane: &'a str, tenant: &'a str) -> [ByteBound<'a>; 3] {
+    let [of_lane, of_tenant, of_all] = BYTE_BOUNDS;
+    let bound = |kind, name, max_bytes, of, dead| ByteBound { kind, name, max_bytes, of, dead };
+    let options = &queue.options;
+    [
+        bound(0, lane, options.max_lane_bytes, of_lane, "lane = $1"),
+        bound(1, tenant, options.max_tenant_bytes, of_tenant, "tenant = $1"),
+        bound(2, "", options.max_bytes, of_all, "$1 = ''"),
+    ]
+}
+
+impl ByteBound<'_> {
+    /// How many bytes are kept, and how many are too much if so many are added.
+    async fn usage(
+        &self,
+        connection: &mut SqliteConnection,
+        bytes: u64,
+    ) -> Result<(u64, u64), QueueError> {
+        let kept: Option<i64> =
+            sqlx::query_scalar("SELECT bytes FROM usage WHERE kind = $1 AND name = $2")
+                .bind(self.kind)
+                .bind(self.name)
+                .fetch_optional(connection)
+                .await?;
+        let kept = kept.map_or(0, unsigned);
+        Ok((kept, kept.saturating_add(bytes).saturating_sub(self.max_bytes)))
+    }
+
+    /// How many bytes its dead letters take.
+    async fn dead_bytes(&self, connection: &mut SqliteConnection) -> Result<u64, QueueError> {
+        let dead: i64 = sqlx::query_scalar(AssertSqlSafe(format!(
+            "SELECT COALESCE(SUM(request_bytes), 0) FROM entries INDEXED BY dead_letters \
+             WHERE shelf = 2 AND {}",
+            self.dead
+        )))
+        .bind(self.name)
+        .fetch_one(connection)
+        .await?;
+        Ok(unsigned(dead))
+    }
+}
+
+/// Whether so many bytes more fit into the lane, its tenant's share, and the queue, or dead letters can make room.
 async fn bytes_fit(
     queue: &SqliteQueue,
     connection: &mut SqliteConnection,
-    names: [&str; 3],
+    lane: &str,
+    tenant: &str,
     bytes: u64,
 ) -> Result<(), QueueError> {
-    let options = &queue.options;
-    let most = [options.max_lane_bytes, options.max_tenant_bytes, options.max_bytes];
-    for (kind, ((name, of), most)) in (0_i64..).zip(names.iter().zip(BYTE_BOUNDS).zip(most)) {
-        let kept: Option<i64> =
-            sqlx::query_scalar("SELECT bytes FROM usage WHERE kind = $1 AND name = $2")
-                .bind(kind)
-                .bind(*name)
-                .fetch_optional(&mut *connection)
-                .await?;
-        let kept = kept.map_or(0, unsigned);
-        if kept.saturating_add(bytes) > most {
-            return Err(QueueError::FullOfBytes { of, bytes: kept });
+    for bound in byte_bounds(queue, lane, tenant) {
+        let (kept, excess) = bound.usage(connection, bytes).await?;
+        if excess == 0 {
+            continue;
+        }
+        let dead = bound.dead_bytes(connection).await?;
+        if dead < excess {
+            let bytes = kept.saturating_sub(dead);
+            return Err(QueueError::FullOfBytes { of: bound.of, bytes });
         }
     }
     Ok(())
+}
+
+/// Removes the oldest dead letters until so many bytes more fit. Returns how many were removed.
+async fn make_room(
+    queue: &SqliteQueue,
+    transaction: &mut Transaction,
+    lane: &str,
+    tenant: &str,
+    bytes: u64,
+) -> Result<u64, QueueError> {
+    let mut removed = 0;
+    for bound in byte_bounds(queue, lane, tenant) {
+        let (_, mut excess) = bound.usage(transaction, bytes).await?;
+        if excess == 0 {
+            continue;
+        }
+        let oldest: Vec<(i64, i64)> = sqlx::query_as(AssertSqlSafe(format!(
+            "SELECT seq, request_bytes FROM entries INDEXED BY dead_letters \
+             WHERE shelf = 2 AND {} ORDER BY since, id",
+            bound.dead
+        )))
+        .bind(bound.name)
+        .fetch_all(&mut **transaction)
+        .await?;
+        for (seq, bytes) in oldest {
+            if excess == 0 {
+                break;
+            }
+            sqlx::query("DELETE FROM entries WHERE seq = $1")
+                .bind(seq)
+                .execute(&mut **transaction)
+                .await?;
+            excess = excess.saturating_sub(unsigned(bytes));
+            removed += 1;
+        }
+    }
+    Ok(removed)
 }
 
 async fn before(

@@ -9,8 +9,9 @@ local prefix = KEYS[1]
 local due_key, waiting_key = prefix .. 'due', prefix .. 'waiting'
 local done_key, dead_key = prefix .. 'done', prefix .. 'dead'
 
--- How many bytes requests take, dead letters included (l:LANE, t:TENANT, all), and answers (a number). Entries of
--- versions that did not count have no figure, and count as nothing.
+-- How many bytes requests take, dead letters included (l:LANE, t:TENANT, all), how many of those are of dead letters
+-- (dl:LANE, dt:TENANT, dall), and answers (a number). Entries of versions that did not count have no figure, and count
+-- as nothing.
 local bytes_key, result_bytes_key = prefix .. 'bytes', prefix .. 'result_bytes'
 
 local function entry_key(id) return prefix .. 'e:' .. id end
@@ -35,9 +36,33 @@ local function finish(id, lane, place, shelf, at)
   redis.call('HDEL', entry_key(id), 'claim')
 end
 
+-- Adds to figures of bytes. Those that are 0 are removed.
+local function add_bytes(fields, bytes)
+  for _, field in ipairs(fields) do
+    if redis.call('HINCRBY', bytes_key, field, bytes) <= 0 then redis.call('HDEL', bytes_key, field) end
+  end
+end
+
+-- Counts the bytes of a dead letter as such.
+local function count_dead(id)
+  local entry = redis.call('HMGET', entry_key(id), 'lane', 'tenant', 'request_bytes', 'dead_bytes')
+  if not entry[3] or entry[4] then return end
+  redis.call('HSET', entry_key(id), 'dead_bytes', entry[3])
+  add_bytes({'dl:' .. entry[1], 'dt:' .. entry[2], 'dall'}, tonumber(entry[3]))
+end
+
+-- Counts them no longer: the dead letter is about to go, or to be tried again.
+local function discount_dead(id)
+  local entry = redis.call('HMGET', entry_key(id), 'lane', 'tenant', 'dead_bytes')
+  if not entry[3] then return end
+  redis.call('HDEL', entry_key(id), 'dead_bytes')
+  add_bytes({'dl:' .. entry[1], 'dt:' .. entry[2], 'dall'}, -tonumber(entry[3]))
+end
+
 -- Makes an entry a dead letter.
 local function bury(id, lane, place, why, at)
   finish(id, lane, place, 'dead', at)
+  count_dead(id)
   redis.call('HSET', entry_key(id), 'error', why)
 end
 
@@ -65,13 +90,12 @@ end
 
 -- Counts so many bytes more, or less, for a lane and its tenant.
 local function count_bytes(lane, tenant, bytes)
-  for _, field in ipairs({'l:' .. lane, 't:' .. tenant, 'all'}) do
-    if redis.call('HINCRBY', bytes_key, field, bytes) <= 0 then redis.call('HDEL', bytes_key, field) end
-  end
+  add_bytes({'l:' .. lane, 't:' .. tenant, 'all'}, bytes)
 end
 
 -- Counts the bytes of an entry no longer: its request is about to go, and its answer.
 local function discount(id)
+  discount_dead(id)
   local entry = redis.call('HMGET', entry_key(id), 'lane', 'tenant', 'request_bytes', 'result_bytes')
   if entry[3] then
     count_bytes(entry[1], entry[2], -tonumber(entry[3]))
@@ -83,18 +107,54 @@ local function discount(id)
   end
 end
 
--- Whether there is room for one more: what to answer if not. Bounds of bytes: of a lane, a tenant, all.
+-- Removes an entry from its shelf.
+local function remove_entry(shelf, id)
+  discount(id)
+  redis.call('ZREM', shelf, id)
+  redis.call('DEL', entry_key(id))
+end
+
+-- Whether there is room for one more: what to answer if not. Bounds of bytes: of a lane, a tenant, all. Dead letters
+-- make room.
 local function no_room(lane, max_depth, max_lane_depth, tenant, bytes, max_bytes)
   local depth = redis.call('ZCARD', waiting_key)
   if depth >= max_depth then return {'full', depth} end
   depth = redis.call('XLEN', lane_key(lane))
   if depth >= max_lane_depth then return {'lane_full', depth} end
   if bytes > 0 then
-    local kept = redis.call('HMGET', bytes_key, 'l:' .. lane, 't:' .. tenant, 'all')
+    local kept = redis.call('HMGET', bytes_key, 'l:' .. lane, 't:' .. tenant, 'all', 'dl:' .. lane, 'dt:' .. tenant,
+      'dall')
     for bound = 1, 3 do
-      local have = tonumber(kept[bound] or 0)
+      local have = tonumber(kept[bound] or 0) - tonumber(kept[bound + 3] or 0)
       if have + bytes > tonumber(max_bytes[bound]) then return {'bytes_' .. bound, have} end
     end
   end
   return nil
+end
+
+-- Removes the oldest dead letters until so many bytes more fit: those of the lane where its bound is too low, then those
+-- of the tenant, then any. Returns how many were removed, and what to answer if that is not enough.
+local function make_room(lane, tenant, bytes, max_bytes)
+  local removed = 0
+  local function excess(bound)
+    local field = ({'l:' .. lane, 't:' .. tenant, 'all'})[bound]
+    return tonumber(redis.call('HGET', bytes_key, field) or 0) + bytes - tonumber(max_bytes[bound])
+  end
+  for bound = 1, 3 do
+    local first = 0
+    while excess(bound) > 0 do
+      local ids = redis.call('ZRANGE', dead_key, first, first + 99)
+      if #ids == 0 then return removed, {'bytes_' .. bound, excess(bound) + tonumber(max_bytes[bound]) - bytes} end
+      for _, id in ipairs(ids) do
+        local owner = redis.call('HMGET', entry_key(id), 'lane', 'tenant')
+        if excess(bound) > 0 and (bound == 3 or owner[bound] == ({lane, tenant})[bound]) then
+          remove_entry(dead_key, id)
+          removed = removed + 1
+        else
+          first = first + 1
+        end
+      end
+    end
+  end
+  return removed, nil
 end

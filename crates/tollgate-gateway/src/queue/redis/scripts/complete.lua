@@ -13,9 +13,7 @@ for _ = 1, tonumber(ARGV[6]) do
   if kept <= tonumber(ARGV[5]) then break end
   local oldest = redis.call('ZRANGE', done_key, 0, 0)[1]
   if not oldest then break end
-  discount(oldest)
-  redis.call('ZREM', done_key, oldest)
-  redis.call('DEL', entry_key(oldest))
+  remove_entry(done_key, oldest)
   kept = tonumber(redis.call('GET', result_bytes_key) or 0)
 end
 lane_due(lane, at)

@@ -9,6 +9,7 @@ local refused = no_room(lane, tonumber(ARGV[2]), tonumber(ARGV[3]), '', 0, {})
 if refused then return refused end
 local at = clock()
 redis.call('ZREM', dead_key, id)
+discount_dead(id)
 local place = enqueue(id, lane, at, at)
 redis.call('HSET', entry_key(id), 'state', 'waiting', 'place', place, 'enqueued', at, 'attempts', 0)
 redis.call('HDEL', entry_key(id), 'finished')

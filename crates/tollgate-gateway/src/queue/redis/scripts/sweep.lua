@@ -21,9 +21,7 @@ if expired == batch then is_partial = 1 end
 
 local function remove(shelf, ids)
   for _, id in ipairs(ids) do
-    discount(id)
-    redis.call('ZREM', shelf, id)
-    redis.call('DEL', entry_key(id))
+    remove_entry(shelf, id)
   end
   removed = removed + #ids
   if #ids == batch then is_partial = 1 end
@@ -36,6 +34,10 @@ local function tidy(shelf, keep, most)
 end
 tidy(done_key, tonumber(ARGV[3]), tonumber(ARGV[4]))
 tidy(dead_key, tonumber(ARGV[5]), tonumber(ARGV[6]))
+-- Dead letters of versions that did not count them, once.
+if redis.call('ZCARD', dead_key) > 0 and redis.call('HSETNX', bytes_key, 'dead_counted', 1) == 1 then
+  for _, id in ipairs(redis.call('ZRANGE', dead_key, 0, 9999)) do count_dead(id) end
+end
 -- Entries that were evicted or deleted by hand took their figures along: without entries there are no bytes.
 if redis.call('ZCARD', waiting_key) == 0 and redis.call('ZCARD', dead_key) == 0 then redis.call('DEL', bytes_key) end
 if redis.call('ZCARD', done_key) == 0 then redis.call('DEL', result_bytes_key) end
