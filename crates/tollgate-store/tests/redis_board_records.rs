@@ -24,6 +24,8 @@ use tollgate_testkit::{Cluster, Redis, Reply, eventually, slot_of};
 const STREAM: &str = "tg:{config}:decisions";
 const PUSHERS: usize = 4;
 const BATCHES: usize = 100;
+/// More than the batches of a test take.
+const MAX_BYTES: u64 = 16 << 20;
 
 fn must(server: &Redis, words: &[&str]) -> Reply {
     server.call(words).unwrap().ok().unwrap()
@@ -85,7 +87,7 @@ async fn everything_arrives_though_a_reader_dies_and_nothing_stays() {
         pushers.spawn(async move {
             for batch in 0..BATCHES {
                 let text = format!("{pusher}-{batch}");
-                board.push_records(text.as_bytes(), 100_000).await.unwrap();
+                assert!(board.push_records(text.as_bytes(), MAX_BYTES).await.unwrap());
             }
         });
     }
@@ -109,7 +111,7 @@ async fn own_batches_come_first_then_those_of_the_dead_then_new_ones() {
     let board = RedisStore::new(&options(&[server.url()])).unwrap().board();
     assert_eq!(board.records_waiting().await, Ok(0));
     for batch in ["a", "b", "c", "d", "e"] {
-        board.push_records(batch.as_bytes(), 1_000).await.unwrap();
+        assert!(board.push_records(batch.as_bytes(), MAX_BYTES).await.unwrap());
     }
     assert!(board.pull_records("one", 0).await.unwrap().is_empty());
     assert_eq!(texts(&board.pull_records("one", 2).await.unwrap()), ["a", "b"]);
@@ -127,24 +129,47 @@ async fn own_batches_come_first_then_those_of_the_dead_then_new_ones() {
     server.call(&["DEL", STREAM]).unwrap();
     server.call(&["SET", STREAM, "a word"]).unwrap();
     assert_eq!(board.pull_records("one", 1).await, Err(Failure::ForeignKey));
-    assert_eq!(board.push_records(b"a", 1).await, Err(Failure::ForeignKey));
+    assert_eq!(board.push_records(b"a", MAX_BYTES).await, Err(Failure::ForeignKey));
 }
 
 #[tokio::test]
-async fn the_oldest_are_dropped_and_whoever_had_them_forgets_them() {
+async fn batches_are_bounded_in_bytes() {
+    const BOUND: u64 = 1 << 20;
     let server = Redis::start();
     let board = RedisStore::new(&options(&[server.url()])).unwrap().board();
-    let most = 200;
+    // The first ones are small: what they take says nothing of the next.
+    for _ in 0..1_000 {
+        assert!(board.push_records(&[b'x'; 100], BOUND).await.unwrap());
+    }
+    let batch = vec![b'x'; 64 << 10];
+    let mut pushed = 0_u64;
+    while board.push_records(&batch, BOUND).await.unwrap() {
+        pushed += 1;
+        assert!(pushed < 100, "there is no bound");
+    }
+    assert!((8..16).contains(&pushed), "{pushed}");
+    assert!(!board.push_records(&batch, BOUND).await.unwrap());
+    assert_eq!(board.records_waiting().await, Ok(1_000 + pushed));
+    let batches = board.pull_records("reader", 2_000).await.unwrap();
+    board.done_records(&ids(&batches)).await.unwrap();
+    assert!(board.push_records(&batch, BOUND).await.unwrap(), "there is room again");
+}
+
+/// Nodes of the version before drop the oldest batches.
+#[tokio::test]
+async fn a_reader_forgets_batches_that_were_dropped() {
+    let server = Redis::start();
+    let board = RedisStore::new(&options(&[server.url()])).unwrap().board();
     for batch in 0..50 {
-        board.push_records(format!("{batch}").as_bytes(), most).await.unwrap();
+        assert!(board.push_records(format!("{batch}").as_bytes(), MAX_BYTES).await.unwrap());
     }
     assert_eq!(board.pull_records("reader", 50).await.unwrap().len(), 50);
-    for batch in 50..2_000 {
-        board.push_records(format!("{batch}").as_bytes(), most).await.unwrap();
+    for batch in 50..300 {
+        assert!(board.push_records(format!("{batch}").as_bytes(), MAX_BYTES).await.unwrap());
     }
-    // The server drops them by the hundred.
+    must(&server, &["XTRIM", STREAM, "MAXLEN", "200"]);
     let waiting = board.records_waiting().await.unwrap();
-    assert!((200..=300).contains(&waiting), "{waiting}");
+    assert_eq!(waiting, 200);
     assert_eq!(pending(&server), "50");
     let batches = board.pull_records("reader", 50).await.unwrap();
     assert_eq!((batches.len(), pending(&server).as_str()), (50, "50"), "others in their place");
@@ -166,7 +191,7 @@ async fn records_outlive_the_master_of_their_slot() {
     let cluster = Cluster::start(3, 1);
     let options = RedisOptions { kind: RedisKind::Cluster, ..options(&cluster.urls()) };
     let board = RedisStore::new(&options).unwrap().board();
-    board.push_records(b"before", 1_000).await.unwrap();
+    board.push_records(b"before", MAX_BYTES).await.unwrap();
     assert_eq!(texts(&board.pull_records("reader", 10).await.unwrap()), ["before"]);
     let master = &cluster.nodes()[cluster.master_of(slot_of("{config}"))];
     let written = master.info("replication", "master_repl_offset").unwrap().parse::<u64>().unwrap();
@@ -178,13 +203,13 @@ async fn records_outlive_the_master_of_their_slot() {
     cluster.kill_master_of(slot_of("{config}"));
     let mut pushed = Err(Failure::Timeout);
     for _ in 0..600 {
-        pushed = board.push_records(b"after", 1_000).await;
+        pushed = board.push_records(b"after", MAX_BYTES).await;
         if pushed.is_ok() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(pushed, Ok(()));
+    assert_eq!(pushed, Ok(true));
     let all = board.pull_records("reader", 10).await.unwrap();
     assert_eq!(texts(&all), ["before", "after"]);
     board.done_records(&ids(&all)).await.unwrap();

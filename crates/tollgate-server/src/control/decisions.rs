@@ -23,8 +23,10 @@ const WRITE_EVERY: Duration = Duration::from_millis(200);
 const MOST_AT_ONCE: usize = 2_000;
 /// A batch is tried so often before it is given up.
 const ATTEMPTS: u32 = 3;
-/// Batches that wait in Redis at most.
-const MOST_BATCHES: usize = 1_000;
+/// The bytes that batches of all nodes take in Redis at most. What does not fit is lost.
+const MAX_WAITING_BYTES: u64 = 16 << 20;
+/// The estimated bytes of a batch that is sent through Redis.
+const MAX_BATCH_BYTES: u64 = 256 << 10;
 /// Batches that are taken from Redis at once.
 const BATCHES_AT_ONCE: usize = 16;
 /// One name for all control nodes: what two of them take at once is kept once, by its event ids.
@@ -53,6 +55,9 @@ const MIN_BOUND_BYTES: u64 = 1 << 20;
 const MIN_FREE_BYTES: u64 = 64 << 20;
 /// Why they are not.
 const DISK_SHORT: &str = "the disk is nearly full";
+/// Why they are not sent.
+const REDIS_FULL: &str =
+    "the records in Redis take all of their room, and no control node takes them";
 
 impl Keeper {
     /// Writes what the trail has until `stopped` is set, and a last time then.
@@ -133,14 +138,19 @@ impl Keeper {
             return true;
         }
         let figures = &self.around.figures;
-        let written = if bound.is_disk_short() {
-            Err(DISK_SHORT.to_owned())
-        } else {
-            self.write(records, board, bound).await
-        };
+        let leads = self.around.config.has_control();
+        let max_bytes = if leads { MAX_WRITE_BYTES } else { MAX_BATCH_BYTES };
+        let mut written = Ok(());
+        for part in parts(records, max_bytes) {
+            // After a failure, the rest is not tried.
+            if written.is_ok() {
+                written = self.write(part, board, bound).await;
+            }
+            let counter =
+                if written.is_ok() { &figures.decisions_written } else { &figures.decisions_lost };
+            counter.fetch_add(part.len() as u64, Ordering::Relaxed);
+        }
         let is_written = written.is_ok();
-        let counter = if is_written { &figures.decisions_written } else { &figures.decisions_lost };
-        counter.fetch_add(records.len() as u64, Ordering::Relaxed);
         // A node without a database and a Redis has nowhere to write, as configured.
         if self.control.is_some() || board.is_some() {
             self.report_loss(written.err().as_deref());
@@ -171,6 +181,9 @@ impl Keeper {
         board: Option<&Board>,
         bound: &DiskBound,
     ) -> Result<(), String> {
+        if bound.is_disk_short() {
+            return Err(DISK_SHORT.to_owned());
+        }
         let leads = self.around.config.has_control();
         let mut cause = String::new();
         for attempt in 0..ATTEMPTS {
@@ -181,8 +194,11 @@ impl Keeper {
                 // Its own event ids keep a repeated batch from being kept twice.
                 (Some(control), _) if leads => bound.record(&**control.repository(), records).await,
                 (_, Some(board)) => {
-                    let pushed = board.push_records(&encode(records), MOST_BATCHES).await;
-                    pushed.map_err(|failure| failure.to_string())
+                    match board.push_records(&encode(records), MAX_WAITING_BYTES).await {
+                        Ok(true) => Ok(()),
+                        Ok(false) => return Err(REDIS_FULL.to_owned()),
+                        Err(failure) => Err(failure.to_string()),
+                    }
                 }
                 (Some(control), None) => bound.record(&**control.repository(), records).await,
                 (None, None) => Err("this node has neither a database nor a Redis".to_owned()),

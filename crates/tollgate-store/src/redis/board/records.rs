@@ -13,6 +13,12 @@ const GROUP: &str = "control";
 /// What a batch of records is called in its entry.
 const FIELD: &str = "b";
 
+/// Adds a batch to the stream, if there is room. All nodes of the stream are looked at: a sample of the oldest would
+/// miss that later batches are larger.
+const PUSH: &str = "local used = redis.call('MEMORY', 'USAGE', KEYS[1], 'SAMPLES', 0) or 0
+if used + #ARGV[3] > tonumber(ARGV[1]) then return 0 end
+return redis.pcall('XADD', KEYS[1], '*', ARGV[2], ARGV[3])";
+
 /// A reader that has held an entry for so long without acknowledging it is considered dead.
 const DEAD_AFTER_MILLIS: u64 = 30_000;
 
@@ -54,15 +60,15 @@ impl Found {
 }
 
 impl Board {
-    /// Adds a batch of records. Beyond about `most` batches, the oldest are dropped.
+    /// Adds a batch of records, unless all batches would take more than so many bytes. Returns whether it was added.
     ///
     /// After an error it may have been added or not.
-    pub async fn push_records(&self, batch: &[u8], most: usize) -> Result<(), Failure> {
-        let mut command = redis::cmd("XADD");
-        command.arg(&*self.records).arg("MAXLEN").arg("~").arg(most).arg("*");
-        command.arg(FIELD).arg(batch);
-        self.link.call(&command, Instant::now() + LARGE, Repeat::Never).await?;
-        Ok(())
+    pub async fn push_records(&self, batch: &[u8], max_bytes: u64) -> Result<bool, Failure> {
+        let mut command = Cmd::new();
+        command.arg("EVAL").arg(PUSH).arg(1).arg(&*self.records);
+        command.arg(max_bytes).arg(FIELD).arg(batch);
+        let value = self.link.call(&command, Instant::now() + LARGE, Repeat::Never).await?;
+        Ok(!matches!(value, Value::Int(0)))
     }
 
     /// Up to `count` batches, with their ids, without waiting for any: first those that this reader has got
