@@ -153,6 +153,14 @@ async fn batches_are_bounded_in_bytes() {
     let batches = board.pull_records("reader", 2_000).await.unwrap();
     board.done_records(&ids(&batches)).await.unwrap();
     assert!(board.push_records(&batch, BOUND).await.unwrap(), "there is room again");
+    // A user that may not ask how much memory is used.
+    must(&server, &["ACL", "SETUSER", "default", "-memory"]);
+    let mut count = 1;
+    while board.push_records(b"x", BOUND).await.unwrap() {
+        count += 1;
+        assert!(count < 100, "there is no bound");
+    }
+    assert_eq!(count, 64);
 }
 
 /// Nodes of the version before drop the oldest batches.
