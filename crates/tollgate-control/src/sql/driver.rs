@@ -55,13 +55,15 @@ pub(crate) trait Driver: Send + Sync + 'static {
 
     async fn listen(&self) -> Result<Option<Box<dyn Waker>>, RepositoryError>;
 
-    /// Returns free pages of the database to the disk, some at a time, where the database does not do so itself.
-    async fn release_pages(&self) -> Result<(), RepositoryError> {
+    /// Copies the write-ahead log into the database while the disk has room for that, and returns free pages to the
+    /// disk, some at a time. For databases that do not do so themselves.
+    async fn release_space(&self) -> Result<(), RepositoryError> {
         Ok(())
     }
 
-    /// Empties the write-ahead log after a change failed, because a full disk has no room for it to grow.
-    async fn empty_journal(&self) -> Result<(), RepositoryError> {
+    /// Makes the next change overwrite the write-ahead log, after one has failed: a full disk has no room for it to
+    /// grow.
+    async fn restart_journal(&self) -> Result<(), RepositoryError> {
         Ok(())
     }
 

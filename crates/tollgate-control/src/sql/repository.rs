@@ -241,17 +241,18 @@ impl<D: Driver> Repository for D {
             if audit_bound::excess(&mut *reader, max_bytes).await? <= 0 {
                 drop(reader);
                 // The bound is kept whether or not the file gets shorter.
-                let _ = self.release_pages().await;
+                let _ = self.release_space().await;
                 return Ok(0);
             }
             drop(reader);
             let mut session = begin(self).await?;
             let result = audit_bound::bound(&mut *session, self.dialect(), max_bytes, most).await;
             let result = finish(session, result).await;
-            if result.is_err() {
-                // The error is that of the change. Fewer records may fit the journal when it is empty.
-                let _ = self.empty_journal().await;
-            }
+            // The result is that of the change. After an error, fewer records may fit the journal.
+            let _ = match &result {
+                Ok(_) => self.release_space().await,
+                Err(_) => self.restart_journal().await,
+            };
             result
         })
         .await

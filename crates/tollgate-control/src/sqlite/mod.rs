@@ -172,8 +172,9 @@ impl Driver for SqliteRepository {
         Ok(None)
     }
 
-    async fn release_pages(&self) -> Result<(), RepositoryError> {
+    async fn release_space(&self) -> Result<(), RepositoryError> {
         let mut reader = self.session(Access::Read).await?;
+        reader.script("PRAGMA wal_checkpoint(PASSIVE)").await?;
         let free = fetch_int(&mut *reader, Query::new("PRAGMA freelist_count")).await?;
         drop(reader);
         if free <= MAX_FREE_PAGES {
@@ -182,8 +183,9 @@ impl Driver for SqliteRepository {
         self.session(Access::Write).await?.script(RELEASE_PAGES).await
     }
 
-    async fn empty_journal(&self) -> Result<(), RepositoryError> {
-        self.session(Access::Write).await?.script("PRAGMA wal_checkpoint(TRUNCATE)").await
+    async fn restart_journal(&self) -> Result<(), RepositoryError> {
+        // The log keeps its length, so that the next change needs no room.
+        self.session(Access::Write).await?.script("PRAGMA wal_checkpoint(RESTART)").await
     }
 
     async fn end(&self) {
