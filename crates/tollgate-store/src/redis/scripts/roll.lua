@@ -8,7 +8,7 @@
 local key, name, length = KEYS[1], ARGV[1], tonumber(ARGV[3])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local told = {}
+local others = {}
 local roll = redis.call('HGETALL', key)
 local count = 0
 for i = 1, #roll, 2 do
@@ -18,7 +18,7 @@ for i = 1, #roll, 2 do
   elseif roll[i] ~= name then
     count = count + 1
     if ARGV[4] == '1' then
-      told[#told + 1], told[#told + 2] = roll[i], word
+      others[#others + 1], others[#others + 2] = roll[i], word
     end
   end
 end
@@ -26,4 +26,4 @@ if count < tonumber(ARGV[5]) then
   redis.call('HSET', key, name, string.format('%d', now + length) .. ' ' .. ARGV[2])
   redis.call('PEXPIRE', key, length)
 end
-return told
+return others
