@@ -64,7 +64,7 @@ impl Limiter {
     ///
     /// ```
     /// # use tollgate::{Limiter, Quota};
-    /// let limiter = Limiter::keyed(Quota::per_second(1));
+    /// let limiter = Limiter::keyed(Quota::per_day(1));
     /// assert!(limiter.check("ann").is_ok() && limiter.check("bob").is_ok());
     /// assert!(limiter.check("ann").is_err());
     /// ```
