@@ -4,7 +4,7 @@ use serde_json::json;
 use tollgate_client::{Client, OnFailure};
 use tollgate_e2e::{Server, ServerBuilder, eventually};
 use tollgate_tower::{
-    Asked, Bill, Decide, Dialect, HeaderFamilies, Identity, Pass, Remote, Ruling,
+    Asked, Bill, Decide, Dialect, Format, HeaderFamilies, Identity, Pass, Remote, Ruling,
 };
 
 const RULES: &str = "
@@ -37,7 +37,7 @@ fn released(server: &Server) -> u64 {
 }
 
 async fn pass(remote: &Remote, tokens: Option<u64>) -> Pass {
-    match remote.decide(&asked(tokens), &http::HeaderMap::new()).await {
+    match remote.decide(&asked(tokens)).await {
         Ruling::Pass(pass) => pass,
         other => panic!("{other:?}"),
     }
@@ -86,7 +86,7 @@ async fn settles(server: &Server, client: Client) {
     // More of a request is tokens alone, and settled by itself.
     let mut five = pass(&remote, Some(10)).await;
     let more = Asked { is_more: true, ..asked(Some(50)) };
-    let Ruling::Pass(mut topped) = remote.decide(&more, &http::HeaderMap::new()).await else {
+    let Ruling::Pass(mut topped) = remote.decide(&more).await else {
         panic!("there is room for more")
     };
     assert_eq!(used(server), [tokens + 100, calls + 4, 1]);
@@ -95,10 +95,10 @@ async fn settles(server: &Server, client: Client) {
     drop((five, topped));
     eventually("both are settled", || used(server) == [tokens + 70, calls + 4, 0]);
 
-    let Ruling::Refuse(refusal) = remote.decide(&asked(Some(990)), &http::HeaderMap::new()).await
-    else {
+    let Ruling::Refuse(refusal) = remote.decide(&asked(Some(990))).await else {
         panic!("there is no room for so much")
     };
+    let refusal = refusal.into_response(Format::OpenAi);
     assert_eq!(refusal.status(), 429);
     assert!(refusal.headers().contains_key("retry-after-ms"), "{:?}", refusal.headers());
     assert_eq!(used(server), [tokens + 70, calls + 4, 0], "nothing is charged");
@@ -118,8 +118,8 @@ async fn a_reservation_that_nobody_heard_of_is_given_back() {
     let server = ServerBuilder::default().rules(RULES).start();
     let client = Client::http(&format!("http://{}", server.addr())).expect("a client");
     let remote = remote(client, OnFailure::Closed);
-    let (asked, none) = (asked(Some(100)), http::HeaderMap::new());
-    let mut deciding = Box::pin(remote.decide(&asked, &none));
+    let asked = asked(Some(100));
+    let mut deciding = Box::pin(remote.decide(&asked));
     let begun = futures_util::poll!(&mut deciding);
     assert!(begun.is_pending(), "it cannot be answered yet");
     drop(deciding);
@@ -137,6 +137,6 @@ async fn where_nobody_answers_the_policy_decides() {
     let open = pass(&remote(client.clone(), OnFailure::Open), Some(100)).await;
     assert!(open.charge.tokens().is_none() && open.held.is_none(), "nothing was charged");
     let closed = remote(client, OnFailure::Closed);
-    let ruling = closed.decide(&asked(Some(100)), &http::HeaderMap::new()).await;
-    assert!(matches!(ruling, Ruling::Refuse(refusal) if refusal.status() == 503));
+    let ruling = closed.decide(&asked(Some(100))).await;
+    assert!(matches!(ruling, Ruling::Refuse(refusal) if refusal.status == 503));
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -40,7 +40,7 @@ const PEER: &str = "198.51.100.77:4711";
 struct Counting(Arc<AtomicUsize>);
 
 impl Decide for Counting {
-    async fn decide(&self, asked: &Asked, _: &HeaderMap) -> Ruling {
+    async fn decide(&self, asked: &Asked) -> Ruling {
         assert_eq!(asked.identity.ip.as_deref(), Some("198.51.100.77"));
         self.0.fetch_add(1, Ordering::SeqCst);
         Ruling::Pass(Pass::default())

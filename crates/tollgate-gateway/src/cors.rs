@@ -12,8 +12,7 @@ use http::header::{
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tollgate_tower::Decide;
-use tollgate_tower::openai::{error, kind_of};
+use tollgate_tower::{Decide, Format, Rejection};
 
 use crate::body::GatewayBody;
 use crate::gateway::ConnectionInfo;
@@ -112,11 +111,9 @@ fn allowed_origin(headers: &HeaderMap, origins: &[String]) -> Option<HeaderValue
 
 fn preflight(asked: &HeaderMap, allowed: Option<HeaderValue>) -> Response<Bytes> {
     let Some(origin) = allowed else {
-        let status = StatusCode::FORBIDDEN;
         let message = "pages of this origin may not call models: it is not in cors_origins";
-        let mut response = error(status, kind_of(status), Some("foreign_origin"), message, None);
-        response.headers_mut().append(VARY, VARIES);
-        return response;
+        let rejection = Rejection::new(StatusCode::FORBIDDEN, "FOREIGN_ORIGIN", message);
+        return rejection.header(VARY, VARIES).into_response(Format::OpenAi);
     };
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = StatusCode::NO_CONTENT;

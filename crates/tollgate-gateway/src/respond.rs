@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CONNECTION, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONNECTION, HeaderValue};
 use http::{Response, StatusCode};
 use tollgate_policy::PathError;
-use tollgate_tower::refusal::problem;
+use tollgate_tower::{Format, Rejection};
 
 use crate::body::GatewayBody;
 
-/// The `Retry-After` of an answer where nothing better is known.
-const RETRY_AFTER_SECONDS: u64 = 1;
+/// After how long to try again where nothing better is known.
+const UNKNOWN_RETRY: Duration = Duration::from_secs(1);
 
 /// Why a request is not answered by an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,36 +176,34 @@ impl Fault {
         self.describe().2
     }
 
-    /// The answer.
+    /// The answer to a client of plain HTTP.
     pub(crate) fn answer(self) -> Response<GatewayBody> {
-        own(self.problem())
+        rejected(self.rejection(), Format::Json)
     }
 
-    /// The answer, its body at hand.
-    pub(crate) fn problem(self) -> Response<Bytes> {
+    /// The fault as a rejection.
+    pub(crate) fn rejection(self) -> Rejection {
         let (status, code, message) = self.describe();
-        let mut response = problem(status, code, message);
-        let headers = response.headers_mut();
+        let rejection = Rejection::new(status, code, message);
         match self {
             // Whatever follows on this connection may be part of what was meant as a body.
             Self::AmbiguousFraming | Self::BadBody | Self::ClientTooSlow => {
-                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+                rejection.header(CONNECTION, HeaderValue::from_static("close"))
             }
             Self::Connect => {
                 let allowed = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
-                headers.insert(ALLOW, HeaderValue::from_static(allowed));
+                rejection.header(ALLOW, HeaderValue::from_static(allowed))
             }
-            Self::TooManyWaiting(wait) => {
-                let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() != 0);
-                headers.insert(RETRY_AFTER, seconds.max(RETRY_AFTER_SECONDS).into());
-            }
-            Self::NoUpstream | Self::TooManyBodies => {
-                headers.insert(RETRY_AFTER, RETRY_AFTER_SECONDS.into());
-            }
-            _ => {}
+            Self::TooManyWaiting(wait) => rejection.retry_after(wait),
+            Self::NoUpstream | Self::TooManyBodies => rejection.retry_after(UNKNOWN_RETRY),
+            _ => rejection,
         }
-        response
     }
+}
+
+/// The answer to a request that is rejected.
+pub(crate) fn rejected(rejection: Rejection, format: Format) -> Response<GatewayBody> {
+    own(rejection.into_response(format))
 }
 
 /// An answer that is ours from beginning to end.

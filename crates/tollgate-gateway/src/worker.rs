@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST};
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
@@ -11,9 +10,9 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tollgate_policy::canonical_path;
-use tollgate_tower::openai::reshape;
 use tollgate_tower::{
-    Asked, Decide, Dialect, Held, Identity, Pass, Postponed, Ruling, Sent, TRACE_TARGET,
+    Asked, Decide, Dialect, Format, Held, Identity, Pass, Postponed, Rejection, Ruling, Sent,
+    TRACE_TARGET,
 };
 use tracing::{Instrument as _, trace_span};
 
@@ -28,7 +27,7 @@ use crate::headers;
 use crate::hygiene;
 use crate::places::Party;
 use crate::postpone::{read_whole, stored};
-use crate::respond::{Fault, own};
+use crate::respond::{Fault, own, rejected};
 use crate::routes::{Asking, Route};
 use crate::upgrade::{self, Upgrade};
 
@@ -141,7 +140,7 @@ impl<D: Decide> Worker<D> {
         let (mut asked, route) = match self.examine(&mut parts, connection) {
             Ok(examined) => examined,
             Err(Stop::Fault(fault)) => return not_served(fault, connection),
-            Err(Stop::Answer(answer)) => return own(*answer),
+            Err(Stop::Rejected(rejection, format)) => return rejected(*rejection, format),
         };
         let mut is_list = false;
         if route.is_ai {
@@ -149,9 +148,9 @@ impl<D: Decide> Worker<D> {
             let call = call_of(&parts, &asked, route);
             is_list = list.is_some();
             if (call.is_some() || is_list)
-                && let Err(refusal) = ai::restrict_query(&mut parts)
+                && let Err(rejection) = ai::restrict_query(&mut parts)
             {
-                return own(*refusal);
+                return rejected(*rejection, Format::OpenAi);
             }
             if let Some(call) = call {
                 let answered = self.answer_ai(call, (parts, body), asked, route, connection);
@@ -165,7 +164,7 @@ impl<D: Decide> Worker<D> {
                 return answer;
             }
             if !is_list && !self.gateway.ai.forwards_others(&asked) {
-                return own(ai::unknown_call(&parts, &asked));
+                return rejected(ai::unknown_call(&parts, &asked), Format::OpenAi);
             }
             ai::keep_own_key(&mut parts.headers, &asked);
             // The list of models is no model's work.
@@ -173,23 +172,21 @@ impl<D: Decide> Worker<D> {
             asked.dialect = Dialect::OpenAi;
         }
         let decide = &self.gateway.decide;
-        let pass = match decide.decide_now(&asked, &parts.headers) {
+        let ruling = match decide.decide_now(&asked) {
             Some(ruling) => ruling,
-            None => Box::pin(decide.decide(&asked, &parts.headers)).await,
+            None => Box::pin(decide.decide(&asked)).await,
         };
-        let pass = match pass {
-            Ruling::Pass(pass) => pass,
-            Ruling::Refuse(answer) if route.is_ai => return own(reshape(answer)),
-            Ruling::Refuse(answer) => return own(answer),
+        let pass = match ruling {
             // What is to become another protocol cannot be sent later, and nobody asks later for a list.
-            Ruling::Queue(postponed) if upgrade.is_some() || is_list => {
-                return own(postponed.refusal);
-            }
-            Ruling::Queue(postponed) => {
+            Ruling::Queue(postponed) if upgrade.is_none() && !is_list => {
                 self.clean(&mut parts, connection);
                 let kept = Box::pin(self.postpone(postponed, asked, route, parts, body)).await;
                 return kept.unwrap_or_else(|fault| not_served(fault, connection));
             }
+            ruling => match ruling.passed() {
+                Ok(pass) => pass,
+                Err(rejection) => return rejected(*rejection, format_of(route, &parts)),
+            },
         };
         self.clean(&mut parts, connection);
         let body = RequestBody::from_client(body, &route.timeouts);
@@ -226,14 +223,14 @@ impl<D: Decide> Worker<D> {
             Asking { domain: domain.as_deref(), path: &path, method: &parts.method, model };
         let route = gateway.routes.find(&asking);
         let peer = Some(connection.peer.ip());
-        let identity = gateway.identifier.identify(&parts.headers, peer).map_err(|answer| {
+        let identity = gateway.identifier.identify(&parts.headers, peer).map_err(|rejection| {
             // A client of a model API gets the error in the format of that API.
             let is_ai = route.is_some_and(|route| route.is_ai);
-            Stop::Answer(if is_ai { Box::new(reshape(*answer)) } else { answer })
+            Stop::Rejected(rejection, if is_ai { Format::OpenAi } else { Format::Json })
         })?;
         let route = route.ok_or(Fault::NoRoute)?;
         if route.is_ai && gateway.ai.refuses(&identity, &gateway.identifier) {
-            return Err(Stop::Answer(Box::new(ai::no_key())));
+            return Err(Stop::Rejected(Box::new(ai::no_key()), Format::OpenAi));
         }
         let asked = Asked {
             identity,
@@ -244,7 +241,8 @@ impl<D: Decide> Worker<D> {
         };
         // Calls of models are known by their paths: one that upstreams read in several ways is none of them.
         if route.is_ai && !is_forwarded_so {
-            return Err(Stop::Answer(Box::new(ai::unknown_call(parts, &asked))));
+            let rejection = Box::new(ai::unknown_call(parts, &asked));
+            return Err(Stop::Rejected(rejection, Format::OpenAi));
         }
         Ok((asked, route))
     }
@@ -273,35 +271,33 @@ impl<D: Decide> Worker<D> {
         parts: Parts,
         body: Incoming,
     ) -> Result<Response<GatewayBody>, Fault> {
-        let Some(queue) = &self.gateway.queue else { return Ok(own(postponed.refusal)) };
+        let format = format_of(route, &parts);
+        let refused = |postponed: Postponed| Ok(rejected(*postponed.refusal, format));
+        let Some(queue) = &self.gateway.queue else { return refused(postponed) };
         let body = RequestBody::from_client(body, &route.timeouts);
         let tenant = asked.identity.tenant_id.as_deref().unwrap_or_default();
         let least = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         if let Err(error) = queue.has_room(&postponed, tenant, least).await {
             tracing::debug!(%error, rule = postponed.rule_id, "a request cannot be kept for later");
-            return Ok(own(postponed.refusal));
+            return refused(postponed);
         }
         // What is read at the same time is bounded, too, and shared among tenants.
         let share = if tenant.is_empty() { &postponed.lane } else { tenant };
         let mut buffered = self.gateway.queue_bodies.enter(share);
         let max_bytes = self.gateway.options.max_stored_body_bytes;
         let body = match read_whole(body, max_bytes, |bytes| buffered.grow(bytes)).await {
-            Err(Fault::TooManyBodies) => return Ok(own(postponed.refusal)),
+            Err(Fault::TooManyBodies) => return refused(postponed),
             read => read?,
         };
         let stored = stored(&parts, &body, asked, &route.name);
         match queue.postpone(&postponed, stored).await {
             Ok(mut answer) => {
-                for (name, value) in postponed.refusal.headers() {
-                    if *name != http::header::CONTENT_TYPE && !answer.headers().contains_key(name) {
-                        answer.headers_mut().append(name.clone(), value.clone());
-                    }
-                }
+                postponed.refusal.headers.add_missing_to(answer.headers_mut());
                 Ok(own(answer))
             }
             Err(error) => {
                 tracing::debug!(%error, rule = postponed.rule_id, "a request cannot be kept for later");
-                Ok(own(postponed.refusal))
+                refused(postponed)
             }
         }
     }
@@ -342,7 +338,8 @@ impl<D: Decide> Worker<D> {
                 route = route.name,
                 "a request was not answered by its upstream"
             );
-            if route.is_ai { own(reshape(fault.problem())) } else { fault.answer() }
+            let format = if route.is_ai { Format::OpenAi } else { Format::Json };
+            rejected(fault.rejection(), format)
         });
         if route.is_ai {
             ai::hide_account(response.headers_mut());
@@ -450,14 +447,19 @@ impl<D: Decide> Worker<D> {
 /// Why a request goes no further than to be looked at.
 enum Stop {
     Fault(Fault),
-    /// It is answered with this.
-    Answer(Box<Response<Bytes>>),
+    /// It is rejected in this format.
+    Rejected(Box<Rejection>, Format),
 }
 
 impl From<Fault> for Stop {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
     }
+}
+
+/// The format in which a client of a route reads that rules refused its request.
+fn format_of(route: &Route, parts: &Parts) -> Format {
+    if route.is_ai { Format::OpenAi } else { Format::accepted(&parts.headers) }
 }
 
 fn not_served(fault: Fault, connection: &ConnectionInfo) -> Response<GatewayBody> {

@@ -4,8 +4,7 @@
 use tollgate_gateway::{Gateway, GatewayOptions};
 use tollgate_policy::{Action, KeyPart, Known, RuleSet};
 use tollgate_tower::identity::ApiKeys;
-use tollgate_tower::refusal::problem;
-use tollgate_tower::{Asked, Decide, Ruling};
+use tollgate_tower::{Asked, Decide, Rejection, Ruling};
 
 use crate::config::{Config, ConfigProblem, IdentityConfig, Origin};
 use crate::edge::{Callers, EdgeError, check_pool, gateway_options, read_api_keys};
@@ -102,9 +101,10 @@ fn check_options(options: GatewayOptions) -> Result<(), EdgeError> {
 struct NoDecisions;
 
 impl Decide for NoDecisions {
-    async fn decide(&self, _: &Asked, _: &http::HeaderMap) -> Ruling {
+    async fn decide(&self, _: &Asked) -> Ruling {
         let status = http::StatusCode::SERVICE_UNAVAILABLE;
-        Ruling::Refuse(problem(status, "NOT_SERVING", "this gateway is only being checked"))
+        let message = "this gateway is only being checked";
+        Ruling::Refuse(Box::new(Rejection::new(status, "NOT_SERVING", message)))
     }
 }
 

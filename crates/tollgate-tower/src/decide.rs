@@ -4,15 +4,13 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, Response};
 use tollgate_policy::{PathError, RequestPath, normalize_path};
 
 use crate::bill::Unsent;
 use crate::headers::HeaderLines;
 use crate::held::Held;
 use crate::identity::Identity;
-use crate::refusal::problem;
+use crate::rejection::Rejection;
 
 /// A request at the edge, as far as rules look at it.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
@@ -82,15 +80,6 @@ pub enum Dialect {
     OpenAi,
 }
 
-/// Which rule refused: an extension of the refusal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// The rule.
-    pub rule_id: String,
-    /// Where nothing but slots was missing, and their rules let requests wait for one: for which, and how long.
-    pub line: Option<Line>,
-}
-
 /// What a request waits for that finds no slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
@@ -105,8 +94,8 @@ pub struct Line {
 pub enum Ruling {
     /// It goes on.
     Pass(Pass),
-    /// It is answered with this, and goes nowhere.
-    Refuse(Response<Bytes>),
+    /// It is rejected.
+    Refuse(Box<Rejection>),
     /// It is refused now, and its rule asks for it to be kept and sent later.
     Queue(Postponed),
 }
@@ -128,10 +117,10 @@ pub struct Pass {
 }
 
 /// A request that is to be sent later.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Postponed {
-    /// What it is answered where there is no queue, or no room in it.
-    pub refusal: Response<Bytes>,
+    /// How it is rejected where there is no queue, or no room in it.
+    pub refusal: Box<Rejection>,
     /// The rule that asks for it.
     pub rule_id: String,
     /// Requests of one lane are sent in order: the rule and the key of its counter. Holds no secret.
@@ -140,21 +129,36 @@ pub struct Postponed {
     pub retry_after: Duration,
 }
 
+impl Ruling {
+    /// Whether the request may pass now. What would be sent later is rejected.
+    pub fn passed(self) -> Result<Pass, Box<Rejection>> {
+        match self {
+            Self::Pass(pass) => Ok(pass),
+            Self::Refuse(rejection) => Err(rejection),
+            Self::Queue(postponed) => Err(postponed.refusal),
+        }
+    }
+
+    /// A request that is rejected.
+    pub(crate) fn refuse(rejection: Rejection) -> Self {
+        Self::Refuse(Box::new(rejection))
+    }
+}
+
 /// Where a decision broke off.
 pub(crate) fn no_ruling() -> Ruling {
     let status = http::StatusCode::INTERNAL_SERVER_ERROR;
-    Ruling::Refuse(problem(status, "INTERNAL", "something went wrong here"))
+    Ruling::refuse(Rejection::new(status, "INTERNAL", "something went wrong here"))
 }
 
 /// Decides requests at the edge: an engine in this process, or a remote Tollgate.
 pub trait Decide: Send + Sync + 'static {
-    /// Decides, and charges if it passes. `accepted` are the request's headers, which say what kind
-    /// of refusal the client reads.
-    fn decide(&self, asked: &Asked, accepted: &HeaderMap) -> impl Future<Output = Ruling> + Send;
+    /// Decides, and charges if it passes.
+    fn decide(&self, asked: &Asked) -> impl Future<Output = Ruling> + Send;
 
     /// The same, where nothing need be waited for; None where something must be, and nothing has been decided.
-    fn decide_now(&self, asked: &Asked, accepted: &HeaderMap) -> Option<Ruling> {
-        let _ = (asked, accepted);
+    fn decide_now(&self, asked: &Asked) -> Option<Ruling> {
+        let _ = asked;
         None
     }
 }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use http::HeaderMap;
 use sha2::{Digest, Sha256};
 use tokio::task::AbortHandle;
 use tollgate_core::Nanos;
@@ -24,14 +23,16 @@ use crate::decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Ruling, no_ru
 use crate::headers::{HeaderFamilies, HeaderLines};
 use crate::held::Held;
 use crate::identity::Identity;
-use crate::openai;
-use crate::refusal::{problem, refusal};
+use crate::rejection::Rejection;
 
 /// A slot is renewed so often in its lifetime.
 const RENEWALS_PER_LIFETIME: Nanos = 3;
 
 /// But not more often than this.
 const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
+
+/// After how long to try again where nobody knows.
+const UNKNOWN_RETRY: Duration = Duration::from_secs(1);
 
 /// Takes a place among open reservations for a caller, until the place is dropped.
 pub type TakePlace = Arc<dyn Fn(&Identity) -> Result<Held, EngineError> + Send + Sync>;
@@ -78,7 +79,7 @@ impl<S: Store + 'static> InProcess<S> {
         self.engine.store().is_in_process()
     }
 
-    async fn rule(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
+    async fn rule(&self, asked: &Asked) -> Ruling {
         let rules = self.engine.rules();
         let path = asked.path();
         let request = match request(asked, path.as_ref()) {
@@ -86,19 +87,18 @@ impl<S: Store + 'static> InProcess<S> {
             Err(field) => {
                 let message = format!("{field} must not be longer than {MAX_VALUE_BYTES} bytes");
                 let status = http::StatusCode::BAD_REQUEST;
-                return Ruling::Refuse(problem(status, "INVALID_REQUEST", &message));
+                return Ruling::refuse(Rejection::new(status, "INVALID_REQUEST", message));
             }
         };
         let place = match self.take_place(asked) {
             Ok(place) => place,
-            Err(error) => return Ruling::Refuse(no_place(&error)),
+            Err(error) => return Ruling::refuse(no_place(&error)),
         };
-        let show =
-            |decision: &Decision<'_>| self.ruling(asked, &request, decision, accepted, place);
+        let show = |decision: &Decision<'_>| self.ruling(asked, &request, decision, place);
         match self.engine.decide_once(&rules, &request, show).await {
             Ok(ruling) => ruling,
-            Err(error @ EngineError::MissingKey { .. }) => Ruling::Refuse(unlimited(&error)),
-            Err(error) => Ruling::Refuse(unavailable(&error)),
+            Err(error @ EngineError::MissingKey { .. }) => Ruling::refuse(unlimited(&error)),
+            Err(error) => Ruling::refuse(unavailable(&error)),
         }
     }
 
@@ -107,18 +107,13 @@ impl<S: Store + 'static> InProcess<S> {
         asked: &Asked,
         request: &Request<'_>,
         decision: &Decision<'_>,
-        accepted: &HeaderMap,
         place: Option<Held>,
     ) -> Ruling {
         match decision.verdict {
             Verdict::Allowed | Verdict::Throttled => {
-                let mut headers = HeaderLines::describing(decision, self.families);
+                let headers = HeaderLines::describing(decision, asked.dialect, self.families);
                 let mut lines = Vec::new();
                 if asked.dialect == Dialect::OpenAi {
-                    let mut all = HeaderMap::with_capacity(12);
-                    headers.put_into(&mut all);
-                    openai::describe(&mut all, decision);
-                    headers = all.into();
                     let waited_for = decision.scopes().filter(|scope| is_waited_for(scope));
                     lines = waited_for.map(|scope| line_of(decision, scope)).collect();
                 }
@@ -138,11 +133,11 @@ impl<S: Store + 'static> InProcess<S> {
                 let wait = Duration::from_nanos(decision.wait);
                 Ruling::Pass(Pass { wait, headers, held, charge, lines })
             }
-            Verdict::Denied => Ruling::Refuse(self.refusal(asked, decision, accepted)),
+            Verdict::Denied => Ruling::Refuse(self.refusal(asked, decision)),
             Verdict::Queued => {
                 let deciding = decision.deciding();
                 Ruling::Queue(Postponed {
-                    refusal: self.refusal(asked, decision, accepted),
+                    refusal: self.refusal(asked, decision),
                     lane: deciding.map(|scope| lane_of(decision, scope)).unwrap_or_default(),
                     rule_id: deciding.map(|scope| scope.rule.id.clone()).unwrap_or_default(),
                     retry_after: Duration::from_nanos(decision.retry_after().unwrap_or(0)),
@@ -151,16 +146,9 @@ impl<S: Store + 'static> InProcess<S> {
         }
     }
 
-    fn refusal(
-        &self,
-        asked: &Asked,
-        decision: &Decision<'_>,
-        accepted: &HeaderMap,
-    ) -> http::Response<bytes::Bytes> {
-        match asked.dialect {
-            Dialect::Plain => refusal(decision, accepted, self.families),
-            Dialect::OpenAi => openai::refusal(decision, line(decision), self.families),
-        }
+    fn refusal(&self, asked: &Asked, decision: &Decision<'_>) -> Box<Rejection> {
+        let line = if asked.dialect == Dialect::OpenAi { line(decision) } else { None };
+        Box::new(Rejection::of(decision, line, asked.dialect, self.families))
     }
 
     /// What was charged on an estimate. Its id makes sure that it is settled once, whatever is retried.
@@ -248,25 +236,25 @@ impl<S: Store + 'static> Account for Charged<S> {
 }
 
 impl<S: Store + 'static> Decide for InProcess<S> {
-    fn decide_now(&self, asked: &Asked, accepted: &HeaderMap) -> Option<Ruling> {
+    fn decide_now(&self, asked: &Asked) -> Option<Ruling> {
         if !self.is_alone() {
             return None;
         }
         // The memory answers when it is first asked. On the stack this costs less than as part of whatever waits.
-        match pin!(self.rule(asked, accepted)).poll(&mut Context::from_waker(Waker::noop())) {
+        match pin!(self.rule(asked)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(ruling) => Some(ruling),
             Poll::Pending => None,
         }
     }
 
-    async fn decide(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
+    async fn decide(&self, asked: &Asked) -> Ruling {
         if self.is_alone() {
-            return self.rule(asked, accepted).await;
+            return self.rule(asked).await;
         }
         // A client that hangs up must not stop a decision that other nodes and stores have begun to
         // count: it goes on by itself, and ends by its deadline.
-        let (own, asked, accepted) = (self.clone(), asked.clone(), accepted.clone());
-        let ruled = async move { own.rule(&asked, &accepted).await };
+        let (own, asked) = (self.clone(), asked.clone());
+        let ruled = async move { own.rule(&asked).await };
         let decided = tokio::spawn(ruled.in_current_span());
         decided.await.unwrap_or_else(|_| no_ruling())
     }
@@ -351,28 +339,23 @@ fn lane(rule_id: &str, key: &[&str]) -> String {
 /// is set up, so clients are not asked to try again, and the log says what is missing: the 1st, 2nd,
 /// 4th, 8th … time.
 #[cold]
-fn unlimited(error: &EngineError) -> http::Response<bytes::Bytes> {
+fn unlimited(error: &EngineError) -> Rejection {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
     if count.is_power_of_two() {
         tracing::error!(%error, count, "a request is refused that a rule could not limit");
     }
     let status = http::StatusCode::INTERNAL_SERVER_ERROR;
-    problem(status, "MISSING_KEY", "this service does not know what to limit this request by")
+    let message = "this service does not know what to limit this request by";
+    Rejection::new(status, "MISSING_KEY", message)
 }
 
-fn no_place(error: &EngineError) -> http::Response<bytes::Bytes> {
+fn no_place(error: &EngineError) -> Rejection {
     let status = http::StatusCode::SERVICE_UNAVAILABLE;
-    let mut response = problem(status, "RESERVATIONS_FULL", &error.to_string());
-    let retry = http::HeaderValue::from_static("1");
-    response.headers_mut().insert(http::header::RETRY_AFTER, retry);
-    response
+    Rejection::new(status, "RESERVATIONS_FULL", error.to_string()).retry_after(UNKNOWN_RETRY)
 }
 
-fn unavailable(error: &EngineError) -> http::Response<bytes::Bytes> {
+fn unavailable(error: &EngineError) -> Rejection {
     let status = http::StatusCode::SERVICE_UNAVAILABLE;
-    let mut response = problem(status, "STORE_UNAVAILABLE", &error.to_string());
-    let retry = http::HeaderValue::from_static("1");
-    response.headers_mut().insert(http::header::RETRY_AFTER, retry);
-    response
+    Rejection::new(status, "STORE_UNAVAILABLE", error.to_string()).retry_after(UNKNOWN_RETRY)
 }

@@ -1,8 +1,13 @@
 //! The headers that describe the deciding limit.
 
+use std::time::Duration;
+
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tollgate_core::{Nanos, SECOND};
 use tollgate_engine::{Decision, Scope};
+
+use crate::decide::Dialect;
+use crate::openai;
 
 /// Which families of headers a decision carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,6 +24,11 @@ impl Default for HeaderFamilies {
     fn default() -> Self {
         Self { x_ratelimit: true, ratelimit: true, retry_after: true }
     }
+}
+
+/// Whole seconds, rounded up: at that time it passes, not just before.
+pub(crate) fn whole_seconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(u128::from(SECOND))).unwrap_or(u64::MAX)
 }
 
 /// Whole seconds, rounded up.
@@ -41,15 +51,39 @@ pub(crate) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("rateli
 
 /// Headers that are to be put into an answer that is not there yet: noted as lines, which costs less than
 /// a map of their own would.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeaderLines(Vec<(HeaderName, HeaderValue)>);
 
 impl HeaderLines {
-    /// The families that are switched on.
-    pub fn describing(decision: &Decision<'_>, on: HeaderFamilies) -> Self {
-        let mut lines = Vec::with_capacity(6);
+    /// The families that are switched on, and what clients of `dialect` read besides.
+    pub fn describing(decision: &Decision<'_>, dialect: Dialect, on: HeaderFamilies) -> Self {
+        let mut lines = Vec::with_capacity(if dialect == Dialect::OpenAi { 12 } else { 6 });
         each(decision, on, |name, value| lines.push((name, value)));
+        if dialect == Dialect::OpenAi {
+            openai::each_unit(decision, |name, value| lines.push((name, value)));
+        }
         Self(lines)
+    }
+
+    /// Adds a line. Those of one name follow each other.
+    pub fn push(&mut self, name: HeaderName, value: HeaderValue) {
+        self.0.push((name, value));
+    }
+
+    /// Adds the lines of another decision or fault under names that are not here yet.
+    pub fn extend(&mut self, others: &Self) {
+        let known: Vec<HeaderName> = self.0.iter().map(|(name, _)| name.clone()).collect();
+        let is_new = |(name, _): &&(HeaderName, HeaderValue)| !known.contains(name);
+        self.0.extend(others.0.iter().filter(is_new).cloned());
+    }
+
+    /// Adds to a response what it does not say already.
+    pub fn add_missing_to(&self, response: &mut HeaderMap) {
+        for (name, value) in &self.0 {
+            if !response.contains_key(name) {
+                response.append(name.clone(), value.clone());
+            }
+        }
     }
 
     /// The lines, those of one name after each other.

@@ -1,7 +1,7 @@
 //! A tower layer that limits any HTTP service.
 //!
 //! [`identity`] finds out who calls; [`Decide`] decides, in this process ([`InProcess`]) or on a
-//! server ([`Remote`]); [`headers`] and [`refusal`] render it in HTTP. The gateway uses the same parts.
+//! server ([`Remote`]); [`Rejection`] and [`headers`] say what came of it, and [`render`] writes it as HTTP. The gateway uses the same parts.
 
 mod background;
 mod bill;
@@ -12,21 +12,24 @@ pub mod headers;
 mod held;
 pub mod identity;
 pub mod layer;
-pub mod openai;
-pub mod refusal;
+mod openai;
+mod rejection;
 mod remote;
 mod remote_hold;
+pub mod render;
 pub mod service;
 
 pub use background::{in_background, unfinished};
 pub use bill::{Account, Bill, Sent, Unsent};
 pub use body::LimitedBody;
-pub use decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Refused, Ruling};
+pub use decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Ruling};
 pub use engine::{InProcess, TakePlace};
 pub use headers::{HeaderFamilies, HeaderLines};
 pub use held::Held;
 pub use identity::{Identifier, Identity};
 pub use layer::{Peer, TollgateLayer};
+pub use rejection::{RefusedBy, Rejection};
 pub use remote::Remote;
+pub use render::Format;
 pub use service::TollgateService;
 pub use tollgate_engine::TRACE_TARGET;

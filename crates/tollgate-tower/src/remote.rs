@@ -5,25 +5,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
-use http::header::{HeaderMap, HeaderValue, RETRY_AFTER};
-use http::{Response, StatusCode};
+use http::StatusCode;
+use http::header::{HeaderValue, RETRY_AFTER};
 use sha2::{Digest, Sha256};
 use tollgate_client::{Check, Client, ClientError, Decision, OnFailure, Scope};
-use tollgate_core::SECOND;
-use tollgate_engine::{Clock, SystemClock};
+use tollgate_engine::{Clock, Reason, SystemClock};
 use tracing::Instrument as _;
 
 use crate::bill::{Bill, Unsent};
-use crate::decide::{Asked, Decide, Dialect, Pass, Postponed, Refused, Ruling, no_ruling};
+use crate::decide::{Asked, Decide, Pass, Postponed, Ruling, no_ruling};
 use crate::headers::{
-    HeaderFamilies, RATE_LIMIT, RATE_LIMIT_POLICY, X_LIMIT, X_POLICY, X_REMAINING, X_RESET,
-    X_WARNING, ascii, quoted,
+    HeaderFamilies, HeaderLines, RATE_LIMIT, RATE_LIMIT_POLICY, X_LIMIT, X_POLICY, X_REMAINING,
+    X_RESET, X_WARNING, ascii, quoted, whole_seconds,
 };
 use crate::held::Held;
 use crate::identity::Identity;
-use crate::openai;
-use crate::refusal::{JSON, PROBLEM, accepts_problem, json, problem};
+use crate::rejection::{RefusedBy, Rejection, code_of, status_of};
 use crate::remote_hold::{Charged, End, RESERVED_FOR, RemoteHold};
 
 /// Decides by asking a remote Tollgate.
@@ -71,30 +68,25 @@ impl Remote {
         Self { client, on_failure, families, clock, is_failing }
     }
 
-    fn ruling(&self, decision: &Decision, asked: &Asked, accepted: &HeaderMap) -> Ruling {
-        let mut headers = HeaderMap::with_capacity(12);
-        self.describe(&mut headers, decision);
+    fn ruling(&self, decision: &Decision, asked: &Asked) -> Ruling {
+        let headers = self.describe(decision);
         if decision.allowed {
             let (held, charge) = self.hold(decision, asked.tokens);
-            let (wait, headers) = (decision.wait, headers.into());
-            return Ruling::Pass(Pass { wait, headers, held, charge, ..Pass::default() });
+            return Ruling::Pass(Pass {
+                wait: decision.wait,
+                headers,
+                held,
+                charge,
+                ..Pass::default()
+            });
         }
-        let mut response = refusal(decision, accepted);
-        response.headers_mut().extend(headers);
-        if asked.dialect == Dialect::OpenAi {
-            if let Some(after) = decision.retry_after {
-                openai::try_again(&mut response, after);
-            }
-            if let Some(rule_id) = decision.rule_id.clone() {
-                response.extensions_mut().insert(Refused { rule_id, line: None });
-            }
-        }
+        let refusal = Box::new(rejection(decision, headers));
         if decision.action.as_deref() != Some("queue") {
-            return Ruling::Refuse(response);
+            return Ruling::Refuse(refusal);
         }
         let rule_id = decision.rule_id.clone().unwrap_or_default();
         Ruling::Queue(Postponed {
-            refusal: response,
+            refusal,
             lane: lane(&rule_id, &asked.identity),
             rule_id,
             retry_after: decision.retry_after.unwrap_or_default(),
@@ -113,7 +105,7 @@ impl Remote {
         (Some(Held::new(move || drop(held))), charge)
     }
 
-    async fn ask(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
+    async fn ask(&self, asked: &Asked) -> Ruling {
         let check = check(asked);
         let ttl = Some(RESERVED_FOR);
         let decision = match asked.tokens {
@@ -128,7 +120,7 @@ impl Remote {
                 if !decision.is_cached && self.is_failing.swap(false, Ordering::Relaxed) {
                     tracing::info!("Tollgate answers again");
                 }
-                self.ruling(&decision, asked, accepted)
+                self.ruling(&decision, asked)
             }
             Err(error) => self.failed(&error),
         }
@@ -137,7 +129,8 @@ impl Remote {
     fn failed(&self, error: &ClientError) -> Ruling {
         // Nonsense opens no doors, whatever the policy.
         if let ClientError::Rejected { code, message, .. } = error {
-            return Ruling::Refuse(problem(StatusCode::BAD_REQUEST, code, message));
+            let (code, message) = (code.clone(), message.clone());
+            return Ruling::refuse(Rejection::new(StatusCode::BAD_REQUEST, code, message));
         }
         if !self.is_failing.swap(true, Ordering::Relaxed) {
             let policy = self.on_failure;
@@ -148,47 +141,48 @@ impl Remote {
             OnFailure::Closed => {
                 let status = StatusCode::SERVICE_UNAVAILABLE;
                 let message = "it cannot be decided whether this request may pass";
-                let mut response = problem(status, "LIMITER_UNAVAILABLE", message);
-                response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-                Ruling::Refuse(response)
+                let rejection = Rejection::new(status, "LIMITER_UNAVAILABLE", message);
+                Ruling::refuse(rejection.retry_after(Duration::from_secs(1)))
             }
         }
     }
 
-    /// As [`crate::headers::describe`], of a decision that came over the wire.
-    fn describe(&self, headers: &mut HeaderMap, decision: &Decision) {
+    /// As [`HeaderLines::describing`], of a decision that came over the wire.
+    fn describe(&self, decision: &Decision) -> HeaderLines {
+        let mut headers = HeaderLines::default();
         if let Some(scope) = decision.deciding() {
             if self.families.x_ratelimit {
-                x_ratelimit(headers, scope);
+                x_ratelimit(&mut headers, scope);
             }
             if self.families.ratelimit {
                 let now = UNIX_EPOCH + Duration::from_nanos(self.clock.now());
-                ratelimit(headers, scope, now);
+                ratelimit(&mut headers, scope, now);
             }
         }
         if self.families.retry_after
             && let Some(after) = decision.retry_after
         {
-            headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(after).max(1)));
+            headers.push(RETRY_AFTER, HeaderValue::from(whole_seconds(after).max(1)));
         }
         if self.families.x_ratelimit {
             for warning in &decision.warnings {
                 if let Ok(value) = HeaderValue::try_from(ascii(warning)) {
-                    headers.append(X_WARNING, value);
+                    headers.push(X_WARNING, value);
                 }
             }
         }
+        headers
     }
 }
 
 impl Decide for Remote {
-    async fn decide(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
+    async fn decide(&self, asked: &Asked) -> Ruling {
         if asked.tokens.is_none() {
-            return self.ask(asked, accepted).await;
+            return self.ask(asked).await;
         }
         // A client that hangs up meanwhile must not leave a reservation behind.
-        let (own, asked, accepted) = (self.clone(), asked.clone(), accepted.clone());
-        let asking = async move { own.ask(&asked, &accepted).await };
+        let (own, asked) = (self.clone(), asked.clone());
+        let asking = async move { own.ask(&asked).await };
         let decided = tokio::spawn(asking.in_current_span());
         decided.await.unwrap_or_else(|_| no_ruling())
     }
@@ -230,55 +224,40 @@ fn check(asked: &Asked) -> Check {
     identity.extra.iter().fold(check, |check, (name, value)| check.attribute(name, value))
 }
 
-/// As [`crate::refusal::refusal`], of a decision that came over the wire.
-fn refusal(decision: &Decision, accepted: &HeaderMap) -> Response<Bytes> {
-    let reason = decision.reason.as_str();
-    let status = match reason {
-        "DENY_LISTED" => StatusCode::FORBIDDEN,
-        "STORE_UNAVAILABLE" => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::TOO_MANY_REQUESTS,
-    };
-    let code = match reason {
-        "DENY_LISTED" | "COST_EXCEEDS_LIMIT" | "NO_MATCH" | "STORE_UNAVAILABLE" => reason,
-        _ => "RATE_LIMIT_EXCEEDED",
-    };
-    let message = decision.to_string();
-    let retry_after = decision.retry_after.map(|after| whole_seconds(after).max(1));
-    if accepts_problem(accepted) {
-        let violated: Vec<&str> = decision.rule_id.as_deref().into_iter().collect();
-        let body = serde_json::json!({
-            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
-            "title": if reason == "DENY_LISTED" { "Refused" } else { "Quota exceeded" },
-            "status": status.as_u16(),
-            "detail": message,
-            "code": code,
-            "retry_after": retry_after,
-            "violated-policies": violated,
-        });
-        return json(status, PROBLEM, &body);
+/// As [`Rejection::of`], of a decision that came over the wire.
+fn rejection(decision: &Decision, headers: HeaderLines) -> Rejection {
+    let known = Reason::ALL.into_iter().find(|reason| reason.code() == decision.reason);
+    // A rule may call its own reason anything.
+    let reason = known.unwrap_or(Reason::HitLimit);
+    Rejection {
+        status: status_of(reason),
+        code: code_of(reason).into(),
+        message: decision.to_string().into(),
+        retry_after: decision.retry_after,
+        headers,
+        param: None,
+        refused_by: Some(RefusedBy {
+            rule_id: decision.rule_id.clone(),
+            scope: decision.scope_hit.clone(),
+            unit: None,
+            violated: decision.rule_id.clone().into_iter().collect(),
+            line: None,
+        }),
     }
-    let body = serde_json::json!({"error": {
-        "code": code,
-        "message": message,
-        "retry_after": retry_after,
-        "rule_id": decision.rule_id,
-        "scope": decision.scope_hit,
-    }});
-    json(status, JSON, &body)
 }
 
-fn x_ratelimit(headers: &mut HeaderMap, scope: &Scope) {
-    headers.insert(X_LIMIT, HeaderValue::from(scope.limit));
-    headers.insert(X_REMAINING, HeaderValue::from(scope.remaining));
+fn x_ratelimit(headers: &mut HeaderLines, scope: &Scope) {
+    headers.push(X_LIMIT, HeaderValue::from(scope.limit));
+    headers.push(X_REMAINING, HeaderValue::from(scope.remaining));
     let reset = scope.reset_at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    headers.insert(X_RESET, HeaderValue::from(whole_seconds(reset.unwrap_or_default())));
+    headers.push(X_RESET, HeaderValue::from(whole_seconds(reset.unwrap_or_default())));
     if let Ok(policy) = HeaderValue::try_from(format!("{};w={}", scope.limit, scope.window_seconds))
     {
-        headers.insert(X_POLICY, policy);
+        headers.push(X_POLICY, policy);
     }
 }
 
-fn ratelimit(headers: &mut HeaderMap, scope: &Scope, now: SystemTime) {
+fn ratelimit(headers: &mut HeaderLines, scope: &Scope, now: SystemTime) {
     let until_reset = scope.reset_at.and_then(|at| at.duration_since(now).ok());
     let until_reset = whole_seconds(until_reset.unwrap_or_default());
     let mut name = String::with_capacity(scope.rule_id.len() + 2);
@@ -287,14 +266,9 @@ fn ratelimit(headers: &mut HeaderMap, scope: &Scope, now: SystemTime) {
     let _ = write!(state, ";r={};t={until_reset}", scope.remaining);
     let _ = write!(policy, ";q={};w={}", scope.limit, scope.window_seconds);
     if let (Ok(state), Ok(policy)) = (HeaderValue::try_from(state), HeaderValue::try_from(policy)) {
-        headers.insert(RATE_LIMIT, state);
-        headers.insert(RATE_LIMIT_POLICY, policy);
+        headers.push(RATE_LIMIT, state);
+        headers.push(RATE_LIMIT_POLICY, policy);
     }
-}
-
-/// Rounded up: at that time it passes, not just before.
-fn whole_seconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos().div_ceil(u128::from(SECOND))).unwrap_or(u64::MAX)
 }
 
 /// The protocol does not say which counter refused, so requests keep their order per caller. Holds no secret.

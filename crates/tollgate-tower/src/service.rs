@@ -4,17 +4,18 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::{HOST, RETRY_AFTER};
+use http::header::HOST;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use tower_service::Service;
 
 use crate::body::LimitedBody;
-use crate::decide::{Asked, Decide, Pass, Ruling};
+use crate::decide::{Asked, Decide, Pass};
 use crate::layer::Shared;
-use crate::refusal::{for_client, problem};
+use crate::rejection::Rejection;
+use crate::render::Format;
 
 /// A service that asks before it answers.
 pub struct TollgateService<D, S> {
@@ -61,9 +62,9 @@ where
             let (head, body) = request.into_parts();
             let pass = match shared.enter(&head).await {
                 Ok(pass) => pass,
-                Err(refusal) => {
-                    let refusal = for_client(*refusal, &head.headers);
-                    return Ok(refusal.map(LimitedBody::own));
+                Err(rejection) => {
+                    let response = rejection.into_response(Format::of(&head.headers));
+                    return Ok(response.map(LimitedBody::own));
                 }
             };
             let Pass { headers, held, charge, .. } = pass;
@@ -78,14 +79,10 @@ where
 
 impl<D: Decide> Shared<D> {
     /// Lets a request through, after its wait, or says why not.
-    async fn enter(&self, head: &Parts) -> Result<Pass, Box<Response<Bytes>>> {
+    async fn enter(&self, head: &Parts) -> Result<Pass, Box<Rejection>> {
         let asked = self.asked(head)?;
-        let pass = match self.decide.decide(&asked, &head.headers).await {
-            Ruling::Pass(pass) => pass,
-            Ruling::Refuse(refusal) => return Err(Box::new(refusal)),
-            // There is no queue here: what would be sent later is refused now.
-            Ruling::Queue(postponed) => return Err(Box::new(postponed.refusal)),
-        };
+        // There is no queue here: what would be sent later is rejected now.
+        let pass = self.decide.decide(&asked).await.passed()?;
         if !pass.wait.is_zero() {
             let Ok(_place) = self.waiting.try_acquire() else {
                 return Err(Box::new(too_many_wait()));
@@ -97,7 +94,7 @@ impl<D: Decide> Shared<D> {
         Ok(pass)
     }
 
-    fn asked(&self, head: &Parts) -> Result<Asked, Box<Response<Bytes>>> {
+    fn asked(&self, head: &Parts) -> Result<Asked, Box<Rejection>> {
         let peer = (self.find_peer)(head);
         let identity = self.identifier.identify(&head.headers, peer)?;
         let mut asked = Asked {
@@ -108,7 +105,7 @@ impl<D: Decide> Shared<D> {
         };
         asked.set_path(head.uri.path()).map_err(|error| {
             let message = format!("the path cannot be matched: {error}");
-            Box::new(problem(StatusCode::BAD_REQUEST, "INVALID_PATH", &message))
+            Box::new(Rejection::new(StatusCode::BAD_REQUEST, "INVALID_PATH", message))
         })?;
         if let Some(refine) = &self.refine {
             refine(head, &mut asked);
@@ -132,10 +129,9 @@ pub fn host(head: &Parts) -> Option<String> {
     (!host.is_empty()).then(|| host.to_ascii_lowercase())
 }
 
-/// The answer to a request that would wait where too many do.
-pub fn too_many_wait() -> Response<Bytes> {
+/// A request that would wait where too many do.
+fn too_many_wait() -> Rejection {
     let message = "too many requests wait for their turn; try again in a moment";
-    let mut response = problem(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_WAITING", message);
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-    response
+    let rejection = Rejection::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_WAITING", message);
+    rejection.retry_after(Duration::from_secs(1))
 }

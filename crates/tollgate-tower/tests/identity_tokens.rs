@@ -20,6 +20,7 @@ use tokens::{
     AUDIENCE, ISSUER, Issuer, NOW, RSA_PUBLIC_PEM, SECRET, ask, base64url, bearer, claims,
     identifier, jwks, options,
 };
+use tollgate_tower::Format;
 use tollgate_tower::identity::{
     ClaimNames, Identifier, IdentityError, IdentityOptions, Jwks, JwksError, JwtOptions, KeySource,
 };
@@ -309,6 +310,7 @@ fn try_table(identifier: &Identifier, rows: Vec<(&'static str, String, Said)>) -
     for (name, token, said) in rows {
         let headers = bearer(&token);
         let response = identifier.identify(&headers, None);
+        let response = response.map_err(|rejection| rejection.into_response(Format::Json));
         match (said, response) {
             (Ann, Ok(identity)) => assert_eq!(identity.user_id.as_deref(), Some("ann"), "{name}"),
             (Ann, Err(response)) => panic!("{name}: refused: {response:?}"),
@@ -577,6 +579,7 @@ proptest! {
             let Ok(value) = http::HeaderValue::from_bytes(&value) else { return };
             headers.insert(AUTHORIZATION, value);
             let refused = bed.by_set.identify(&headers, None).unwrap_err();
+            let refused = refused.into_response(Format::Json);
             assert_eq!(refused.status(), 401);
         });
     }

@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tollgate_client::{Client, OnFailure};
-use tollgate_tower::{Asked, Decide, HeaderFamilies, Identity, Remote, Ruling};
+use tollgate_tower::{Asked, Decide, Format, HeaderFamilies, Identity, Remote, Ruling};
 
 /// Returns the answers that the test sets, and keeps the requests.
 #[derive(Default)]
@@ -101,9 +101,7 @@ async fn an_answer_becomes_a_ruling() {
     let say = |status: u16, body: Value| server.answers.lock().unwrap().push_back((status, body));
 
     say(200, decision(json!({})));
-    let Ruling::Pass(pass) = remote.decide(&asked("ann"), &HeaderMap::new()).await else {
-        unreachable!("refused")
-    };
+    let Ruling::Pass(pass) = remote.decide(&asked("ann")).await else { unreachable!("refused") };
     assert_eq!(pass.wait, Duration::from_millis(250));
     let mut headers = HeaderMap::new();
     pass.headers.clone().put_into(&mut headers);
@@ -122,9 +120,10 @@ async fn an_answer_becomes_a_ruling() {
     assert_eq!(server.asked.lock().unwrap()[0], expected);
 
     say(200, refused(json!({})));
-    let Ruling::Refuse(response) = remote.decide(&asked("bob"), &HeaderMap::new()).await else {
+    let Ruling::Refuse(rejection) = remote.decide(&asked("bob")).await else {
         unreachable!("passed")
     };
+    let response = rejection.into_response(Format::Json);
     assert_eq!(response.status(), 429);
     assert_eq!(response.headers()["retry-after"], "2");
     assert_eq!(response.headers()["x-ratelimit-limit"], "10");
@@ -135,27 +134,28 @@ async fn an_answer_becomes_a_ruling() {
     }});
     assert_eq!(body, expected);
 
-    // Known already; and in the words that the client accepts.
+    // Known already; and in the format that the client accepts.
     let mut accepts = HeaderMap::new();
     accepts.insert("accept", HeaderValue::from_static("application/problem+json"));
-    let Ruling::Refuse(response) = remote.decide(&asked("bob"), &accepts).await else {
+    let Ruling::Refuse(rejection) = remote.decide(&asked("bob")).await else {
         unreachable!("passed")
     };
+    let response = rejection.into_response(Format::accepted(&accepts));
     assert_eq!(response.headers()["content-type"], "application/problem+json");
     let body: Value = serde_json::from_slice(response.body()).unwrap();
     assert_eq!(body["violated-policies"], json!(["api \"x\""]));
     assert_eq!(server.asked.lock().unwrap().len(), 2, "nobody was asked again");
 
     say(200, refused(json!({"reason": "DENY_LISTED", "retryAfterMs": null})));
-    let ruling = remote.decide(&asked("eve"), &HeaderMap::new()).await;
-    assert!(matches!(ruling, Ruling::Refuse(response) if response.status() == 403));
+    let ruling = remote.decide(&asked("eve")).await;
+    assert!(matches!(ruling, Ruling::Refuse(rejection) if rejection.status == 403));
     let closed = json!({"reason": "STORE_UNAVAILABLE", "retryAfterMs": null});
     say(503, refused(closed));
-    let ruling = remote.decide(&asked("eve"), &HeaderMap::new()).await;
-    assert!(matches!(ruling, Ruling::Refuse(response) if response.status() == 503));
+    let ruling = remote.decide(&asked("eve")).await;
+    assert!(matches!(ruling, Ruling::Refuse(rejection) if rejection.status == 503));
 
     say(200, refused(json!({"action": "queue"})));
-    let Ruling::Queue(postponed) = remote.decide(&asked("carl"), &HeaderMap::new()).await else {
+    let Ruling::Queue(postponed) = remote.decide(&asked("carl")).await else {
         unreachable!("not queued")
     };
     assert_eq!(postponed.retry_after, Duration::from_millis(1_200));
@@ -168,10 +168,11 @@ async fn what_nobody_answers_goes_by_the_policy() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         format!("http://{}", listener.local_addr().unwrap())
     };
-    let open = remote(&gone, OnFailure::Open).decide(&asked("ann"), &HeaderMap::new()).await;
+    let open = remote(&gone, OnFailure::Open).decide(&asked("ann")).await;
     assert!(matches!(open, Ruling::Pass(pass) if pass.wait.is_zero()));
-    let closed = remote(&gone, OnFailure::Closed).decide(&asked("ann"), &HeaderMap::new()).await;
-    let Ruling::Refuse(response) = closed else { unreachable!("passed") };
+    let closed = remote(&gone, OnFailure::Closed).decide(&asked("ann")).await;
+    let Ruling::Refuse(rejection) = closed else { unreachable!("passed") };
+    let response = rejection.into_response(Format::Json);
     assert_eq!(response.status(), 503);
     assert_eq!(response.headers()["retry-after"], "1");
 
@@ -179,6 +180,6 @@ async fn what_nobody_answers_goes_by_the_policy() {
     let (server, url) = start().await;
     let wrong = json!({"error": {"code": "INVALID_REQUEST", "message": "too long"}});
     server.answers.lock().unwrap().push_back((400, wrong));
-    let ruling = remote(&url, OnFailure::Open).decide(&asked("ann"), &HeaderMap::new()).await;
-    assert!(matches!(ruling, Ruling::Refuse(response) if response.status() == 400));
+    let ruling = remote(&url, OnFailure::Open).decide(&asked("ann")).await;
+    assert!(matches!(ruling, Ruling::Refuse(rejection) if rejection.status == 400));
 }

@@ -1,10 +1,8 @@
 //! Access to a route of models: which callers and calls are served, and which credentials stay here.
 
-use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Uri};
-use tollgate_tower::Asked;
-use tollgate_tower::openai::{error, kind_of};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
+use tollgate_tower::{Asked, Rejection};
 
 use super::paths::check_query;
 
@@ -60,11 +58,10 @@ pub(super) fn drop_model_headers(headers: &mut HeaderMap) {
 }
 
 /// Removes the query of a call, or keeps the part that cannot change what is called.
-pub(crate) fn restrict_query(parts: &mut Parts) -> Result<(), Box<Response<Bytes>>> {
+pub(crate) fn restrict_query(parts: &mut Parts) -> Result<(), Box<Rejection>> {
     let uri = &parts.uri;
     let kept = check_query(uri.query()).map_err(|message| {
-        let status = StatusCode::BAD_REQUEST;
-        Box::new(error(status, kind_of(status), Some("unknown_query"), &message, None))
+        Box::new(Rejection::new(StatusCode::BAD_REQUEST, "UNKNOWN_QUERY", message))
     })?;
     if kept.is_none() && uri.path_and_query().is_some_and(|it| it.as_str().contains('?')) {
         parts.uri = with_path(uri, uri.path(), None);
@@ -81,23 +78,19 @@ pub(super) fn with_path(uri: &Uri, path: &str, query: Option<&str>) -> Uri {
 }
 
 /// What is none of the calls that are known here.
-pub(crate) fn unknown_call(parts: &Parts, asked: &Asked) -> Response<Bytes> {
+pub(crate) fn unknown_call(parts: &Parts, asked: &Asked) -> Rejection {
     let path: String = asked.endpoint.as_deref().unwrap_or("/").chars().take(100).collect();
     let message = format!(
         "{} {path} is not served here: only chat/completions, completions, embeddings, responses \
          and models are",
         parts.method
     );
-    let (status, kind) = (StatusCode::NOT_FOUND, "invalid_request_error");
-    error(status, kind, Some("unknown_url"), &message, None)
+    Rejection::new(StatusCode::NOT_FOUND, "UNKNOWN_URL", message)
 }
 
 /// To a caller of whom nothing is known.
-pub(crate) fn no_key() -> Response<Bytes> {
-    let status = StatusCode::UNAUTHORIZED;
+pub(crate) fn no_key() -> Rejection {
     let message = "You didn't provide an API key: send yours as `Authorization: Bearer …`.";
-    let mut response = error(status, kind_of(status), Some("missing_api_key"), message, None);
-    let bearer = HeaderValue::from_static("Bearer");
-    response.headers_mut().insert(http::header::WWW_AUTHENTICATE, bearer);
-    response
+    let rejection = Rejection::new(StatusCode::UNAUTHORIZED, "MISSING_API_KEY", message);
+    rejection.header(http::header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
 }

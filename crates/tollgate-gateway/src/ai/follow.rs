@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use tollgate_tower::openai::{error, kind_of, reshape};
-use tollgate_tower::{Asked, Decide, Dialect, Pass, Ruling};
+use tollgate_tower::{Asked, Decide, Dialect, Format, Pass, Rejection};
 
 use super::access::{drop_model_headers, keep_own_key};
 use super::answer::metered;
@@ -20,7 +18,7 @@ use super::serve::shaped;
 use super::text::{Tariff, TextSink};
 use crate::body::{GatewayBody, RequestBody};
 use crate::gateway::ConnectionInfo;
-use crate::respond::own;
+use crate::respond::rejected;
 use crate::routes::Route;
 use crate::worker::Worker;
 
@@ -47,23 +45,16 @@ impl<D: Decide> Worker<D> {
         ask: &Ask<'_>,
         asked: &Asked,
         source: Source,
-    ) -> Result<Ending, Box<Response<Bytes>>> {
+    ) -> Result<Ending, Box<Rejection>> {
         if ask.call != Call::Responses {
             return Ok(Ending::Settle);
         }
         let background = Arc::clone(&self.gateway.ai.background);
         let (owner, is_wanted) = (Owner::of(&asked.identity), background::is_wanted(ask));
         if is_wanted && !background.has_room(&owner) {
-            let status = StatusCode::TOO_MANY_REQUESTS;
+            let (status, code) = (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_BACKGROUND_RESPONSES");
             let message = "too many of your responses are remembered here; try again later";
-            let code = Some("too_many_background_responses");
-            return Err(Box::new(error(
-                status,
-                kind_of(status),
-                code,
-                message,
-                Some("background"),
-            )));
+            return Err(Box::new(Rejection::new(status, code, message).param("background")));
         }
         Ok(Ending::Keep { background, owner, source, is_wanted })
     }
@@ -81,11 +72,13 @@ impl<D: Decide> Worker<D> {
         let source = match ai.background.find(found.id, &Owner::of(&asked.identity)) {
             Found::Own(source) => source,
             Found::Unknown if ai.forwards_others(asked) => return None,
-            Found::Unknown | Found::Hidden => return Some(own(unknown_response(found.id))),
+            Found::Unknown | Found::Hidden => {
+                return Some(rejected(unknown_response(found.id), Format::OpenAi));
+            }
         };
         let id = found.id.to_owned();
         let answered = self.follow(id, source, parts, asked.clone(), route, connection).await;
-        Some(answered.unwrap_or_else(|refusal| own(*refusal)))
+        Some(answered.unwrap_or_else(|rejection| rejected(*rejection, Format::OpenAi)))
     }
 
     async fn follow(
@@ -96,15 +89,14 @@ impl<D: Decide> Worker<D> {
         asked: Asked,
         route: &Route,
         connection: &ConnectionInfo,
-    ) -> Result<Response<GatewayBody>, Box<Response<Bytes>>> {
+    ) -> Result<Response<GatewayBody>, Box<Rejection>> {
         let checked = check_response_query(parts.uri.query());
         checked.map_err(|message| {
-            let status = StatusCode::BAD_REQUEST;
-            Box::new(error(status, kind_of(status), Some("unknown_query"), &message, None))
+            Box::new(Rejection::new(StatusCode::BAD_REQUEST, "UNKNOWN_QUERY", message))
         })?;
         // It is about work that was charged already, and a caller in debt must get at it.
         let asked = Asked { uses_no_tokens: true, dialect: Dialect::OpenAi, ..asked };
-        let pass = self.decide_plain(&asked, parts).await?;
+        let pass = self.decide_ai(&asked).await?;
         let Pass { wait, headers, held, charge, .. } = pass;
         if !wait.is_zero() {
             let waited = Box::pin(self.wait(wait, &asked.identity)).await;
@@ -129,23 +121,6 @@ impl<D: Decide> Worker<D> {
         response.body_mut().hold(held);
         headers.put_into(response.headers_mut());
         Ok(response)
-    }
-
-    async fn decide_plain(
-        &self,
-        asked: &Asked,
-        parts: &Parts,
-    ) -> Result<Pass, Box<Response<Bytes>>> {
-        let decide = &self.gateway.decide;
-        let ruling = match decide.decide_now(asked, &parts.headers) {
-            Some(ruling) => ruling,
-            None => Box::pin(decide.decide(asked, &parts.headers)).await,
-        };
-        match ruling {
-            Ruling::Pass(pass) => Ok(pass),
-            Ruling::Refuse(refusal) => Err(Box::new(reshape(refusal))),
-            Ruling::Queue(postponed) => Err(Box::new(reshape(postponed.refusal))),
-        }
     }
 
     /// The call as the upstream gets it: without a body, which none of these calls needs.
@@ -199,9 +174,8 @@ impl<D: Decide> Worker<D> {
 }
 
 /// To a caller that asks for a response that is not its own.
-fn unknown_response(id: &str) -> Response<Bytes> {
+fn unknown_response(id: &str) -> Rejection {
     let shown: String = id.chars().take(100).collect();
     let message = format!("Response with id '{shown}' not found.");
-    let status = StatusCode::NOT_FOUND;
-    error(status, kind_of(status), Some("response_not_found"), &message, None)
+    Rejection::new(StatusCode::NOT_FOUND, "RESPONSE_NOT_FOUND", message)
 }

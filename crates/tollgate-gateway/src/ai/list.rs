@@ -4,12 +4,11 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
-use tollgate_tower::openai::error;
-use tollgate_tower::{Asked, Decide};
+use tollgate_tower::{Asked, Decide, Format, Rejection};
 
 use super::paths::ListPath;
 use crate::body::GatewayBody;
-use crate::respond::own;
+use crate::respond::{own, rejected};
 use crate::routes::Route;
 use crate::worker::Worker;
 
@@ -35,7 +34,7 @@ impl<D: Decide> Worker<D> {
             }
             ListPath::One(name) => match ai.models.names().find(|known| *known == name) {
                 Some(name) => describe(name),
-                None => return Some(own(unknown_model(name))),
+                None => return Some(rejected(unknown_model(name), Format::OpenAi)),
             },
         };
         let mut response = Response::new(Bytes::from(body.to_string()));
@@ -44,9 +43,8 @@ impl<D: Decide> Worker<D> {
     }
 }
 
-pub(super) fn unknown_model(name: &str) -> Response<Bytes> {
+pub(super) fn unknown_model(name: &str) -> Rejection {
     let shown: String = name.chars().take(100).collect();
     let message = format!("The model `{shown}` does not exist or you do not have access to it.");
-    let (status, kind) = (StatusCode::NOT_FOUND, "invalid_request_error");
-    error(status, kind, Some("model_not_found"), &message, Some("model"))
+    Rejection::new(StatusCode::NOT_FOUND, "MODEL_NOT_FOUND", message).param("model")
 }

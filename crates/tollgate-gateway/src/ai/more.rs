@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::HeaderMap;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tollgate_tower::{Asked, Bill, Decide, Ruling, in_background};
@@ -47,13 +46,13 @@ pub(crate) fn asker<D: Decide>(gateway: &Arc<Gateway<D>>, asked: &Asked) -> AskM
     let (gateway, asked) = (Arc::clone(gateway), Asked { is_more: true, ..asked.clone() });
     Box::new(move |tokens| {
         let asked = Asked { tokens: Some(tokens), ..asked.clone() };
-        if let Some(ruling) = gateway.decide.decide_now(&asked, &HeaderMap::new()) {
+        if let Some(ruling) = gateway.decide.decide_now(&asked) {
             return Answer::Now(outcome(ruling));
         }
         let (sender, receiver) = oneshot::channel();
         let gateway = Arc::clone(&gateway);
         let asking = async move {
-            let more = outcome(gateway.decide.decide(&asked, &HeaderMap::new()).await);
+            let more = outcome(gateway.decide.decide(&asked).await);
             // Nobody wants it any more: it is given back.
             if let Err(More::Granted(Some(bill))) = sender.send(more) {
                 bill.release();
@@ -68,15 +67,10 @@ pub(crate) fn asker<D: Decide>(gateway: &Arc<Gateway<D>>, asked: &Asked) -> AskM
 }
 
 fn outcome(ruling: Ruling) -> More {
-    let refusal = match ruling {
-        Ruling::Pass(pass) => return More::Granted(pass.charge.sent().take_bill()),
-        Ruling::Refuse(refusal) => refusal,
-        Ruling::Queue(postponed) => postponed.refusal,
-    };
-    let body: serde_json::Value = serde_json::from_slice(refusal.body()).unwrap_or_default();
-    let said = body.get("error").and_then(|error| error.get("message"));
-    let said = said.or_else(|| body.get("detail")).and_then(serde_json::Value::as_str);
-    More::Refused(said.unwrap_or("it was refused").to_owned())
+    match ruling.passed() {
+        Ok(pass) => More::Granted(pass.charge.sent().take_bill()),
+        Err(rejection) => More::Refused(rejection.message.into_owned()),
+    }
 }
 
 fn nobody() -> More {

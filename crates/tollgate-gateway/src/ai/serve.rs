@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::CONTENT_ENCODING;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tollgate_tower::openai::{error, kind_of, reshape};
 use tollgate_tower::{
-    Asked, Decide, Dialect, HeaderLines, Held, Identity, Line, Pass, Refused, Ruling,
+    Asked, Decide, Dialect, Format, HeaderLines, Held, Identity, Line, Pass, Rejection,
 };
 
 use super::access::{drop_model_headers, keep_own_key};
@@ -32,7 +30,7 @@ use super::turn;
 use crate::body::{GatewayBody, RequestBody};
 use crate::fair::{Place, Wants};
 use crate::gateway::ConnectionInfo;
-use crate::respond::{Fault, own};
+use crate::respond::{Fault, rejected};
 use crate::routes::Route;
 use crate::worker::Worker;
 
@@ -47,8 +45,6 @@ const SERVED_MODEL: HeaderName = HeaderName::from_static("x-tollgate-model");
 
 /// The user that a verified client says it acts for.
 const END_USER: &str = "end_user";
-
-type Refusal = Box<Response<Bytes>>;
 
 /// A request for a model that was let pass.
 struct Admitted<'m> {
@@ -82,7 +78,7 @@ impl<D: Decide> Worker<D> {
     ) -> Response<GatewayBody> {
         match self.serve_ai(call, (parts, body), asked, route, connection).await {
             Ok(response) => response,
-            Err(refusal) => own(*refusal),
+            Err(rejection) => rejected(*rejection, Format::OpenAi),
         }
     }
 
@@ -93,17 +89,13 @@ impl<D: Decide> Worker<D> {
         mut asked: Asked,
         route: &Route,
         connection: &ConnectionInfo,
-    ) -> Result<Response<GatewayBody>, Refusal> {
+    ) -> Result<Response<GatewayBody>, Box<Rejection>> {
         let ai = &self.gateway.ai;
         if parts.headers.get(CONTENT_ENCODING).is_some_and(|coding| coding != "identity") {
             let message =
                 "the body must not be compressed: its model and its length decide what it costs";
-            return Err(refuse(
-                StatusCode::UNSUPPORTED_MEDIA_TYPE,
-                "unsupported_encoding",
-                message,
-                None,
-            ));
+            let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+            return Err(Box::new(Rejection::new(status, "UNSUPPORTED_ENCODING", message)));
         }
         let (most, timeout) = (ai.options.max_body_bytes, ai.options.body_timeout);
         let body = RequestBody::from_client(body, &route.timeouts);
@@ -127,7 +119,7 @@ impl<D: Decide> Worker<D> {
         mut taken: Taken,
         mut asked: Asked,
         route: &Route,
-    ) -> Result<Response<GatewayBody>, Refusal> {
+    ) -> Result<Response<GatewayBody>, Box<Rejection>> {
         let ai = &self.gateway.ai;
         let (mut first, mut left) = (None, Some(request));
         while let Some(request) = left.take() {
@@ -140,8 +132,7 @@ impl<D: Decide> Worker<D> {
             }
             let first_tried = first.unwrap_or(model);
             ask.check_history(&first_tried.tariff).map_err(|wrong| bad_request(&wrong))?;
-            let headers = &request.parts.headers;
-            let admitted = self.admit(&ask, first_tried, &mut asked, headers, route).await?;
+            let admitted = self.admit(&ask, first_tried, &mut asked, route).await?;
             let (served, name) = (admitted.model, admitted.name.clone());
             // Kept for the next model, where there is room for two bodies.
             let next = ai.models.fallback(served).filter(|_| taken.grow(2 * request.body.len()));
@@ -170,7 +161,7 @@ impl<D: Decide> Worker<D> {
                 Err((_, refusal)) => return Err(refusal),
             }
         }
-        Err(Box::new(reshape(Fault::NoUpstream.problem())))
+        Err(Box::new(Fault::NoUpstream.rejection()))
     }
 
     /// Decides about a model, and about those that may be served in its place.
@@ -179,9 +170,8 @@ impl<D: Decide> Worker<D> {
         ask: &Ask<'_>,
         first: &'m Model,
         asked: &mut Asked,
-        headers: &HeaderMap,
         route: &Route,
-    ) -> Result<Admitted<'m>, Refusal> {
+    ) -> Result<Admitted<'m>, Box<Rejection>> {
         let ai = &self.gateway.ai;
         let mut model = first;
         loop {
@@ -196,7 +186,7 @@ impl<D: Decide> Worker<D> {
             let name = estimate.model.clone();
             asked.model_id = Some(name.clone());
             asked.tokens = Some(estimate.total().min(MAX_ESTIMATE));
-            let (refusal, leads_on) = match self.decide_in_line(asked, headers).await {
+            let (refusal, leads_on) = match self.decide_in_line(asked).await {
                 Ok(pass) => {
                     // Nobody has a place while it waits for something else.
                     if !pass.wait.is_zero() {
@@ -207,14 +197,14 @@ impl<D: Decide> Worker<D> {
                         Ok(place) => {
                             return Ok(Admitted { model, pool, place, name, pass, estimate });
                         }
-                        Err(refusal) => (refusal, true),
+                        Err(rejection) => (Box::new(rejection), true),
                     }
                 }
                 Err(refusal) => leads_on(model, refusal),
             };
             match ai.models.fallback(model) {
                 Some(next) if leads_on => model = next,
-                _ => return Err(Box::new(refusal)),
+                _ => return Err(refusal),
             }
         }
     }
@@ -225,46 +215,37 @@ impl<D: Decide> Worker<D> {
         targets.is_none_or(|targets| targets.iter().all(|target| !target.is_available()))
     }
 
-    async fn decide_ai(&self, asked: &Asked, headers: &HeaderMap) -> Result<Pass, Response<Bytes>> {
+    /// Decides. A client of a model waits for the answer, so no request is sent later.
+    pub(super) async fn decide_ai(&self, asked: &Asked) -> Result<Pass, Box<Rejection>> {
         let decide = &self.gateway.decide;
-        let ruling = match decide.decide_now(asked, headers) {
+        let ruling = match decide.decide_now(asked) {
             Some(ruling) => ruling,
-            None => Box::pin(decide.decide(asked, headers)).await,
+            None => Box::pin(decide.decide(asked)).await,
         };
-        match ruling {
-            Ruling::Pass(pass) => Ok(pass),
-            Ruling::Refuse(refusal) => Err(reshape(refusal)),
-            // A client of a model waits for the answer: the request is not sent later.
-            Ruling::Queue(postponed) => Err(reshape(postponed.refusal)),
-        }
+        ruling.passed()
     }
 
     /// Decides; where nothing but a slot is missing, and its rule lets requests wait, as soon as it is this one's turn.
-    async fn decide_in_line(
-        &self,
-        asked: &Asked,
-        headers: &HeaderMap,
-    ) -> Result<Pass, Response<Bytes>> {
+    async fn decide_in_line(&self, asked: &Asked) -> Result<Pass, Box<Rejection>> {
         let ai = &self.gateway.ai;
-        let decided = self.decide_ai(asked, headers).await;
+        let decided = self.decide_ai(asked).await;
         let line = match &decided {
             // Others wait for what this one got: it is given back, and waits behind them.
             Ok(pass) => ai.lanes.crowded(&pass.lines).cloned(),
-            Err(refusal) => waits_for(refusal),
+            Err(rejection) => rejection.line().cloned(),
         };
         let Some(line) = line else { return decided };
         let overtaken = decided.is_ok();
         drop(decided);
-        Box::pin(self.wait_in_line(asked, headers, &line, overtaken)).await
+        Box::pin(self.wait_in_line(asked, &line, overtaken)).await
     }
 
     async fn wait_in_line(
         &self,
         asked: &Asked,
-        headers: &HeaderMap,
         line: &Line,
         gave_back: bool,
-    ) -> Result<Pass, Response<Bytes>> {
+    ) -> Result<Pass, Box<Rejection>> {
         let ai = &self.gateway.ai;
         let name = asked.model_id.as_deref().unwrap_or_default();
         let deadline = tokio::time::Instant::now() + line.max_wait;
@@ -276,17 +257,15 @@ impl<D: Decide> Worker<D> {
         let wants = Wants { share: 0, tenant, weight, cost: 1 };
         // Who has this place is the one that asks.
         let entered = lane.gate.enter(&wants, line.max_wait).await;
-        let _first = entered.map_err(|why| turn::busy(why, name))?;
+        let _first = entered.map_err(|why| Box::new(turn::busy(why, name)))?;
         loop {
-            let refusal = match self.decide_ai(asked, headers).await {
+            let rejection = match self.decide_ai(asked).await {
                 Ok(passed) => return Ok(passed),
-                Err(refusal) => refusal,
+                Err(rejection) => rejection,
             };
-            if waits_for(&refusal).is_none_or(|other| other.lane != line.lane) {
-                return Err(refusal);
-            }
-            if tokio::time::Instant::now() >= deadline {
-                return Err(refusal);
+            let waits = rejection.line().is_some_and(|other| other.lane == line.lane);
+            if !waits || tokio::time::Instant::now() >= deadline {
+                return Err(rejection);
             }
             tokio::select! {
                 () = lane.freed.notified() => {}
@@ -302,7 +281,7 @@ impl<D: Decide> Worker<D> {
         model: &Model,
         name: &str,
         identity: &Identity,
-    ) -> Result<Option<Place>, Response<Bytes>> {
+    ) -> Result<Option<Place>, Rejection> {
         let Some(pool) = self.gateway.pools.get(pool) else { return Ok(None) };
         let (Some(gate), Some(options)) = (&pool.gate, &pool.options.places) else {
             return Ok(None);
@@ -367,7 +346,7 @@ impl<D: Decide> Worker<D> {
         request: Box<Request<RequestBody>>,
         (more, ending): (Option<AskMore>, Ending),
         route: &Route,
-    ) -> Result<Response<GatewayBody>, (Fault, Refusal)> {
+    ) -> Result<Response<GatewayBody>, (Fault, Box<Rejection>)> {
         let Admitted { model, pool: at, place, pass, estimate, .. } = admitted;
         let Pass { headers, held, lines, charge, .. } = pass;
         let held = self.held(held, place, lines);
@@ -416,42 +395,32 @@ fn add_end_user(identity: &mut Identity, ask: &Ask<'_>) {
     }
 }
 
-/// What a refused request may wait for.
-fn waits_for(refusal: &Response<Bytes>) -> Option<Line> {
-    refusal.extensions().get::<Refused>().and_then(|refused| refused.line.clone())
-}
-
 /// A refusal, and whether the model's fallback is served in its place.
-fn leads_on(model: &Model, refusal: Response<Bytes>) -> (Response<Bytes>, bool) {
-    let rule = refusal.extensions().get::<Refused>().map(|it| it.rule_id.as_str());
+fn leads_on(model: &Model, rejection: Box<Rejection>) -> (Box<Rejection>, bool) {
     let is_listed = |rule: &str| model.fallback_rules.iter().any(|listed| listed == rule);
-    let leads_on = rule.is_some_and(is_listed);
-    (refusal, leads_on)
+    let leads_on = rejection.rule_id().is_some_and(is_listed);
+    (rejection, leads_on)
 }
 
-fn refuse(status: StatusCode, code: &str, message: &str, param: Option<&str>) -> Refusal {
-    Box::new(error(status, kind_of(status), Some(code), message, param))
+fn bad_request(wrong: &Wrong) -> Box<Rejection> {
+    let message = wrong.message.clone();
+    let mut rejection = Rejection::new(StatusCode::BAD_REQUEST, "INVALID_REQUEST", message);
+    rejection.param = wrong.param;
+    Box::new(rejection)
 }
 
-fn bad_request(wrong: &Wrong) -> Refusal {
-    refuse(StatusCode::BAD_REQUEST, "invalid_request", &wrong.message, wrong.param)
-}
-
-fn unread(fault: Fault, most: usize) -> Refusal {
+fn unread(fault: Fault, most: usize) -> Box<Rejection> {
     if fault == Fault::BodyTooLarge {
         let message = format!("the body must not have more than {most} bytes");
-        return refuse(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", &message, None);
+        let status = StatusCode::PAYLOAD_TOO_LARGE;
+        return Box::new(Rejection::new(status, "BODY_TOO_LARGE", message));
     }
-    Box::new(reshape(fault.problem()))
+    Box::new(fault.rejection())
 }
 
-/// A fault with what the decision said.
-pub(super) fn shaped(fault: Fault, headers: &HeaderLines) -> Refusal {
-    let mut response = reshape(fault.problem());
-    for (name, value) in headers.iter() {
-        if !response.headers().contains_key(name) {
-            response.headers_mut().append(name.clone(), value.clone());
-        }
-    }
-    Box::new(response)
+/// A fault with the headers of the decision.
+pub(super) fn shaped(fault: Fault, headers: &HeaderLines) -> Box<Rejection> {
+    let mut rejection = fault.rejection();
+    rejection.headers.extend(headers);
+    Box::new(rejection)
 }

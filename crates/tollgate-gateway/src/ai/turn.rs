@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Response, StatusCode};
-use tollgate_tower::Identity;
-use tollgate_tower::openai::{error, try_again};
+use http::StatusCode;
+use tollgate_tower::{Identity, Rejection};
 
 use super::options::Weights;
 use crate::fair::{Busy, Gate, LineOptions, Place, Share, Wants};
@@ -60,8 +58,8 @@ pub(crate) async fn enter(
     Box::pin(gate.enter(&wants, patience)).await
 }
 
-/// The answer to a request that found no place.
-pub(crate) fn busy(why: Busy, model: &str) -> Response<Bytes> {
+/// A request that found no place.
+pub(crate) fn busy(why: Busy, model: &str) -> Rejection {
     let why = match why {
         Busy::Full => "as many requests wait for it as may",
         Busy::TooLong => "no place became free in time",
@@ -71,8 +69,5 @@ pub(crate) fn busy(why: Busy, model: &str) -> Response<Bytes> {
     };
     let shown: String = model.chars().take(100).collect();
     let message = format!("The model `{shown}` is busy: {why}; try again in a moment.");
-    let (status, code) = (StatusCode::TOO_MANY_REQUESTS, Some("model_busy"));
-    let mut response = error(status, "requests", code, &message, None);
-    try_again(&mut response, RETRY_AFTER);
-    response
+    Rejection::new(StatusCode::TOO_MANY_REQUESTS, "MODEL_BUSY", message).retry_after(RETRY_AFTER)
 }

@@ -4,10 +4,9 @@ use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode, header};
+use http::StatusCode;
 use tokio::time::{MissedTickBehavior, interval_at, sleep};
-use tollgate_tower::{Decide, Pass, Ruling, Sent};
+use tollgate_tower::{Decide, Pass, Rejection, Ruling, Sent};
 
 use super::line::Queue;
 use super::request::{StoredRequest, StoredResponse};
@@ -31,9 +30,6 @@ const NOTE_TRIES: u32 = 5;
 
 /// The pause before the second try; it doubles with each further one.
 const FIRST_NOTE_PAUSE: Duration = Duration::from_millis(100);
-
-/// How much of a refusal's text is looked at.
-const MAX_REFUSAL_BYTES: usize = 4_096;
 
 /// Why a request was not sent, or its answer not received.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,14 +77,15 @@ pub(super) async fn deliver(
             return;
         }
     };
-    let ended = match decide.decide(&request.asked, &HeaderMap::new()).await {
+    let ended = match decide.decide(&request.asked).await {
         Ruling::Pass(pass) => send(queue, forward, &claim, &request, pass).await,
         Ruling::Queue(postponed) => later(queue, &claim, postponed.retry_after).await,
         Ruling::Refuse(refusal) => {
             if let Some(wait) = recheck_in(&refusal) {
                 later(queue, &claim, wait).await
             } else {
-                let why = reason(&refusal);
+                let status = refusal.status.as_u16();
+                let why = format!("refused with {status}: {}", refusal.message);
                 note(&claim, || queue.store().fail(&claim, &why, None)).await
             }
         }
@@ -185,27 +182,13 @@ where
     Ending::Lost
 }
 
-/// When a refused request is worth another look, if ever: a limit that says when, or a store that is away.
-fn recheck_in(refusal: &Response<Bytes>) -> Option<Duration> {
-    let status = refusal.status();
-    if status.is_server_error() {
-        return Some(UNDECIDED_RECHECK);
+/// When a refused request is worth another look, if ever: a limit that says when, or a store that does not answer.
+fn recheck_in(refusal: &Rejection) -> Option<Duration> {
+    match refusal.status {
+        status if status.is_server_error() => Some(UNDECIDED_RECHECK),
+        StatusCode::TOO_MANY_REQUESTS => refusal.retry_after,
+        _ => None,
     }
-    if status != StatusCode::TOO_MANY_REQUESTS {
-        return None;
-    }
-    let seconds = refusal.headers().get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds))
-}
-
-/// A refusal in words.
-fn reason(refusal: &Response<Bytes>) -> String {
-    let body: Option<serde_json::Value> = refusal
-        .body()
-        .get(..refusal.body().len().min(MAX_REFUSAL_BYTES))
-        .and_then(|bytes| serde_json::from_slice(bytes).ok());
-    let message = body.as_ref().and_then(|body| body.pointer("/error/message")?.as_str());
-    format!("refused with {}: {}", refusal.status().as_u16(), message.unwrap_or("no reason given"))
 }
 
 /// As much of a ticket as a log may show: a reader that knows all of it may read the answer.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, LOCATION, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde::Serialize;
-use tollgate_tower::refusal::{JSON, problem};
+use tollgate_tower::render::{JSON, problem};
 
 use super::line::Receipt;
 use super::request::StoredResponse;

@@ -10,8 +10,7 @@ use parking_lot::Mutex;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::options::RouteOptions;
 use tollgate_tower::identity::{IdentityOptions, UnknownApiKey};
-use tollgate_tower::refusal::problem;
-use tollgate_tower::{Asked, Held, Identifier, Pass, Ruling};
+use tollgate_tower::{Asked, Held, Identifier, Pass, Rejection, Ruling};
 
 use crate::ground::{
     Decider, Front, Upstream, client, decision_headers, options, pool, text, until,
@@ -101,9 +100,10 @@ async fn wrong_credentials_are_answered_before_anything_is_asked() {
 async fn a_refused_request_never_touches_an_upstream() {
     let upstream = Upstream::named("x").await;
     let decider = Decider::new(|_| {
-        let mut refusal = problem(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMIT_EXCEEDED", "no");
-        refusal.headers_mut().extend(decision_headers());
-        Ruling::Refuse(refusal)
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let mut rejection = Rejection::new(status, "RATE_LIMIT_EXCEEDED", "no");
+        rejection.headers = decision_headers().into();
+        Ruling::Refuse(Box::new(rejection))
     });
     let front = Front::with(options(&[&upstream.url()]), decider).await;
     for _ in 0..3 {

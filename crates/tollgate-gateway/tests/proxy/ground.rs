@@ -60,7 +60,7 @@ pub(crate) fn decision_headers() -> HeaderMap {
 }
 
 impl Decide for Decider {
-    async fn decide(&self, asked: &Asked, _accepted: &HeaderMap) -> Ruling {
+    async fn decide(&self, asked: &Asked) -> Ruling {
         self.asked.fetch_add(1, Ordering::SeqCst);
         (self.rule)(asked)
     }

@@ -9,8 +9,8 @@ use http::{Request, Response, StatusCode};
 use parking_lot::Mutex;
 use tollgate_gateway::queue::{Forward as _, StoredRequest};
 use tollgate_gateway::{Gateway, Postpone, PostponeError};
-use tollgate_tower::refusal::problem;
-use tollgate_tower::{Identifier, Postponed, Ruling, Unsent};
+use tollgate_tower::render::problem;
+use tollgate_tower::{Identifier, Postponed, Rejection, Ruling, Unsent};
 
 use crate::ground::{Decider, Front, Upstream, dead_url, options, text};
 
@@ -49,8 +49,10 @@ impl Postpone for Shelf {
 
 fn queueing() -> Decider {
     Decider::new(|_| {
+        let status = StatusCode::TOO_MANY_REQUESTS;
+        let refusal = Rejection::new(status, "RATE_LIMIT_EXCEEDED", "no");
         Ruling::Queue(Postponed {
-            refusal: problem(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMIT_EXCEEDED", "no"),
+            refusal: Box::new(refusal),
             rule_id: "slow".to_owned(),
             lane: "slow:1".to_owned(),
             retry_after: Duration::from_secs(3),

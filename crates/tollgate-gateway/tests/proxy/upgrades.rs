@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderMap, Response};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tollgate_tower::{Held, Pass, Ruling};
+use tollgate_tower::{Held, Pass, Rejection, Ruling};
 
 use crate::ground::{
     Decider, Front, Upstream, dead_url, decision_headers, options, read_head, text, until,
@@ -138,7 +138,7 @@ async fn a_refused_upgrade_reaches_nobody() {
     let upstream = shouting().await;
     let decider = Decider::new(|_| {
         let status = http::StatusCode::TOO_MANY_REQUESTS;
-        Ruling::Refuse(tollgate_tower::refusal::problem(status, "RATE_LIMIT_EXCEEDED", "no"))
+        Ruling::Refuse(Box::new(Rejection::new(status, "RATE_LIMIT_EXCEEDED", "no")))
     });
     let front = Front::with(options(&[&upstream.url()]), decider).await;
     let answer = front.raw(&UPGRADE.replace("keep-alive", "close")).await;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode};
+use http::StatusCode;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -15,8 +14,7 @@ use tollgate_gateway::queue::{
     Forward, ForwardError, Queue, QueueOptions, StoredRequest, StoredResponse, Ticket, TicketState,
     Worker, WorkerOptions,
 };
-use tollgate_tower::refusal::problem;
-use tollgate_tower::{Asked, Decide, Held, Pass, Postponed, Ruling, Sent};
+use tollgate_tower::{Asked, Decide, Held, Pass, Postponed, Rejection, Ruling, Sent};
 
 use crate::ground::{Ground, request, response};
 
@@ -27,7 +25,7 @@ const MOMENT: Duration = Duration::from_millis(20);
 pub(crate) struct Open;
 
 impl Decide for Open {
-    async fn decide(&self, _: &Asked, _: &HeaderMap) -> Ruling {
+    async fn decide(&self, _: &Asked) -> Ruling {
         Ruling::Pass(Pass::default())
     }
 }
@@ -43,7 +41,7 @@ impl Scripted {
 }
 
 impl Decide for Scripted {
-    async fn decide(&self, _: &Asked, _: &HeaderMap) -> Ruling {
+    async fn decide(&self, _: &Asked) -> Ruling {
         self.0.lock().pop_front().unwrap_or_else(|| Ruling::Pass(Pass::default()))
     }
 }
@@ -56,7 +54,7 @@ struct Paced {
 }
 
 impl Decide for Paced {
-    async fn decide(&self, _: &Asked, _: &HeaderMap) -> Ruling {
+    async fn decide(&self, _: &Asked) -> Ruling {
         let now = Instant::now();
         let mut next = self.next.lock();
         if let Some(next) = *next
@@ -151,20 +149,18 @@ fn error(retryable: bool, message: &str) -> ForwardError {
 
 fn not_yet(retry_after: Duration) -> Ruling {
     Ruling::Queue(Postponed {
-        refusal: Response::new(Bytes::new()),
+        refusal: Box::new(Rejection::new(StatusCode::TOO_MANY_REQUESTS, "CODE", "not yet")),
         rule_id: "rule".to_owned(),
         lane: "lane".to_owned(),
         retry_after,
     })
 }
 
-fn refused(status: u16, retry_after: Option<&'static str>) -> Ruling {
+fn refused(status: u16, retry_after: Option<u64>) -> Ruling {
     let status = StatusCode::from_u16(status).unwrap();
-    let mut refusal = problem(status, "CODE", "the gate is shut");
-    if let Some(after) = retry_after {
-        refusal.headers_mut().insert("retry-after", after.parse().unwrap());
-    }
-    Ruling::Refuse(refusal)
+    let mut rejection = Rejection::new(status, "CODE", "the gate is shut");
+    rejection.retry_after = retry_after.map(Duration::from_secs);
+    Ruling::Refuse(Box::new(rejection))
 }
 
 macro_rules! on_both {
@@ -213,7 +209,7 @@ async fn requests_are_sent_in_order_and_their_tickets_tell(ground: &Ground) {
 async fn what_may_not_pass_yet_is_asked_again(ground: &Ground) {
     let queue = queue(ground, QueueOptions { max_attempts: 1, ..quick() }).await;
     let rulings =
-        [not_yet(MOMENT), not_yet(Duration::ZERO), refused(429, Some("0")), refused(503, None)];
+        [not_yet(MOMENT), not_yet(Duration::ZERO), refused(429, Some(0)), refused(503, None)];
     let decide = Scripted::new(rulings);
     let upstream = Upstream::default();
     let running = Running::start(&queue, decide.clone(), upstream.clone());

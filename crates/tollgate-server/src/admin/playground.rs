@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use tollgate_engine::Decision;
 use tollgate_store::Mode;
 use tollgate_tower::headers::describe;
-use tollgate_tower::refusal::refusal;
+use tollgate_tower::{Dialect, Format, Rejection};
 
 use super::read::Query;
 use super::respond::{AdminError, Answer};
@@ -46,7 +46,8 @@ impl Admin {
             describe(&mut headers, decision, self.config.headers);
             (200, headers)
         } else {
-            let refused = refusal(decision, &HeaderMap::new(), self.config.headers);
+            let refused = Rejection::of(decision, None, Dialect::Plain, self.config.headers);
+            let refused = refused.into_response(Format::Json);
             (refused.status().as_u16(), refused.headers().clone())
         };
         let headers: Map<String, Value> = headers

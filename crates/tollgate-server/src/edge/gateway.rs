@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response};
+use http::{HeaderName, HeaderValue, Method, Request, Response};
 use hyper::body::Incoming;
 use tollgate_engine::Engine;
 use tollgate_gateway::ai::options::AiOptions;
@@ -14,7 +14,7 @@ use tollgate_gateway::options::{
 };
 use tollgate_gateway::queue::TICKETS_PATH;
 use tollgate_gateway::{ConnectionInfo, Gateway, GatewayBody, GatewayError, Worker};
-use tollgate_tower::refusal::problem;
+use tollgate_tower::render::problem;
 use tollgate_tower::{Asked, Decide, Identity, InProcess, Ruling};
 use tracing::Instrument as _;
 
@@ -38,18 +38,18 @@ const BORROWER: &str = "INTERNAL";
 pub(crate) struct Decider(pub(crate) InProcess<Stores>);
 
 impl Decide for Decider {
-    fn decide_now(&self, asked: &Asked, accepted: &HeaderMap) -> Option<Ruling> {
+    fn decide_now(&self, asked: &Asked) -> Option<Ruling> {
         let timed = Timed::new(Operation::Gateway);
-        let ruling = self.0.decide_now(asked, accepted);
+        let ruling = self.0.decide_now(asked);
         if ruling.is_none() {
             timed.forget();
         }
         ruling
     }
 
-    async fn decide(&self, asked: &Asked, accepted: &HeaderMap) -> Ruling {
+    async fn decide(&self, asked: &Asked) -> Ruling {
         let _timed = Timed::new(Operation::Gateway);
-        self.0.decide(asked, accepted).await
+        self.0.decide(asked).await
     }
 }
 

@@ -16,7 +16,7 @@ use tollgate_gateway::queue::{
 };
 use tollgate_gateway::{Gateway, Postpone, PostponeError};
 use tollgate_tower::Postponed;
-use tollgate_tower::refusal::problem;
+use tollgate_tower::render::problem;
 
 use super::EdgeError;
 use super::gateway::Decider;
@@ -229,13 +229,7 @@ impl Postpone for Tickets {
         postponed: &Postponed,
         stored: StoredRequest,
     ) -> Result<Response<Bytes>, PostponeError> {
-        let queue = self.queue.clone();
-        let kept = Postponed {
-            refusal: Response::new(Bytes::new()),
-            rule_id: postponed.rule_id.clone(),
-            lane: postponed.lane.clone(),
-            retry_after: postponed.retry_after,
-        };
+        let (queue, kept) = (self.queue.clone(), postponed.clone());
         let pushed = self.runtime.spawn(async move { queue.postpone(&kept, stored).await }).await;
         pushed.unwrap_or_else(|_| Err(PostponeError::Unavailable("it is ending".to_owned())))
     }

@@ -12,7 +12,7 @@ use http::{Response, StatusCode};
 use tollgate_engine::Decision;
 use tollgate_store::Store;
 use tollgate_tower::headers::describe;
-use tollgate_tower::refusal::refusal;
+use tollgate_tower::{Dialect, Format, Rejection};
 
 use super::Api;
 use super::read::Prepared;
@@ -44,7 +44,9 @@ impl<S: Store + 'static> Api<S> {
                 describe(response.headers_mut(), decision, self.config.headers);
                 response
             } else {
-                refusal(decision, &head.headers, self.config.headers).map(Body::from)
+                let on = self.config.headers;
+                let rejection = Rejection::of(decision, None, Dialect::Plain, on);
+                rejection.into_response(Format::accepted(&head.headers)).map(Body::from)
             };
             let status = response.status().as_u16();
             response.headers_mut().insert(STATUS, HeaderValue::from(status));

@@ -1,4 +1,4 @@
-//! The one place where errors become HTTP responses; refusals do in [`tollgate_tower::refusal`].
+//! The one place where errors become HTTP responses; refusals do in [`tollgate_tower::render`].
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -195,7 +195,7 @@ impl From<EngineError> for ApiError {
     }
 }
 
-pub(crate) use tollgate_tower::refusal::JSON;
+pub(crate) use tollgate_tower::render::JSON;
 
 /// The most headers a usual answer has.
 const HEADERS: usize = 12;

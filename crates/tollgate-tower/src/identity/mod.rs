@@ -49,8 +49,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use bytes::Bytes;
-use http::{HeaderMap, Response};
+use http::HeaderMap;
 use tollgate_engine::{Clock, MAX_ATTRIBUTES, MAX_VALUE_BYTES, SystemClock};
 
 pub use address::{AddressSource, DEFAULT_IPV6_PREFIX, MAX_HOPS, MalformedHop, push_address};
@@ -67,6 +66,7 @@ pub use jwt::{JwtOptions, MAX_TOKEN_BYTES};
 pub use key_ring::{KeySource, RefreshOptions};
 pub use options::{IdentityError, IdentityOptions};
 
+use crate::rejection::Rejection;
 use address::Addresses;
 use credentials::{ApiKeyCheck, authorization};
 use jwt::Jwt;
@@ -163,7 +163,7 @@ impl Identifier {
         &self,
         headers: &HeaderMap,
         peer: Option<IpAddr>,
-    ) -> Result<Identity, Box<Response<Bytes>>> {
+    ) -> Result<Identity, Box<Rejection>> {
         let reads_authorization = self.tokens.is_some() || self.api_keys.reads_authorization();
         let authorization = if reads_authorization { authorization(headers)? } else { None };
         let api_key = self.api_keys.check(headers, authorization)?;

@@ -1,14 +1,15 @@
 //! Answers to callers whose credentials are wrong. None repeats what was sent.
 
-use bytes::Bytes;
-use http::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{Response, StatusCode};
+use std::time::Duration;
+
+use http::StatusCode;
+use http::header::{HeaderValue, WWW_AUTHENTICATE};
 
 use super::address::MalformedHop;
-use crate::refusal::problem;
+use crate::rejection::Rejection;
 
-/// Boxed, because a response is much larger than what is usually returned beside it.
-pub(super) type Refused = Box<Response<Bytes>>;
+/// Boxed, because a rejection is much larger than what is usually returned next to it.
+pub(super) type Refused = Box<Rejection>;
 
 /// A token that does not hold. `message` has no quotes.
 pub(super) fn invalid_token(message: &str) -> Refused {
@@ -28,32 +29,33 @@ pub(super) fn unknown_api_key() -> Refused {
 
 /// Credentials that contradict or cannot be read.
 pub(super) fn bad_credentials(message: &str) -> Refused {
-    Box::new(problem(StatusCode::BAD_REQUEST, "INVALID_CREDENTIALS", message))
+    Box::new(Rejection::new(StatusCode::BAD_REQUEST, "INVALID_CREDENTIALS", message.to_owned()))
 }
 
 /// A request whose address cannot be known.
 pub(super) fn malformed_hop(error: MalformedHop) -> Refused {
-    Box::new(problem(StatusCode::BAD_REQUEST, "MALFORMED_FORWARDED_ADDRESS", &error.to_string()))
+    let status = StatusCode::BAD_REQUEST;
+    Box::new(Rejection::new(status, "MALFORMED_FORWARDED_ADDRESS", error.to_string()))
 }
 
 /// An API key that is longer than any.
 pub(super) fn api_key_too_long(message: &str) -> Refused {
     let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-    Box::new(problem(status, "API_KEY_TOO_LONG", message))
+    Box::new(Rejection::new(status, "API_KEY_TOO_LONG", message.to_owned()))
 }
 
 /// The keys that would verify a token are not here yet, so it is neither right nor wrong.
 pub(super) fn keys_unavailable() -> Refused {
     let message = "the keys that verify tokens are not available";
-    let mut response = problem(StatusCode::SERVICE_UNAVAILABLE, "KEYS_UNAVAILABLE", message);
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-    Box::new(response)
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let rejection = Rejection::new(status, "KEYS_UNAVAILABLE", message);
+    Box::new(rejection.retry_after(Duration::from_secs(1)))
 }
 
-fn unauthorized(code: &str, message: &str, challenge: &str) -> Refused {
-    let mut response = problem(StatusCode::UNAUTHORIZED, code, message);
-    if let Ok(challenge) = HeaderValue::try_from(challenge) {
-        response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-    }
-    Box::new(response)
+fn unauthorized(code: &'static str, message: &str, challenge: &str) -> Refused {
+    let rejection = Rejection::new(StatusCode::UNAUTHORIZED, code, message.to_owned());
+    Box::new(match HeaderValue::try_from(challenge) {
+        Ok(challenge) => rejection.header(WWW_AUTHENTICATE, challenge),
+        Err(_) => rejection,
+    })
 }

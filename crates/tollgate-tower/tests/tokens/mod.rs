@@ -168,9 +168,8 @@ pub(crate) fn ask(
     identifier: &Identifier,
     headers: &HeaderMap,
 ) -> Result<Identity, (u16, String, String)> {
-    identifier.identify(headers, None).map_err(|response| {
-        let body: Value = serde_json::from_slice(response.body()).unwrap();
-        let text = |name: &str| body["error"][name].as_str().unwrap().to_owned();
-        (response.status().as_u16(), text("code"), text("message"))
+    identifier.identify(headers, None).map_err(|rejection| {
+        let status = rejection.status.as_u16();
+        (status, rejection.code.into_owned(), rejection.message.into_owned())
     })
 }
