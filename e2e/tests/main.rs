@@ -4,6 +4,7 @@ mod access;
 mod admin;
 mod ai;
 mod all_tls;
+mod architecture;
 mod bench_cli;
 mod beside;
 mod bounds;
