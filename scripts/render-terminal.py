@@ -44,7 +44,7 @@ def main():
     for place, colour in enumerate(["#ff5f57", "#febc2e", "#28c840"]):
         print(f'<circle cx="{LEFT + 20 * place}" cy="{BAR / 2 + 3}" r="6" fill="{colour}"/>')
     font = "ui-monospace,'SF Mono',Menlo,Consolas,'DejaVu Sans Mono',monospace"
-    print(f'<g font-family="{font}" font-size="{SIZE}" xml:space="preserve">')
+    print(f'<g font-family="{font}" font-size="{SIZE}">')
     for row, line in enumerate(lines):
         column, y = 0, BAR + TOP + LINE * row + 8
         for run, colour, bold in line:
@@ -58,7 +58,9 @@ def main():
             # The length keeps columns aligned whatever font there is.
             length = f'textLength="{len(stripped) * CELL:.1f}" lengthAdjust="spacingAndGlyphs"'
             x = LEFT + start * CELL
-            print(f'<text x="{x:.1f}" y="{y}" fill="{colour}"{weight} {length}>{html.escape(stripped)}</text>')
+            # Browsers merge plain spaces, whatever xml:space says.
+            shown = html.escape(stripped).replace(" ", "\u00a0")
+            print(f'<text x="{x:.1f}" y="{y}" fill="{colour}"{weight} {length}>{shown}</text>')
     print("</g></svg>")
 
 
