@@ -2,7 +2,7 @@
 SHELL := /usr/bin/env bash
 CARGO ?= cargo
 
-.PHONY: help run build console deps test check fmt bench distance soak flood simulate fuzz deny clean
+.PHONY: help run build console deps test check docs fmt bench distance soak flood simulate fuzz deny clean
 
 # The console is built before Rust, which carries it; anew only when something of it has changed.
 CONSOLE := console/dist/index.html
@@ -45,6 +45,9 @@ check:  ## Style and lints
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --quiet
 	@scripts/check-house.sh
+
+docs:  ## The documentation as a book with search, in target/book (installs mdbook if missing)
+	@scripts/build-docs.sh
 
 fmt:  ## Put the code in its style
 	$(CARGO) fmt --all

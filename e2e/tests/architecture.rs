@@ -1,9 +1,13 @@
-//! ARCHITECTURE.md names only files and symbols that exist, and its table of crates is the workspace.
+//! ARCHITECTURE.md and the pages next to it name only files and symbols that exist, the table of crates
+//! is the workspace, and the book has every page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+const PAGE: &str = "ARCHITECTURE.md";
+const GLOSSARY: &str = "docs/glossary.md";
 
 /// What a path on the page may omit: `server/src/listen.rs` is short for
 /// `crates/tollgate-server/src/listen.rs`.
@@ -29,7 +33,7 @@ fn read(path: &Path) -> String {
 }
 
 fn page() -> String {
-    read(&root().join("ARCHITECTURE.md"))
+    read(&root().join(PAGE))
 }
 
 /// The text between backticks, outside of fenced blocks.
@@ -46,6 +50,7 @@ fn paths(text: &str) -> BTreeSet<String> {
         let is_path = word.contains('/')
             && !word.starts_with('/')
             && !word.contains("://")
+            && !word.starts_with("HTTP/")
             && (word.contains('.') || word.ends_with('/'));
         let is_file = [".toml", ".sh", ".md"].iter().any(|ending| word.ends_with(ending));
         if is_path || is_file {
@@ -65,15 +70,38 @@ fn expand(word: &str) -> Vec<String> {
     names.split(',').map(|name| format!("{start}{name}{end}")).collect()
 }
 
+/// Every page below a folder, and its path from the repository's root.
+fn pages_in(folder: &str) -> BTreeSet<String> {
+    let entries = fs::read_dir(root().join(folder)).expect("a folder");
+    let mut pages = BTreeSet::new();
+    for entry in entries.map(|entry| entry.expect("an entry")) {
+        let name = entry.file_name().into_string().expect("a name");
+        if entry.path().is_dir() {
+            pages.extend(pages_in(&format!("{folder}/{name}")));
+        } else if name.ends_with(".md") {
+            pages.insert(format!("{folder}/{name}"));
+        }
+    }
+    pages
+}
+
 #[test]
 fn every_path_exists() {
-    let paths = paths(&page());
-    assert!(paths.len() >= 100, "only {} paths", paths.len());
-    let is_missing = |path: &&String| {
-        !PREFIXES.iter().any(|prefix| root().join(format!("{prefix}{path}")).exists())
-    };
-    let missing: Vec<_> = paths.iter().filter(is_missing).collect();
-    assert!(missing.is_empty(), "ARCHITECTURE.md names files that do not exist: {missing:?}");
+    let mut count = 0;
+    let mut missing = Vec::new();
+    for page in [PAGE, GLOSSARY].map(str::to_owned).into_iter().chain(pages_in("docs/decisions")) {
+        // Links are relative to their page; `docs::links_lead_somewhere` checks them.
+        let text = read(&root().join(&page));
+        let text = text.lines().filter(|line| !line.contains("](")).collect::<Vec<_>>().join("\n");
+        for path in paths(&text) {
+            count += 1;
+            if !PREFIXES.iter().any(|prefix| root().join(format!("{prefix}{path}")).exists()) {
+                missing.push(format!("{page}: {path}"));
+            }
+        }
+    }
+    assert!(count >= 150, "only {count} paths");
+    assert!(missing.is_empty(), "pages name files that do not exist: {missing:#?}");
 }
 
 /// All source files below the given ones.
@@ -159,7 +187,7 @@ fn fault(span: &str, sources: &[String], known: &BTreeSet<&str>) -> Option<Strin
 
 #[test]
 fn every_symbol_exists() {
-    let (page, sources) = (page(), sources());
+    let (page, sources) = (page() + &read(&root().join(GLOSSARY)), sources());
     let known: BTreeSet<&str> = sources.iter().flat_map(|text| words(text)).collect();
     let paths = paths(&page);
     let mut faults = String::new();
@@ -185,7 +213,7 @@ fn every_symbol_exists() {
         }
     }
     assert!(count >= 30, "only {count} symbols");
-    assert!(faults.is_empty(), "ARCHITECTURE.md names what does not exist:\n{faults}");
+    assert!(faults.is_empty(), "these do not exist:\n{faults}");
 }
 
 /// The members of the workspace by name, and on which other members each depends.
@@ -234,6 +262,19 @@ fn the_picture_of_a_request_fits_a_screen() {
     assert!(picture.lines().count() <= 30, "{} lines", picture.lines().count());
     let widest = picture.lines().map(|line| line.chars().count()).max();
     assert!(widest <= Some(100), "{widest:?} columns");
+}
+
+#[test]
+fn the_book_has_every_page() {
+    let summary = read(&root().join("docs/SUMMARY.md"));
+    let links = summary.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    let listed: BTreeSet<_> =
+        links.map(|link| format!("docs/{link}").replace("docs/../", "")).collect();
+    let mut pages = pages_in("docs");
+    pages.remove("docs/SUMMARY.md");
+    let outside = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", PAGE];
+    pages.extend(outside.map(str::to_owned));
+    assert_eq!(listed, pages, "left: docs/SUMMARY.md, right: the pages there are");
 }
 
 #[test]

@@ -31,13 +31,16 @@ fn root() -> PathBuf {
 
 /// The documents people write; generated ones have tests of their own.
 fn documents() -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-        .iter()
-        .map(|name| root().join(name))
-        .collect();
-    let docs = fs::read_dir(root().join("docs")).expect("docs/");
-    let docs = docs.map(|entry| entry.expect("an entry").path());
-    found.extend(docs.filter(|path| path.extension().is_some_and(|it| it == "md")));
+    let mut found: Vec<PathBuf> =
+        ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+            .iter()
+            .map(|name| root().join(name))
+            .collect();
+    for folder in ["docs", "docs/decisions"] {
+        let pages = fs::read_dir(root().join(folder)).expect("a folder");
+        let pages = pages.map(|entry| entry.expect("an entry").path());
+        found.extend(pages.filter(|path| path.extension().is_some_and(|it| it == "md")));
+    }
     found.sort();
     found
 }
