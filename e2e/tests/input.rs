@@ -1,7 +1,7 @@
 //! Bad input: a 4xx that names the field, and nothing charged.
 
 use serde_json::{Value, json};
-use tollgate_e2e::{Client, Server, ServerBuilder};
+use tollgate_e2e::{Client, Server, ServerBuilder, eventually};
 
 fn remaining(client: &mut Client) -> u64 {
     let body = json!({"userId": "ann", "modelId": "gpt4"});
@@ -160,4 +160,49 @@ fn a_page_of_another_site_charges_nothing() {
     assert_eq!(allowed.json()["allowed"], true, "as curl -d sends it, and nothing was charged");
     let refused = client.request("POST", "/rate-limit/allow", &[("origin", &own)], b"{}");
     assert_eq!(refused.json()["allowed"], false);
+}
+
+/// A page under a name that its author has pointed at this machine reads nothing: its calls are of the same origin, so
+/// the browser hides no answer from it.
+#[test]
+fn a_page_under_a_rebound_name_reads_nothing() {
+    let server = Server::start();
+    let get = |path: &str, host: &str| {
+        let mut client = Client::connect(server.addr()).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: {host}\r\n\r\n");
+        client.write(request.as_bytes()).unwrap();
+        client.read_response().unwrap()
+    };
+    let own = server.addr().to_string();
+    for path in ["/metrics", "/api/v1/rate-limits/status?user_id=ann"] {
+        for host in ["rebound.example", "rebound.example:8080", "127.0.0.1.rebound.example"] {
+            let answer = get(path, host);
+            assert_eq!(answer.status, 403, "{path} as {host}");
+            assert_eq!(answer.json()["error"]["code"], "FOREIGN_HOST");
+        }
+        for host in [own.as_str(), "localhost:8080", "tollgate:8080"] {
+            assert_eq!(get(path, host).status, 200, "{path} as {host}");
+        }
+    }
+    // Health checks get their status under any name.
+    for path in ["/healthz", "/readyz", "/healthcheck", "/openapi.json"] {
+        assert_eq!(get(path, "rebound.example").status, 200, "{path}");
+    }
+}
+
+/// The warnings of a node are for its operators.
+#[test]
+fn readiness_under_a_rebound_name_has_no_detail() {
+    let data = tempfile::tempdir().unwrap();
+    std::fs::create_dir(data.path().join("control.db")).unwrap();
+    let server = ServerBuilder::default()
+        .no_data_dir()
+        .arg("--data-dir")
+        .arg(&data.path().display().to_string())
+        .start();
+    eventually("readiness warns", || server.client().get("/readyz").text().contains("warning: "));
+    let mut client = Client::connect(server.addr()).unwrap();
+    client.write(b"GET /readyz HTTP/1.1\r\nhost: rebound.example\r\n\r\n").unwrap();
+    let answer = client.read_response().unwrap();
+    assert_eq!((answer.status, answer.text().as_str()), (200, "ready\n"));
 }

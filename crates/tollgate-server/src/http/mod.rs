@@ -246,6 +246,9 @@ impl<S: Store + 'static> Api<S> {
                 self.status(head.uri.query().unwrap_or_default(), &caller).await
             }
             _ if path.starts_with("/admin/") => match &self.admin {
+                if matches!(self.config.data_auth, DataAuth::None) {
+                    origin::check_host(head, from.peer, &self.config.allowed_hosts)?;
+                }
                 Some(admin) => {
                     let door = Door { peer: from.peer, is_tls: from.is_tls };
                     Ok(admin.answer(head, body, door).await)
@@ -255,7 +258,11 @@ impl<S: Store + 'static> Api<S> {
             "/healthz" => Ok(text(StatusCode::OK, "ok\n")),
             "/readyz" if self.ready.load(Ordering::Relaxed) => {
                 let mut answer = "ready\n".to_owned();
-                for (_, text) in self.figures.iter().flat_map(|figures| figures.incidents()) {
+                // Health checks get their status under any name; the detail is for operators.
+                let is_own =
+                    origin::check_host(head, from.peer, &self.config.allowed_hosts).is_ok();
+                let figures = self.figures.iter().filter(|_| is_own);
+                for (_, text) in figures.flat_map(|figures| figures.incidents()) {
                     answer.extend(["warning: ", &text, "\n"]);
                 }
                 let kind = HeaderValue::from_static(TEXT);
@@ -269,6 +276,7 @@ impl<S: Store + 'static> Api<S> {
                 let kind = HeaderValue::from_static(crate::telemetry::CONTENT_TYPE);
                 Ok(respond::raw(StatusCode::OK, kind, (self.metrics)()))
             }
+                origin::check_host(head, from.peer, &self.config.allowed_hosts)?;
             "/openapi.json" => {
                 let json = HeaderValue::from_static("application/json");
                 Ok(respond::raw(StatusCode::OK, json, openapi::bytes()))
