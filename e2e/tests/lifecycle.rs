@@ -1,6 +1,8 @@
 //! Start, drain, stop.
 
-use std::process::Command;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use serde_json::json;
 use tollgate_e2e::server::binary;
@@ -32,6 +34,59 @@ fn sigterm_finishes_what_is_under_way_and_exits_0() {
     assert_eq!(response.status, 200);
     assert_eq!(server.wait().code(), Some(0), "{}", server.log());
     assert!(Client::connect(addr).is_err(), "nobody listens any more");
+}
+
+/// Whether the process handles SIGTERM (bit 14 of the mask that the system reports).
+fn handles_sigterm(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << 14) != 0)
+}
+
+/// A node that reads its configuration from a pipe, and waits because nobody writes to it.
+fn waiting_for_its_configuration(command: &str, folder: &Path) -> Child {
+    let pipe = folder.join("config.yaml");
+    if !pipe.exists() {
+        let made = Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.is_ok_and(|status| status.success()), "mkfifo");
+    }
+    let mut node = Command::new(binary());
+    node.args([command, "--config"]).arg(&pipe).current_dir(folder);
+    node.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    node.spawn().expect("it runs")
+}
+
+/// Before the process has read anything, SIGTERM and SIGINT end it as they do later.
+#[test]
+fn a_signal_before_the_configuration_is_read_ends_it_with_0() {
+    const ROUNDS: usize = 10;
+    let folder = tempfile::tempdir().expect("a folder");
+    for round in 0..ROUNDS {
+        for (command, signal) in [("serve", "TERM"), ("serve", "INT"), ("gateway", "TERM")] {
+            let mut node = waiting_for_its_configuration(command, folder.path());
+            tollgate_e2e::eventually("it handles signals", || {
+                assert!(node.try_wait().expect("a child").is_none(), "it waits for the pipe");
+                handles_sigterm(node.id())
+            });
+            let kill = format!("kill -{signal} {}", node.id());
+            assert!(Command::new("sh").args(["-c", &kill]).status().is_ok_and(|s| s.success()));
+            let status = node.wait().expect("it ends");
+            assert_eq!(status.code(), Some(0), "{command}, SIG{signal}, round {round}: {status}");
+        }
+    }
+}
+
+/// Commands that serve nothing end by a signal as programs do.
+#[test]
+fn a_signal_ends_other_commands_as_the_system_does() {
+    let mut check = Command::new(binary());
+    check.args(["rules", "validate", "-"]);
+    check.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut check = check.spawn().expect("it runs");
+    let kill = format!("kill -TERM {}", check.id());
+    assert!(Command::new("sh").args(["-c", &kill]).status().is_ok_and(|s| s.success()));
+    assert_eq!(check.wait().expect("it ends").signal(), Some(15));
 }
 
 #[test]

@@ -4,8 +4,6 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use tokio::runtime::{Builder, Runtime};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tollgate_engine::Engine;
 use tollgate_policy::RuleSet;
@@ -20,6 +18,7 @@ use crate::inside::Inside;
 use crate::listen;
 use crate::reload::{self, RuleWatch, RulesError};
 use crate::reservation_shares::ReservationShares;
+use crate::signals::EarlySignals;
 use crate::stores::{StoreKeeper, Stores};
 use crate::tls::{Tls, TlsError};
 use crate::workers::Workers;
@@ -70,18 +69,18 @@ impl ServeError {
 }
 
 /// Serves until SIGTERM or SIGINT, then drains and returns.
-pub fn run(config: Config) -> Result<(), ServeError> {
-    live(config, false)
+pub fn run(config: Config, signals: EarlySignals) -> Result<(), ServeError> {
+    live(config, signals, false)
 }
 
 /// [`run`] as a gateway.
-pub fn run_gateway(config: Config) -> Result<(), ServeError> {
-    live(config, true)
+pub fn run_gateway(config: Config, signals: EarlySignals) -> Result<(), ServeError> {
+    live(config, signals, true)
 }
 
-fn live(config: Config, is_gateway: bool) -> Result<(), ServeError> {
+fn live(config: Config, signals: EarlySignals, is_gateway: bool) -> Result<(), ServeError> {
     // A signal during the start ends the process with exit code 0, as later.
-    let mut signals = Signals::new()?;
+    let mut signals = signals.take()?;
     let config = Arc::new(config);
     let names: Vec<String> = config.shared_stores().map(|store| store.name.clone()).collect();
     let (rules, file) = first_rules(&config, &names)?;
@@ -132,7 +131,7 @@ fn live(config: Config, is_gateway: bool) -> Result<(), ServeError> {
     let watch_rules = file
         .map(|file| RuleWatch::start(Arc::clone(engine), file, Arc::clone(figures)))
         .transpose()?;
-    if !signals.is_ending {
+    if !signals.is_ending() {
         listeners.announce()?;
     }
     let _ = announced.send(true);
@@ -310,74 +309,4 @@ pub(crate) fn show_first_token(token: &str) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "admin token, shown only now: {token}");
     let _ = out.flush();
-}
-
-/// The signals that end the service, or make it look at its rules.
-struct Signals {
-    runtime: Runtime,
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
-    /// A signal to end came while the process was starting.
-    is_ending: bool,
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let (terminate, interrupt, hang_up) = {
-            let _context = runtime.enter();
-            (
-                signal(SignalKind::terminate())?,
-                signal(SignalKind::interrupt())?,
-                signal(SignalKind::hangup())?,
-            )
-        };
-        Ok(Self { runtime, terminate, interrupt, hang_up, is_ending: false })
-    }
-
-    /// Runs a step of the start; `None` if SIGTERM or SIGINT came before its end.
-    fn run_until_signal<T>(&mut self, step: impl Future<Output = T>) -> Option<T> {
-        let done = self.runtime.block_on(async {
-            tokio::select! {
-                _ = self.terminate.recv() => None,
-                _ = self.interrupt.recv() => None,
-                done = step => Some(done),
-            }
-        });
-        self.is_ending = done.is_none();
-        done
-    }
-
-    /// Returns on SIGTERM or SIGINT; SIGHUP reads files anew.
-    fn wait_for_the_end(mut self, read_anew: impl Fn()) -> Self {
-        if self.is_ending {
-            return self;
-        }
-        self.runtime.block_on(async {
-            loop {
-                tokio::select! {
-                    _ = self.terminate.recv() => return,
-                    _ = self.interrupt.recv() => return,
-                    _ = self.hang_up.recv() => read_anew(),
-                }
-            }
-        });
-        self
-    }
-
-    /// A second signal means that nobody wants to wait for the drain.
-    fn end_at_once_if_asked_again(mut self) -> io::Result<()> {
-        let wait = move || {
-            self.runtime.block_on(async {
-                tokio::select! {
-                    _ = self.terminate.recv() => {}
-                    _ = self.interrupt.recv() => {}
-                }
-            });
-            tracing::warn!("asked twice: ended without draining");
-            std::process::exit(1);
-        };
-        std::thread::Builder::new().name("second-signal".to_owned()).spawn(wait).map(drop)
-    }
 }

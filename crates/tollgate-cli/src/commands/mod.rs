@@ -17,16 +17,17 @@ mod top;
 mod usage;
 
 use clap::CommandFactory as _;
+use tollgate_server::EarlySignals;
 
 use crate::args::{Args, Command};
 use crate::failure::{Ended, Outcome};
 use crate::{output, reference};
 
 /// Carries out a command.
-pub(crate) fn run(args: Args) -> Ended {
+pub(crate) fn run(args: Args, signals: Option<EarlySignals>) -> Ended {
     match args.command {
-        Command::Serve(args) => serve::run(&args),
-        Command::Gateway(args) => serve::run_gateway(&args),
+        Command::Serve(args) => serve::run(&args, signals),
+        Command::Gateway(args) => serve::run_gateway(&args, signals),
         Command::Check(args) => check::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Rules(command) => rules::run(command),
