@@ -305,6 +305,20 @@ fn a_rule_file_decides_alone() {
     assert_eq!(admitted(&server, &json!({"userId": "ann"}), 3), 1);
 }
 
+/// Only a rule file in the way is called one.
+#[test]
+fn a_node_without_a_queue_says_so_by_its_own_code() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    for (method, path) in
+        [("GET", "queue"), ("POST", "queue/some-ticket/retry"), ("DELETE", "queue/some-ticket")]
+    {
+        let refused = admin.call(method, path, &[], None);
+        assert_eq!(refused.status, 409, "{path}: {}", refused.text());
+        assert_eq!(refused.json()["code"], "NO_QUEUE", "{path}");
+    }
+}
+
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn bad_input_is_named_and_changes_nothing() {

@@ -61,7 +61,7 @@ use crate::http::read as http_read;
 use crate::stores::Stores;
 use damping::Damping;
 pub(crate) use respond::ProblemBody;
-use respond::{AdminError, Answer};
+use respond::{AdminError, Answer, Obstacle};
 use routes::{Call, Found, Route};
 pub(crate) use seen::Seen;
 use tenant_changes::TenantChanges;
@@ -342,7 +342,7 @@ impl Admin {
                 "the rules of this node come from {file}: change that, or start without it and \
                  `tollgate rules apply -f {file}`"
             );
-            return Err(AdminError::Conflict(message));
+            return Err(AdminError::Conflict(Obstacle::RulesFromFile, message));
         }
         let answer: Boxed<'_> = match call {
             Call::List(kind) => Box::pin(self.list(asked, kind)),

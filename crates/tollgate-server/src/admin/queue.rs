@@ -4,7 +4,7 @@ use serde_json::json;
 use tollgate_gateway::queue::{Change, EntryView, QueueError, Shelf};
 
 use super::read::Query;
-use super::respond::Answer;
+use super::respond::{Answer, Obstacle};
 use super::{Admin, AdminError, Asked};
 use crate::edge::queue::Tickets;
 
@@ -19,7 +19,7 @@ impl Admin {
         self.queue.get().ok_or_else(|| {
             let message = "this node has no queue: `tollgate gateway` with a data directory or \
                            Redis has one";
-            AdminError::Conflict(message.to_owned())
+            AdminError::Conflict(Obstacle::NoQueue, message.to_owned())
         })
     }
 
@@ -91,7 +91,7 @@ fn change_answer(
             Ok(Answer::ok(json!({ "ticket": asked.id(), "state": state })))
         }
         Change::NotThere => Err(AdminError::NoTicket),
-        Change::NotNow => Err(AdminError::Conflict(not_now.to_owned())),
+        Change::NotNow => Err(AdminError::Conflict(Obstacle::TicketState, not_now.to_owned())),
     }
 }
 

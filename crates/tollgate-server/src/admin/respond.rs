@@ -74,11 +74,35 @@ pub(crate) enum AdminError {
     /// The queue cannot be read or written.
     QueueUnavailable,
     MethodNotAllowed(String),
-    /// The state of this node does not allow it: its rules come from a file, say, or it has no queue.
-    Conflict(String),
+    /// The state of this node does not allow it.
+    Conflict(Obstacle, String),
     /// Too many at once.
     Busy,
     Api(ApiError),
+}
+
+/// What about the state of a node is in the way of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// The rules come from a file.
+    RulesFromFile,
+    /// There is no queue.
+    NoQueue,
+    /// The request with this ticket is in a state that does not allow the change.
+    TicketState,
+    /// The log does not change its level.
+    LogLevelFixed,
+}
+
+impl Obstacle {
+    const fn code(self) -> &'static str {
+        match self {
+            Self::RulesFromFile => "RULES_FROM_FILE",
+            Self::NoQueue => "NO_QUEUE",
+            Self::TicketState => "TICKET_STATE",
+            Self::LogLevelFixed => "LOG_LEVEL_FIXED",
+        }
+    }
 }
 
 impl From<ControlError> for AdminError {
@@ -184,7 +208,9 @@ impl AdminError {
                 let message = format!("this path takes {allowed}");
                 (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", one(message))
             }
-            Self::Conflict(message) => (StatusCode::CONFLICT, "RULES_FROM_FILE", one(message)),
+            Self::Conflict(obstacle, message) => {
+                (StatusCode::CONFLICT, obstacle.code(), one(message))
+            }
             Self::Busy => {
                 let message = "too many at once; try again later".to_owned();
                 (StatusCode::SERVICE_UNAVAILABLE, "BUSY", one(message))

@@ -9,7 +9,7 @@ use tollgate_core::SECOND;
 use tollgate_store::Store as _;
 
 use super::read::Query;
-use super::respond::{AdminError, Answer};
+use super::respond::{AdminError, Answer, Obstacle};
 use super::{Admin, Asked};
 use crate::config::LogLevel;
 use crate::control::ControlFigures;
@@ -178,7 +178,7 @@ impl Admin {
         tracing::warn!(by = %asked.actor.name, level = name, "the level of the log is changed");
         if !log_level::set(*level) {
             let message = "the log of this process cannot be changed".to_owned();
-            return Err(AdminError::Conflict(message));
+            return Err(AdminError::Conflict(Obstacle::LogLevelFixed, message));
         }
         Ok(Answer::ok(json!({ "level": name })))
     }
