@@ -47,6 +47,16 @@ fn damage(file: &Path) {
     fs::write(file, bytes).expect("the damaged database");
 }
 
+/// Readiness and the metric report a database that cannot be read, and the next step.
+fn reports_its_database(node: &Server, next_step: &str) {
+    let ready = node.client().get("/readyz");
+    assert_eq!(ready.status, 200, "it decides");
+    let text = ready.text();
+    assert!(text.contains("warning: the database") && text.contains(next_step), "{text}");
+    let metrics = node.client().get("/metrics").text();
+    assert!(metrics.contains("rate_limiter_incident{kind=\"database\"} 1"), "{metrics}");
+}
+
 #[test]
 fn a_damaged_database_does_not_stop_a_start() {
     let mut node = ServerBuilder::default().start();
@@ -60,6 +70,7 @@ fn a_damaged_database_does_not_stop_a_start() {
     let log = node.log();
     assert!(log.contains("the rules of the database could not be read yet"), "{log}");
     assert!(log.contains("the database cannot be used"), "{log}");
+    reports_its_database(&node, "restore it from a backup");
     stop(&mut node);
 
     // Without them, from the built-in ones: the database may never be readable again.
@@ -104,6 +115,10 @@ fn a_table_without_rights_or_name_does_not_stop_a_start() {
     let log = node.log();
     assert!(log.contains("the rules of the database could not be read yet"), "{log}");
 
+    let ready = node.client().get("/readyz").text();
+    assert!(ready.contains("warning: the database"), "{ready}");
+    let metrics = node.client().get("/metrics").text();
+    assert!(metrics.contains("rate_limiter_incident{kind=\"database\"} 1"), "{metrics}");
     let refused = node.admin().call("GET", "rules", &[], None);
     assert_eq!(refused.status, 503, "{}", refused.text());
     assert!(refused.header("retry-after").is_some());
@@ -114,6 +129,7 @@ fn a_table_without_rights_or_name_does_not_stop_a_start() {
         node.admin().call("POST", "rules", &[], Some(&rule(11))).status == 200
     });
     assert_eq!(limit_at(&node), 11);
+    eventually("readiness is clean", || node.client().get("/readyz").text() == "ready\n");
     stop(&mut node);
 }
 

@@ -12,6 +12,15 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long to wait before a database that does not answer is asked again.
 const REST: Duration = Duration::from_millis(500);
 
+/// What an operator reads about a database that does not answer.
+const DATABASE_SILENT: &str = "the database does not answer; decisions continue by the rules in \
+    force, and rules cannot be changed: check that it runs and that this node reaches it; the log \
+    has the cause";
+/// What an operator reads about a database that answers and cannot be used.
+const DATABASE_UNREADABLE: &str = "the database cannot be read; decisions continue by the rules in \
+    force, and rules cannot be changed: the log has the cause; correct this node's rights in it, or \
+    restore it from a backup";
+
 impl Keeper {
     /// Serves the admin API: makes the schema, the first token, and puts every change in force.
     pub(super) async fn lead(self: &Arc<Self>, control: &Arc<Control>, first: StartProgress) {
@@ -116,6 +125,7 @@ impl Keeper {
             *self.complaint.lock() = None;
         }
         figures.success();
+        figures.report_incident("database", None);
         // The set came into force when it was read.
         self.installer.keep().await;
     }
@@ -123,6 +133,12 @@ impl Keeper {
     fn went(&self, error: &ControlError) {
         self.around.figures.failure();
         self.around.figures.lost();
+        // The causes that drivers report may name hosts and users: they are for the log, and readiness is public.
+        let text = match error {
+            ControlError::Repository(RepositoryError::Unavailable(_)) => DATABASE_SILENT,
+            _ => DATABASE_UNREADABLE,
+        };
+        self.around.figures.report_incident("database", Some(text.to_owned()));
         let so = "decisions go on by the rules in force";
         // The words of drivers change with every attempt; the problem is logged once.
         match error {

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// The kinds of states that an operator must see.
-pub(crate) const INCIDENT_KINDS: [&str; 3] = ["queue", "rule_owners", "rules_lost"];
+pub(crate) const INCIDENT_KINDS: [&str; 4] = ["database", "queue", "rule_owners", "rules_lost"];
 
 /// Where the rules in force come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
