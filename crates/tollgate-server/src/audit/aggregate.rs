@@ -6,15 +6,15 @@
 use std::collections::HashMap;
 
 use tollgate_control::{DecisionRecord, Millis};
+use tollgate_gateway::{Party, Places};
 
 /// So many decisions of a rule, client and reason are kept in full in an interval.
 pub(crate) const KEPT_IN_FULL: i64 = 5;
 
-/// The most groups of an interval. Beyond that, clients are counted together for their rule, reason and tenant.
+/// The most groups of an interval. Tenants have shares of them: one alone a third, and each further one less, so that
+/// there is room for the next; all clients without a tenant together have a quarter. Beyond its share, clients are
+/// counted together for their rule, reason and tenant.
 const MAX_GROUPS: usize = 4_096;
-
-/// The most groups of one tenant: a flood of one leaves room for the others.
-const MAX_TENANT_GROUPS: usize = MAX_GROUPS / 4;
 
 /// The most records of groups that clients share, beyond [`MAX_GROUPS`]. What is even beyond that has one of its own.
 const MAX_SHARED_GROUPS: usize = 1_024;
@@ -50,8 +50,7 @@ pub(crate) struct Aggregator {
     interval: Millis,
     groups: HashMap<GroupKey, Group>,
     /// How many groups each tenant has, those that clients share not counted.
-    of_tenant: HashMap<Option<String>, usize>,
-    own_groups: usize,
+    shares: Places,
 }
 
 impl Aggregator {
@@ -60,8 +59,7 @@ impl Aggregator {
             interval_ms: interval_ms.max(1),
             interval: 0,
             groups: HashMap::new(),
-            of_tenant: HashMap::new(),
-            own_groups: 0,
+            shares: Places::new(MAX_GROUPS),
         }
     }
 
@@ -94,8 +92,7 @@ impl Aggregator {
 
     /// The records of all groups, because the node ends.
     pub(crate) fn finish(&mut self) -> Vec<DecisionRecord> {
-        self.of_tenant.clear();
-        self.own_groups = 0;
+        self.shares = Places::new(MAX_GROUPS);
         let groups = std::mem::take(&mut self.groups);
         groups.into_iter().filter_map(|(key, group)| record_of(key, group)).collect()
     }
@@ -133,10 +130,10 @@ impl Aggregator {
         if self.groups.contains_key(&key) {
             return key;
         }
-        let of_tenant = self.of_tenant.get(&key.tenant_id).copied().unwrap_or(0);
-        if self.own_groups < MAX_GROUPS && of_tenant < MAX_TENANT_GROUPS {
-            self.own_groups += 1;
-            self.of_tenant.insert(key.tenant_id.clone(), of_tenant + 1);
+        // Names of clients without a tenant cost nothing: they are one party.
+        let party = Party::new(key.tenant_id.as_deref(), None, None, None);
+        if self.shares.has_room(&party) {
+            self.shares.take(party);
             return key;
         }
         SEVERAL_CLIENTS.clone_into(&mut key.client_id);
@@ -232,6 +229,29 @@ mod tests {
 
     /// However many names a flood has, an interval has a bounded number of records, and others theirs.
     #[test]
+    fn a_flood_of_several_tenants_leaves_room_for_the_evidence_of_others() {
+        let mut aggregator = Aggregator::new(1_000_000);
+        let loud = [None, Some("loud-1"), Some("loud-2"), Some("loud-3"), Some("loud-4")];
+        for number in 0..50_000 {
+            for tenant in loud {
+                let client = format!("made-up-{number}");
+                aggregator.take(vec![refusal(number, tenant, &client)]);
+            }
+        }
+        assert!(aggregator.groups.len() <= MAX_GROUPS + loud.len());
+        for tenant in 0..50 {
+            let tenant = format!("quiet-{tenant}");
+            let flood = (0..10).map(|number| refusal(60_000 + number, Some(&tenant), "ann"));
+            let kept = aggregator.take(flood.collect());
+            assert_eq!(kept.len(), 5, "the first refusals of {tenant} are kept in full");
+            assert!(kept.iter().all(|one| one.endpoint.is_some()));
+        }
+    }
+
+    /// What a tenant alone has: a third.
+    const LOUD_GROUPS: usize = MAX_GROUPS.div_ceil(3);
+
+    #[test]
     fn made_up_names_are_counted_together_and_other_tenants_have_room() {
         let mut aggregator = Aggregator::new(1_000_000);
         let mut full = 0;
@@ -239,14 +259,14 @@ mod tests {
             let client = format!("made-up-{number}");
             full += aggregator.take(vec![refusal(number, Some("loud"), &client)]).len();
         }
-        assert_eq!(full, MAX_TENANT_GROUPS);
+        assert_eq!(full, LOUD_GROUPS);
         let quiet = (0..10).map(|number| refusal(30_000 + number, Some("quiet"), "ann")).collect();
         assert_eq!(aggregator.take(quiet).len(), 5);
         let records = aggregator.finish();
         assert_eq!(records.len(), 2, "{records:?}");
         let loud = records.iter().find(|one| one.tenant_id.as_deref() == Some("loud")).unwrap();
         assert_eq!(loud.client_id, SEVERAL_CLIENTS);
-        assert_eq!(loud.repeat_count, Some(20_000 - i64::try_from(MAX_TENANT_GROUPS).unwrap()));
+        assert_eq!(loud.repeat_count, Some(20_000 - i64::try_from(LOUD_GROUPS).unwrap()));
         assert_eq!(loud.user_id, None);
         // Tenants can be made up as well.
         for number in 0..50_000 {
