@@ -2,7 +2,7 @@
 
 use crate::Millis;
 
-/// How many records of changes are kept. The oldest are removed, and a [`Checkpoint`] says which.
+/// How many records of changes are kept, and how many bytes they take. The oldest are removed, and a [`Checkpoint`] says which.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HistoryBounds {
     /// Versions of one rule.
@@ -15,6 +15,12 @@ pub struct HistoryBounds {
     pub changes_per_tenant: u32,
     /// Changes that all others made.
     pub changes: u32,
+    /// Bytes of the versions of one rule.
+    pub bytes_per_rule: u64,
+    /// Bytes of the versions of all rules of one tenant, and as many of the changes that its admins made.
+    pub bytes_per_tenant: u64,
+    /// Bytes of the versions of all rules without a tenant, and as many of the changes that all others made.
+    pub bytes: u64,
 }
 
 impl Default for HistoryBounds {
@@ -25,6 +31,9 @@ impl Default for HistoryBounds {
             versions: 1_000_000,
             changes_per_tenant: 10_000,
             changes: 1_000_000,
+            bytes_per_rule: 16 << 20,
+            bytes_per_tenant: 64 << 20,
+            bytes: 1 << 30,
         }
     }
 }

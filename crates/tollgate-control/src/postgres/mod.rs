@@ -55,6 +55,10 @@ static DIALECT: Dialect = Dialect {
             version: 4,
             sql: include_str!("../../migrations/postgres/0004_history_bounds.sql"),
         },
+        Migration {
+            version: 5,
+            sql: include_str!("../../migrations/postgres/0005_history_bytes.sql"),
+        },
     ],
 };
 

@@ -8,6 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use serde_json::Value;
 
 use super::batch::{Batch, Cell, Column, int, text};
+use super::checkpoints;
 use super::decisions::cut;
 use super::driver::Dialect;
 use super::history::{self, Added};
@@ -162,7 +163,7 @@ async fn start_after_forgotten(
         let owner = write.tenant.as_deref().unwrap_or_default();
         let last = match forgotten.get(owner) {
             Some(last) => *last,
-            None => history::forgotten_versions(session, owner).await?,
+            None => checkpoints::forgotten_versions(session, owner).await?,
         };
         forgotten.insert(owner, last);
         standings.insert(place, Standing { version: None, last });
@@ -189,19 +190,23 @@ async fn versions(
     fetch_all(session, query, |row| Ok((row.text()?, row.int()?))).await
 }
 
+/// What a value takes in the database.
+fn json_bytes(value: Option<&Value>) -> i64 {
+    value.map_or(0, |value| i64::try_from(value.to_string().len()).unwrap_or(i64::MAX / 4))
+}
+
 impl Change<'_> {
     /// What this change adds to the history.
     fn added(&self) -> Added<'_> {
-        let mut added = Added {
-            changes: i64::try_from(self.steps.len()).unwrap_or(i64::MAX),
-            owner: self.actor.tenant.as_deref().unwrap_or_default(),
-            ..Added::default()
-        };
+        let owner = self.actor.tenant.as_deref().unwrap_or_default();
+        let mut added = Added { owner, ..Added::default() };
         for Step { write, version, is_change } in &self.steps {
+            let note = &write.note;
+            added.changes.add(json_bytes(note.before.as_ref()) + json_bytes(note.after.as_ref()));
             if write.kind == Kind::Rule && *is_change {
                 added.newest.insert(&write.id, *version);
-                *added.versions.entry(write.tenant.as_deref().unwrap_or_default()).or_default() +=
-                    1;
+                let tenant = write.tenant.as_deref().unwrap_or_default();
+                added.versions.entry(tenant).or_default().add(json_bytes(write.body.as_ref()));
             }
         }
         added

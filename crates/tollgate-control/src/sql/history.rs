@@ -4,23 +4,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sha2::{Digest as _, Sha256};
-
-use super::batch::{Batch, Column, int, text};
+use super::batch::{Batch, Cell, Column, int, text};
+use super::checkpoints::{add, checkpoint_of, fold_checkpoints, put};
 use super::driver::Dialect;
 use super::query::{Columns, Query};
 use super::session::{Session, fetch_all, fetch_first, fetch_int};
-use crate::{Checkpoint, HistoryBounds, RepositoryError};
+use crate::{HistoryBounds, RepositoryError};
 
 /// The fewest records that a change may remove beyond a bound, so that a bound that was lowered is reached step by
 /// step. A change that adds more may remove as many.
-const MIN_REMOVED_PER_CHANGE: usize = 200;
+const MIN_REMOVED_PER_CHANGE: i64 = 200;
 
-/// The most checkpoints that one answer lists.
-const MAX_CHECKPOINTS: i64 = 1_000;
+/// The most records that are read at once to be removed: each may be large.
+const MAX_REMOVED_AT_ONCE: i64 = 50;
+
+/// What a record takes besides its rules. The migration that counted the first ones has the same number.
+const RECORD_BYTES: i64 = 256;
 
 /// The entry of a checkpoint that belongs to no single rule.
-const NO_ENTRY: &str = "";
+pub(super) const NO_ENTRY: &str = "";
 
 /// A log with a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,20 +34,50 @@ pub(super) enum Log {
 }
 
 impl Log {
-    const fn name(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Versions => "versions",
             Self::Changes => "changes",
         }
     }
 
-    fn bound(self, bounds: &HistoryBounds, owner: &str) -> i64 {
-        i64::from(match (self, owner.is_empty()) {
-            (Self::Versions, true) => bounds.versions,
-            (Self::Versions, false) => bounds.versions_per_tenant,
-            (Self::Changes, true) => bounds.changes,
-            (Self::Changes, false) => bounds.changes_per_tenant,
-        })
+    fn bound(self, bounds: &HistoryBounds, owner: &str) -> Size {
+        let (records, bytes) = match (self, owner.is_empty()) {
+            (Self::Versions, true) => (bounds.versions, bounds.bytes),
+            (Self::Versions, false) => (bounds.versions_per_tenant, bounds.bytes_per_tenant),
+            (Self::Changes, true) => (bounds.changes, bounds.bytes),
+            (Self::Changes, false) => (bounds.changes_per_tenant, bounds.bytes_per_tenant),
+        };
+        Size { records: i64::from(records), bytes: signed(bytes) }
+    }
+}
+
+/// How many records, and what they take.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Size {
+    pub(super) records: i64,
+    pub(super) bytes: i64,
+}
+
+impl Size {
+    /// Adds a record whose rules, before and after, take so many bytes.
+    pub(super) fn add(&mut self, body_bytes: i64) {
+        self.records = self.records.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(RECORD_BYTES.saturating_add(body_bytes));
+    }
+
+    /// Takes the records off that must go, which are the first ones. The others are left.
+    fn take_needed(&mut self, records: &mut Vec<Removed>) {
+        let mut count = 0;
+        for record in &*records {
+            if self.records <= 0 && self.bytes <= 0 {
+                break;
+            }
+            self.records = self.records.saturating_sub(1);
+            self.bytes = self.bytes.saturating_sub(RECORD_BYTES + record.body_bytes);
+            count += 1;
+        }
+        records.truncate(count);
     }
 }
 
@@ -54,23 +86,24 @@ impl Log {
 pub(super) struct Added<'a> {
     /// The newest version of each rule.
     pub(super) newest: BTreeMap<&'a str, i64>,
-    /// How many versions, by the tenant of their rule; `''` without one.
-    pub(super) versions: BTreeMap<&'a str, i64>,
-    /// How many changes.
-    pub(super) changes: i64,
+    /// The versions, by the tenant of their rule; `''` without one.
+    pub(super) versions: BTreeMap<&'a str, Size>,
+    /// The changes.
+    pub(super) changes: Size,
     /// The tenant of who made them; `''` without one.
     pub(super) owner: &'a str,
 }
 
 /// A record that is removed.
 #[derive(Debug)]
-struct Removed {
-    entry: String,
-    number: i64,
-    owner: String,
-    at: i64,
+pub(super) struct Removed {
+    pub(super) entry: String,
+    pub(super) number: i64,
+    pub(super) owner: String,
+    pub(super) at: i64,
+    pub(super) body_bytes: i64,
     /// Everything else, for the digest.
-    rest: Vec<String>,
+    pub(super) rest: Vec<String>,
 }
 
 /// Counts what was added, and removes what is too much.
@@ -81,85 +114,118 @@ pub(super) async fn keep_bounds(
     added: &Added<'_>,
 ) -> Result<(), RepositoryError> {
     let mut usage = Batch::new();
-    for (owner, count) in &added.versions {
-        usage.row(&[Log::Versions.name().into(), (*owner).into(), (*count).into()])?;
+    for (owner, size) in &added.versions {
+        usage.row(&usage_row(Log::Versions, owner, *size))?;
     }
-    if added.changes > 0 {
-        usage.row(&[Log::Changes.name().into(), added.owner.into(), added.changes.into()])?;
+    if added.changes.records > 0 {
+        usage.row(&usage_row(Log::Changes, added.owner, added.changes))?;
     }
     if usage.is_empty() {
         return Ok(());
     }
     count(session, dialect, usage).await?;
-    let total = usize::try_from(added.changes).unwrap_or(usize::MAX);
-    let most = i64::try_from(total.max(MIN_REMOVED_PER_CHANGE)).unwrap_or(i64::MAX);
+    let most = added.changes.records.max(MIN_REMOVED_PER_CHANGE);
+    let large = large_rules(session, dialect, bounds, added).await?;
     for (rule, newest) in &added.newest {
-        let last = newest.saturating_sub(i64::from(bounds.versions_per_rule.max(1)));
+        let mut last = newest.saturating_sub(i64::from(bounds.versions_per_rule.max(1)));
+        if large.contains(*rule) {
+            last = last.max(last_beyond_bytes(session, rule, bounds).await?);
+        }
         if last > 0 {
             let removed = old_versions_of(session, rule, last, most).await?;
             remove_versions(session, dialect, &removed).await?;
         }
     }
     for owner in added.versions.keys() {
-        let excess = excess(session, bounds, Log::Versions, owner).await?;
-        if excess > 0 {
-            let removed = oldest_versions(session, owner, excess.min(most)).await?;
-            remove_versions(session, dialect, &removed).await?;
-        }
+        reduce(session, dialect, bounds, (Log::Versions, owner), most).await?;
     }
-    let excess = excess(session, bounds, Log::Changes, added.owner).await?;
-    if excess > 0 {
-        remove_changes(session, dialect, added.owner, excess.min(most)).await?;
+    reduce(session, dialect, bounds, (Log::Changes, added.owner), most).await
+}
+
+/// Removes the oldest records of an owner that are too much, but at most so many.
+async fn reduce(
+    session: &mut dyn Session,
+    dialect: &Dialect,
+    bounds: &HistoryBounds,
+    (log, owner): (Log, &str),
+    most: i64,
+) -> Result<(), RepositoryError> {
+    let mut excess = excess(session, bounds, log, owner).await?;
+    let mut left = most;
+    while left > 0 && (excess.records > 0 || excess.bytes > 0) {
+        let step = left.min(MAX_REMOVED_AT_ONCE);
+        let mut removed = match log {
+            Log::Versions => oldest_versions(session, owner, step).await?,
+            Log::Changes => oldest_changes(session, owner, step).await?,
+        };
+        excess.take_needed(&mut removed);
+        if removed.is_empty() {
+            return Ok(());
+        }
+        left -= step;
+        match log {
+            Log::Versions => remove_versions(session, dialect, &removed).await?,
+            Log::Changes => remove_changes(session, dialect, owner, &removed).await?,
+        }
     }
     Ok(())
 }
 
-/// The highest version of any rule of this tenant of which no version is left: versions of new rules come after it, so
-/// that none is given twice.
-pub(super) async fn forgotten_versions(
+/// The rules of a change whose versions take too many bytes.
+async fn large_rules(
     session: &mut dyn Session,
-    owner: &str,
-) -> Result<i64, RepositoryError> {
-    let query = Query::new(
-        "SELECT last_number FROM history_checkpoints WHERE log = $1 AND owner = $2 AND entry_id = $3",
+    dialect: &Dialect,
+    bounds: &HistoryBounds,
+    added: &Added<'_>,
+) -> Result<BTreeSet<String>, RepositoryError> {
+    let mut rules = Batch::new();
+    for rule in added.newest.keys() {
+        rules.row(&[(*rule).into()])?;
+    }
+    if rules.is_empty() {
+        return Ok(BTreeSet::new());
+    }
+    let statement = "SELECT rule_id FROM rate_limit_rule_versions";
+    let rest = format!(
+        "GROUP BY rule_id HAVING SUM({RECORD_BYTES} + COALESCE(OCTET_LENGTH(body), 0)) > $2"
     );
-    fetch_int(session, query.bind(Log::Versions.name()).bind(owner).bind(NO_ENTRY)).await
+    let query = rules.select_in(dialect, statement, text("rule_id"), &rest);
+    let query = query.bind(signed(bounds.bytes_per_rule));
+    Ok(fetch_all(session, query, |row| row.text()).await?.into_iter().collect())
 }
 
-/// What was removed of a rule's versions.
-pub(super) async fn rule_checkpoint(
+/// The newest version of a rule that must go, so that those after it fit. The newest of all stays.
+async fn last_beyond_bytes(
     session: &mut dyn Session,
     rule: &str,
-) -> Result<Option<Checkpoint>, RepositoryError> {
-    let mut query = Query::new(SELECT_CHECKPOINT).bind(Log::Versions.name());
-    query.push_bind(" AND entry_id = ", rule);
-    fetch_first(session, query, read_checkpoint).await
+    bounds: &HistoryBounds,
+) -> Result<i64, RepositoryError> {
+    let query = Query::new(
+        "SELECT version, COALESCE(OCTET_LENGTH(body), 0) FROM rate_limit_rule_versions \
+         WHERE rule_id = $1 ORDER BY version DESC LIMIT $2",
+    );
+    let query = query.bind(rule).bind(i64::from(bounds.versions_per_rule.max(1)));
+    let sizes = fetch_all(session, query, |row| Ok((row.int()?, row.int()?))).await?;
+    let mut kept = Size::default();
+    for (index, (version, body_bytes)) in sizes.into_iter().enumerate() {
+        kept.add(body_bytes);
+        if index > 0 && kept.bytes > signed(bounds.bytes_per_rule) {
+            return Ok(version);
+        }
+    }
+    Ok(0)
 }
 
-/// What was removed of the changes of this tenant's admins, or of all.
-pub(super) async fn change_checkpoints(
-    session: &mut dyn Session,
-    tenant: Option<&str>,
-) -> Result<Vec<Checkpoint>, RepositoryError> {
-    let mut query = Query::new(SELECT_CHECKPOINT).bind(Log::Changes.name());
-    query.push_if(" AND owner = ", tenant);
-    query.push_bind(" ORDER BY owner LIMIT ", MAX_CHECKPOINTS);
-    fetch_all(session, query, read_checkpoint).await
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-const SELECT_CHECKPOINT: &str = "SELECT owner, removed, first_number, last_number, from_at, \
-                                 until_at, digest FROM history_checkpoints WHERE log = $1";
+fn length(text: &str) -> i64 {
+    i64::try_from(text.len()).unwrap_or(i64::MAX)
+}
 
-fn read_checkpoint(row: &mut Columns<'_>) -> Result<Checkpoint, RepositoryError> {
-    Ok(Checkpoint {
-        tenant: Some(row.text()?).filter(|owner| !owner.is_empty()),
-        removed: row.int()?,
-        first: row.int()?,
-        last: row.int()?,
-        from: row.int()?,
-        until: row.int()?,
-        digest: row.text()?,
-    })
+const fn usage_row(log: Log, owner: &str, size: Size) -> [Cell<'_>; 4] {
+    [Cell::Text(log.name()), Cell::Text(owner), Cell::Int(size.records), Cell::Int(size.bytes)]
 }
 
 /// Adds to the figures of owners.
@@ -168,9 +234,10 @@ async fn count(
     dialect: &Dialect,
     rows: Batch,
 ) -> Result<(), RepositoryError> {
-    const COLUMNS: [Column; 3] = [text("log"), text("owner"), int("records")];
+    const COLUMNS: [Column; 4] = [text("log"), text("owner"), int("records"), int("bytes")];
     let conflict = "ON CONFLICT (log, owner) DO UPDATE SET \
-                    records = history_usage.records + excluded.records";
+                    records = history_usage.records + excluded.records, \
+                    bytes = history_usage.bytes + excluded.bytes";
     session.execute(rows.insert(dialect, "history_usage", &COLUMNS, conflict)).await.map(drop)
 }
 
@@ -179,10 +246,16 @@ async fn excess(
     bounds: &HistoryBounds,
     log: Log,
     owner: &str,
-) -> Result<i64, RepositoryError> {
-    let query = Query::new("SELECT records FROM history_usage WHERE log = $1 AND owner = $2");
-    let records = fetch_int(session, query.bind(log.name()).bind(owner)).await?;
-    Ok(records.saturating_sub(log.bound(bounds, owner)))
+) -> Result<Size, RepositoryError> {
+    let query = "SELECT records, bytes FROM history_usage WHERE log = $1 AND owner = $2";
+    let query = Query::new(query).bind(log.name()).bind(owner);
+    let read = |row: &mut Columns<'_>| Ok(Size { records: row.int()?, bytes: row.int()? });
+    let usage = fetch_first(session, query, read).await?.unwrap_or_default();
+    let bound = log.bound(bounds, owner);
+    Ok(Size {
+        records: usage.records.saturating_sub(bound.records),
+        bytes: usage.bytes.saturating_sub(bound.bytes),
+    })
 }
 
 const SELECT_VERSIONS: &str = "SELECT v.rule_id, v.version, COALESCE(v.tenant_id, ''), \
@@ -190,13 +263,10 @@ const SELECT_VERSIONS: &str = "SELECT v.rule_id, v.version, COALESCE(v.tenant_id
                                FROM rate_limit_rule_versions v WHERE";
 
 fn read_version(row: &mut Columns<'_>) -> Result<Removed, RepositoryError> {
-    Ok(Removed {
-        entry: row.text()?,
-        number: row.int()?,
-        owner: row.text()?,
-        at: row.int()?,
-        rest: vec![row.text()?, row.text()?],
-    })
+    let (entry, number, owner) = (row.text()?, row.int()?, row.text()?);
+    let (at, by, body) = (row.int()?, row.text()?, row.text()?);
+    let body_bytes = length(&body);
+    Ok(Removed { entry, number, owner, at, body_bytes, rest: vec![by, body] })
 }
 
 async fn old_versions_of(
@@ -251,12 +321,11 @@ async fn remove_versions(
     Ok(())
 }
 
-async fn remove_changes(
+async fn oldest_changes(
     session: &mut dyn Session,
-    dialect: &Dialect,
     owner: &str,
     most: i64,
-) -> Result<(), RepositoryError> {
+) -> Result<Vec<Removed>, RepositoryError> {
     let query = "SELECT id, timestamp, actor, token_id, action, kind, entry_id, \
                  COALESCE(tenant_id, ''), version, revision, COALESCE(before, ''), \
                  COALESCE(after, ''), COALESCE(request_id, ''), COALESCE(ip_address, '') \
@@ -268,12 +337,21 @@ async fn remove_changes(
             rest.push(row.text()?);
         }
         rest.extend([row.int()?.to_string(), row.int()?.to_string()]);
-        for _ in 0..4 {
-            rest.push(row.text()?);
-        }
-        Ok(Removed { entry: NO_ENTRY.to_owned(), number, owner: owner.to_owned(), at, rest })
+        let (before, after) = (row.text()?, row.text()?);
+        let body_bytes = length(&before).saturating_add(length(&after));
+        rest.extend([before, after, row.text()?, row.text()?]);
+        let (entry, owner) = (NO_ENTRY.to_owned(), owner.to_owned());
+        Ok(Removed { entry, number, owner, at, body_bytes, rest })
     };
-    let removed = fetch_all(session, Query::new(query).bind(owner).bind(most), read).await?;
+    fetch_all(session, Query::new(query).bind(owner).bind(most), read).await
+}
+
+async fn remove_changes(
+    session: &mut dyn Session,
+    dialect: &Dialect,
+    owner: &str,
+    removed: &[Removed],
+) -> Result<(), RepositoryError> {
     let Some(last) = removed.last() else { return Ok(()) };
     let delete = Query::new("DELETE FROM admin_audit_log WHERE owner = $1 AND id <= $2");
     session.execute(delete.bind(owner).bind(last.number)).await?;
@@ -295,98 +373,12 @@ async fn add_to_checkpoint(
     }
     let Some(checkpoint) = checkpoint else { return Ok(()) };
     put(session, log, (owner, entry), &checkpoint).await?;
-    let removed = i64::try_from(records.len()).unwrap_or(i64::MAX);
+    let mut removed = Size::default();
+    for record in records {
+        removed.add(record.body_bytes);
+    }
+    let less = Size { records: -removed.records, bytes: removed.bytes.saturating_neg() };
     let mut usage = Batch::new();
-    usage.row(&[log.name().into(), owner.into(), removed.saturating_neg().into()])?;
+    usage.row(&usage_row(log, owner, less))?;
     count(session, dialect, usage).await
-}
-
-async fn checkpoint_of(
-    session: &mut dyn Session,
-    log: Log,
-    owner: &str,
-    entry: &str,
-) -> Result<Option<Checkpoint>, RepositoryError> {
-    let query = Query::new(format!("{SELECT_CHECKPOINT} AND owner = $2 AND entry_id = $3"));
-    let query = query.bind(log.name()).bind(owner).bind(entry);
-    fetch_first(session, query, read_checkpoint).await
-}
-
-fn add(checkpoint: &mut Option<Checkpoint>, record: &Removed) {
-    let before = checkpoint.take();
-    let mut hash = Sha256::new();
-    hash.update(before.as_ref().map_or("", |before| before.digest.as_str()));
-    let numbers = [record.number.to_string(), record.at.to_string()];
-    for part in [&record.owner, &record.entry].into_iter().chain(&numbers).chain(&record.rest) {
-        hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part.as_bytes());
-    }
-    let before = before.unwrap_or_else(|| Checkpoint {
-        tenant: None,
-        removed: 0,
-        first: record.number,
-        last: record.number,
-        from: record.at,
-        until: record.at,
-        digest: String::new(),
-    });
-    *checkpoint = Some(Checkpoint {
-        tenant: before.tenant,
-        removed: before.removed.saturating_add(1),
-        first: before.first.min(record.number),
-        last: before.last.max(record.number),
-        from: before.from.min(record.at),
-        until: before.until.max(record.at),
-        digest: crate::token::hex(&hash.finalize()),
-    });
-}
-
-async fn put(
-    session: &mut dyn Session,
-    log: Log,
-    (owner, entry): (&str, &str),
-    checkpoint: &Checkpoint,
-) -> Result<(), RepositoryError> {
-    let query = Query::new(
-        "INSERT INTO history_checkpoints (log, owner, entry_id, removed, first_number, \
-         last_number, from_at, until_at, digest) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
-         ON CONFLICT (log, owner, entry_id) DO UPDATE SET removed = excluded.removed, \
-         first_number = excluded.first_number, last_number = excluded.last_number, \
-         from_at = excluded.from_at, until_at = excluded.until_at, digest = excluded.digest",
-    );
-    let query = query.bind(log.name()).bind(owner).bind(entry).bind(checkpoint.removed);
-    let query = query.bind(checkpoint.first).bind(checkpoint.last).bind(checkpoint.from);
-    let query = query.bind(checkpoint.until).bind(checkpoint.digest.as_str());
-    session.execute(query).await.map(drop)
-}
-
-/// Nothing is left of a rule: its checkpoints become part of its owners', so that rules which come and go leave no rows.
-async fn fold_checkpoints(session: &mut dyn Session, rule: &str) -> Result<(), RepositoryError> {
-    let mut of_rule = Query::new(SELECT_CHECKPOINT).bind(Log::Versions.name());
-    of_rule.push_bind(" AND entry_id = ", rule);
-    for own in fetch_all(session, of_rule, read_checkpoint).await? {
-        let owner = own.tenant.clone().unwrap_or_default();
-        let mut all = checkpoint_of(session, Log::Versions, &owner, NO_ENTRY).await?;
-        // The digest covers that of the rule, which covers its versions.
-        let summary = Removed {
-            entry: rule.to_owned(),
-            number: own.last,
-            owner: owner.clone(),
-            at: own.until,
-            rest: vec![own.digest.clone()],
-        };
-        add(&mut all, &summary);
-        if let Some(all) = &mut all {
-            // One was counted by `add`.
-            all.removed = all.removed.saturating_add(own.removed.saturating_sub(1));
-            all.first = all.first.min(own.first);
-            all.from = all.from.min(own.from);
-            put(session, Log::Versions, (&owner, NO_ENTRY), all).await?;
-        }
-        let delete = Query::new(
-            "DELETE FROM history_checkpoints WHERE log = $1 AND owner = $2 AND entry_id = $3",
-        );
-        session.execute(delete.bind(Log::Versions.name()).bind(owner).bind(rule)).await?;
-    }
-    Ok(())
 }

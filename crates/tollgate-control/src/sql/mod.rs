@@ -6,6 +6,7 @@
 
 mod audit_bound;
 mod batch;
+mod checkpoints;
 mod commit;
 mod decisions;
 pub(crate) mod driver;

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::driver::{Access, Driver};
 use super::query::Query;
 use super::session::{Session, fetch_int, finish};
-use super::{audit_bound, commit, decisions, entries, history, load, migrate};
+use super::{audit_bound, checkpoints, commit, decisions, entries, load, migrate};
 use crate::{
     Actor, ChangeFilter, ChangeRecord, Checkpoint, Committed, DecisionFilter, DecisionRecord,
     Entry, EntryFilter, Kind, Loaded, Millis, Page, Repository, RepositoryError, Revision,
@@ -164,7 +164,7 @@ impl<D: Driver> Repository for D {
 
     async fn rule_checkpoint(&self, id: &str) -> Result<Option<Checkpoint>, RepositoryError> {
         within(ANSWER, async {
-            history::rule_checkpoint(&mut *self.session(Access::Read).await?, id).await
+            checkpoints::rule_checkpoint(&mut *self.session(Access::Read).await?, id).await
         })
         .await
     }
@@ -174,7 +174,7 @@ impl<D: Driver> Repository for D {
         tenant: Option<&str>,
     ) -> Result<Vec<Checkpoint>, RepositoryError> {
         within(ANSWER, async {
-            history::change_checkpoints(&mut *self.session(Access::Read).await?, tenant).await
+            checkpoints::change_checkpoints(&mut *self.session(Access::Read).await?, tenant).await
         })
         .await
     }

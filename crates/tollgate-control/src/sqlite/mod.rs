@@ -67,6 +67,10 @@ static DIALECT: Dialect = Dialect {
             version: 4,
             sql: include_str!("../../migrations/sqlite/0004_history_bounds.sql"),
         },
+        Migration {
+            version: 5,
+            sql: include_str!("../../migrations/sqlite/0005_history_bytes.sql"),
+        },
     ],
 };
 

@@ -12,6 +12,9 @@ const BOUNDS: HistoryBounds = HistoryBounds {
     versions: 1_000,
     changes_per_tenant: 30,
     changes: 1_000,
+    bytes_per_rule: 1 << 20,
+    bytes_per_tenant: 1 << 20,
+    bytes: 1 << 30,
 };
 
 async fn bounded(ground: &Ground) -> Arc<dyn Repository> {
@@ -116,4 +119,64 @@ pub(crate) async fn a_lowered_bound_is_reached_step_by_step(ground: Ground) {
     assert_eq!(changes(&repository, ChangeFilter::default()).await.len(), 5);
     let removed = repository.change_checkpoints(None).await.unwrap();
     assert_eq!((removed.len(), removed[0].removed), (1, 36));
+}
+
+/// A rule with a description of so many bytes.
+fn large_rule(id: &str, number: i64, bytes: usize) -> Write {
+    let mut write = rule(id, number);
+    if let Some(body) = &mut write.body {
+        body["description"] = "x".repeat(bytes).into();
+    }
+    write
+}
+
+/// A few large versions take as much as many small ones: they are bounded in bytes, and leave a checkpoint.
+pub(crate) async fn the_history_is_bounded_in_bytes(ground: Ground) {
+    let bounds = HistoryBounds {
+        versions_per_rule: 1_000,
+        versions_per_tenant: 1_000,
+        changes_per_tenant: 1_000,
+        bytes_per_rule: 50_000,
+        bytes_per_tenant: 120_000,
+        ..BOUNDS
+    };
+    let repository = ground.config.open_with(bounds).expect("a repository");
+    repository.migrate().await.expect("a migration");
+    for number in 1..=20 {
+        write(&repository, &[large_rule("r", number, 10_000)], &actor()).await;
+    }
+    assert_eq!(versions(&repository, "r").await, [20, 19, 18, 17], "four fit");
+    let removed = repository.rule_checkpoint("r").await.unwrap().expect("a checkpoint");
+    assert_eq!((removed.removed, removed.first, removed.last), (16, 1, 16));
+    // What a rule is now is never removed, however large.
+    write(&repository, &[large_rule("r", 21, 90_000)], &actor()).await;
+    assert_eq!(versions(&repository, "r").await, [21]);
+
+    let (loud, quiet) = (admin_of("loud"), admin_of("quiet"));
+    write(&repository, &[of_tenant("quiet", large_rule("quiet.a", 1, 10_000))], &quiet).await;
+    for number in 0..50 {
+        let id = format!("loud.{number}");
+        let large = of_tenant("loud", large_rule(&id, number, 10_000));
+        write(&repository, &[large], &loud).await;
+        write(&repository, &[of_tenant("loud", delete(Kind::Rule, &id))], &loud).await;
+    }
+    let mut bytes = 0;
+    for number in 0..50 {
+        let id = format!("loud.{number}");
+        let found = repository.rule_versions(&id, &page(None, 1_000)).await.unwrap();
+        bytes += found.iter().map(|entry| entry.body.to_string().len()).sum::<usize>();
+    }
+    assert!((60_000..=120_000).contains(&bytes), "{bytes}");
+    assert_eq!(versions(&repository, "quiet.a").await, [1], "others keep theirs");
+    let kept = repository.changes(&by(&loud), &page(None, 1_000)).await.unwrap();
+    let change_bytes: usize = kept
+        .iter()
+        .flat_map(|change| [&change.before, &change.after])
+        .flatten()
+        .map(|body| body.to_string().len())
+        .sum();
+    assert!(change_bytes <= 120_000, "{change_bytes}");
+    let removed = repository.change_checkpoints(Some("loud")).await.unwrap();
+    assert_eq!(removed.len(), 1);
+    assert_eq!(usize::try_from(removed[0].removed).unwrap() + kept.len(), 100);
 }

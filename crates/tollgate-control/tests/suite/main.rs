@@ -58,6 +58,7 @@ on_both! {
     history::versions_of_a_rule_are_bounded,
     history::a_tenant_has_a_share_of_the_history,
     history::a_lowered_bound_is_reached_step_by_step,
+    history::the_history_is_bounded_in_bytes,
     loading::the_set_is_whole_and_in_order,
     loading::only_changed_buckets_are_loaded,
     loading::the_revision_can_be_raised,

@@ -128,17 +128,29 @@ pub(super) fn check(reader: &mut Reader) -> ControlConfig {
     }
 }
 
+/// The fewest bytes of a bound of the history.
+const MIN_HISTORY_BYTES: u64 = 65_536;
+
 fn history(reader: &mut Reader) -> HistoryBounds {
     let mut bound = |key: &str| {
         u32::try_from(reader.number(&format!("history.{key}"), 1..=1_000_000_000))
             .unwrap_or(u32::MAX)
     };
-    HistoryBounds {
+    let counts = HistoryBounds {
         versions_per_rule: bound("max_versions_per_rule"),
         versions_per_tenant: bound("max_versions_per_tenant"),
         versions: bound("max_versions"),
         changes_per_tenant: bound("max_changes_per_tenant"),
         changes: bound("max_changes"),
+        ..HistoryBounds::default()
+    };
+    let mut bytes =
+        |key: &str| reader.number(&format!("history.{key}"), MIN_HISTORY_BYTES..=1 << 40);
+    HistoryBounds {
+        bytes_per_rule: bytes("max_bytes_per_rule"),
+        bytes_per_tenant: bytes("max_bytes_per_tenant"),
+        bytes: bytes("max_bytes"),
+        ..counts
     }
 }
 

@@ -129,6 +129,9 @@ struct History {
     max_versions: u32,
     max_changes_per_tenant: u32,
     max_changes: u32,
+    max_bytes_per_rule: u64,
+    max_bytes_per_tenant: u64,
+    max_bytes: u64,
 }
 
 impl History {
@@ -139,6 +142,9 @@ impl History {
             max_versions: bounds.versions,
             max_changes_per_tenant: bounds.changes_per_tenant,
             max_changes: bounds.changes,
+            max_bytes_per_rule: bounds.bytes_per_rule,
+            max_bytes_per_tenant: bounds.bytes_per_tenant,
+            max_bytes: bounds.bytes,
         }
     }
 }
