@@ -1,9 +1,11 @@
 //! Shares of open reservations: nobody takes them all. Counted are those that were opened through this node, by callers
-//! of its API and by requests for models through its gateway, by whom they are for; the store has the bound of all.
+//! of its API and by requests for models through its gateway, by whom they are for and by who calls; the store has the
+//! bound of all. Whom they are for is a name in the request, which a caller can invent; who calls is known.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -26,7 +28,21 @@ const MAX_LOOKED_UP: usize = 16;
 /// the open ones and this.
 const MIN_ORDER: usize = 64;
 
-/// Open reservations by owner.
+/// A caller has at most so many times what it leaves free: its invented names leave room for other callers.
+const CALLER_FACTOR: usize = 7;
+
+/// Fewer reservations than this are not divided among callers.
+const MIN_DIVIDED: usize = 8;
+
+/// Who calls: the holder of a token or of a certificate, by its digest, else an address.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CallerId<'a> {
+    /// Empty where calls need neither a token nor a certificate.
+    pub(crate) name: &'a str,
+    pub(crate) peer: Option<IpAddr>,
+}
+
+/// Open reservations by owner and by caller.
 #[derive(Debug)]
 pub struct ReservationShares {
     open: Mutex<Open>,
@@ -37,6 +53,8 @@ pub struct ReservationShares {
 #[derive(Debug)]
 pub(crate) struct Opening {
     owner: Party,
+    /// A hash of the caller.
+    caller: u64,
     /// A hash of the caller and the `requestId`.
     request: Option<u64>,
 }
@@ -45,6 +63,7 @@ pub(crate) struct Opening {
 #[derive(Debug)]
 struct Counted {
     owner: Party,
+    caller: u64,
     expires_at: Nanos,
     request: Option<u64>,
 }
@@ -57,6 +76,9 @@ struct Open {
     /// In which order reservations are looked up in the store.
     look_ups: VecDeque<u128>,
     by_owner: Places,
+    /// How many each caller has opened; no entry is 0.
+    by_caller: HashMap<u64, usize>,
+    max: usize,
     /// How many requests for models have been given a place: each has a number of its own.
     places: u128,
     /// When each was to expire when it was last looked at; it may have been renewed since.
@@ -87,6 +109,8 @@ impl ReservationShares {
             by_request: HashMap::new(),
             look_ups: VecDeque::new(),
             by_owner: Places::new(max),
+            by_caller: HashMap::new(),
+            max,
             places: 0,
             expiries: BinaryHeap::new(),
         };
@@ -99,10 +123,10 @@ impl ReservationShares {
         &self,
         engine: &Engine<S>,
         body: &AllowBody<'_>,
-        caller: &str,
+        caller: CallerId<'_>,
     ) -> Result<Opening, EngineError> {
-        let request = body.request_id.as_deref().map(|id| self.hasher.hash_one((caller, id)));
-        let opening = Opening { owner: owner_of(body), request };
+        let request = body.request_id.as_deref().map(|id| self.hasher.hash_one((caller.name, id)));
+        let opening = Opening { owner: owner_of(body), caller: self.caller(caller), request };
         if self.has_room(&opening, engine.clock().now()) {
             return Ok(opening);
         }
@@ -122,7 +146,13 @@ impl ReservationShares {
         let mut open = self.open.lock();
         open.expire(now);
         let until = opening.request.and_then(|request| open.by_request.get(&request));
-        until.is_some_and(|until| now < *until) || open.by_owner.has_room(&opening.owner)
+        until.is_some_and(|until| now < *until) || open.has_room(&opening.owner, opening.caller)
+    }
+
+    fn caller(&self, caller: CallerId<'_>) -> u64 {
+        let address = caller.peer.filter(|_| caller.name.is_empty());
+        let address = address.map(|peer| crate::addresses::group(peer.to_canonical()));
+        self.hasher.hash_one((caller.name, address))
     }
 
     /// Takes the next ones out of the order.
@@ -146,30 +176,34 @@ impl ReservationShares {
         now: Nanos,
     ) -> Result<Held, EngineError> {
         let owner = Party::of(identity);
+        // The gateway has checked the tenant, or knows the client by no more than its address.
+        let peer = identity.ip.as_deref().and_then(|ip| ip.parse().ok());
+        let caller = self.caller(CallerId { name: "", peer });
         let mut open = self.open.lock();
         open.expire(now);
-        if !open.by_owner.has_room(&owner) {
+        if !open.has_room(&owner, caller) {
             return Err(EngineError::ReservationsFull);
         }
         open.places = open.places.wrapping_add(1);
         // Ids of reservations are random: these are counted from the other end, and meet none of them.
         let id = !open.places;
-        open.insert(id, Counted { owner, expires_at: Nanos::MAX, request: None });
+        open.insert(id, Counted { owner, caller, expires_at: Nanos::MAX, request: None });
         drop(open);
         let shares = Arc::clone(self);
         Ok(Held::new(move || shares.ended(id)))
     }
 
     pub(crate) fn opened(&self, opening: &Opening, reservation: &Reservation, now: Nanos) {
-        let Opening { owner, request } = opening;
+        let Opening { owner, caller, request } = opening;
         let (id, expires_at) = (reservation.id, reservation.expires_at);
         let mut open = self.open.lock();
         // A repeated call is answered with the same one.
-        if open.insert(id, Counted { owner: owner.clone(), expires_at, request: *request }) {
+        let (owner, caller, request) = (owner.clone(), *caller, *request);
+        if open.insert(id, Counted { owner, caller, expires_at, request }) {
             open.expiries.push(Reverse((expires_at, id)));
             open.look_ups.push_back(id);
             if let Some(request) = request {
-                open.by_request.insert(*request, now.saturating_add(REMEMBERED_FOR));
+                open.by_request.insert(request, now.saturating_add(REMEMBERED_FOR));
             }
             open.remove_ended();
         }
@@ -189,17 +223,31 @@ impl ReservationShares {
 impl Open {
     /// Whether it is a new one.
     fn insert(&mut self, id: u128, counted: Counted) -> bool {
-        let owner = counted.owner.clone();
+        let (owner, caller) = (counted.owner.clone(), counted.caller);
         let is_new = self.by_id.insert(id, counted).is_none();
         if is_new {
             self.by_owner.take(owner);
+            *self.by_caller.entry(caller).or_default() += 1;
         }
         is_new
     }
 
+    /// Whether there is room in the share of the owner and in that of the caller.
+    fn has_room(&self, owner: &Party, caller: u64) -> bool {
+        let own = self.by_caller.get(&caller).copied().unwrap_or(0);
+        let max = self.by_owner.free().saturating_mul(CALLER_FACTOR);
+        self.by_owner.has_room(owner) && (self.max < MIN_DIVIDED || own < max)
+    }
+
     fn remove(&mut self, id: u128) {
-        if let Some(Counted { owner, request, .. }) = self.by_id.remove(&id) {
+        if let Some(Counted { owner, caller, request, .. }) = self.by_id.remove(&id) {
             self.by_owner.give_back(&owner);
+            if let Some(own) = self.by_caller.get_mut(&caller) {
+                *own = own.saturating_sub(1);
+                if *own == 0 {
+                    self.by_caller.remove(&caller);
+                }
+            }
             if let Some(request) = request {
                 self.by_request.remove(&request);
             }
@@ -261,7 +309,51 @@ mod tests {
     }
 
     fn opening(owner: &Party) -> Opening {
-        Opening { owner: owner.clone(), request: None }
+        Opening { owner: owner.clone(), caller: 0, request: None }
+    }
+
+    fn opening_by(shares: &ReservationShares, name: &str, tenant: usize) -> Opening {
+        let caller = shares.caller(CallerId { name, peer: None });
+        Opening { owner: self::tenant(&tenant.to_string()), caller, request: None }
+    }
+
+    /// Opens as many as there is room for, each for a tenant of another name.
+    fn fill_by(shares: &ReservationShares, caller: &str, from: u128) -> usize {
+        (0..2_000)
+            .take_while(|number| {
+                let opening = opening_by(shares, caller, *number);
+                let has_room = shares.has_room(&opening, 0);
+                if has_room {
+                    let id = from + *number as u128;
+                    shares.opened(&opening, &Reservation { id, expires_at: 100 }, 0);
+                }
+                has_room
+            })
+            .count()
+    }
+
+    #[test]
+    fn a_caller_with_invented_tenants_leaves_room_for_other_callers() {
+        let shares = ReservationShares::new(800);
+        assert_eq!(fill_by(&shares, "loud", 0), 700);
+        assert_eq!(fill_by(&shares, "quiet", 10_000), 88);
+        assert!(shares.has_room(&opening_by(&shares, "third", 0), 0));
+        assert!(!shares.has_room(&opening_by(&shares, "loud", 9_999), 0));
+        assert!(shares.has_room(&opening_by(&shares, "loud", 9_999), 100), "they expire");
+        assert!(shares.open.lock().by_caller.is_empty());
+    }
+
+    #[test]
+    fn a_caller_without_a_token_is_its_address() {
+        let shares = ReservationShares::new(64);
+        let caller = |name: &str, peer: &str| {
+            shares.caller(CallerId { name, peer: Some(peer.parse().unwrap()) })
+        };
+        assert_eq!(caller("", "192.0.2.1"), caller("", "::ffff:192.0.2.1"));
+        assert_eq!(caller("", "2001:db8::1"), caller("", "2001:db8::ffff"), "one /64");
+        assert_ne!(caller("", "2001:db8::1"), caller("", "2001:db8:0:1::1"));
+        assert_eq!(caller("token", "192.0.2.1"), caller("token", "192.0.2.2"));
+        assert_ne!(caller("token", "192.0.2.1"), caller("other", "192.0.2.1"));
     }
 
     fn has_room(shares: &ReservationShares, owner: &Party, now: Nanos) -> bool {
@@ -330,11 +422,12 @@ mod tests {
     #[test]
     fn a_repeated_request_needs_no_room() {
         let shares = ReservationShares::new(64);
-        let first = Opening { owner: tenant("a"), request: Some(7) };
+        let first = Opening { owner: tenant("a"), caller: 0, request: Some(7) };
         shares.opened(&first, &Reservation { id: 1, expires_at: Nanos::MAX }, 0);
         fill(&shares, &tenant("a"), 100);
         assert!(shares.has_room(&first, 99));
-        assert!(!shares.has_room(&Opening { owner: tenant("a"), request: Some(8) }, 99));
+        let other = Opening { owner: tenant("a"), caller: 0, request: Some(8) };
+        assert!(!shares.has_room(&other, 99));
         fill(&shares, &tenant("b"), 1_000);
         shares.ended(1);
         assert!(shares.open.lock().by_request.is_empty());

@@ -14,7 +14,9 @@ use tollgate_store::Store;
 use crate::admin::Admin;
 use crate::config::Config;
 use crate::envoy::DescriptorStats;
-use crate::grpc::{GrpcOptions, GrpcRoutes, ResetAsked, ResetAuth, Unauthorized, routes};
+use crate::grpc::{
+    GrpcOptions, GrpcRoutes, Peer, RESERVE_PATH, ResetAsked, ResetAuth, Unauthorized, routes,
+};
 use crate::http::Api;
 use crate::listen::{Answer, Connection};
 
@@ -68,6 +70,10 @@ impl<S: Store + 'static> Answer for GrpcDoor<S> {
             request.headers_mut().insert(CERTIFICATE, value_of(&digest));
         } else {
             request.headers_mut().remove(CERTIFICATE);
+        }
+        // Only reservations have shares of callers; other calls do not pay for it.
+        if request.uri().path() == RESERVE_PATH {
+            request.extensions_mut().insert(Peer(connection.peer.ip()));
         }
         self.0.call(request).await
     }

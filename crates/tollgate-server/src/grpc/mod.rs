@@ -16,6 +16,7 @@ mod write;
 
 use std::convert::Infallible;
 use std::future::Future as _;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -69,6 +70,13 @@ const DECISIONS: [&str; 8] = [
 /// A call without a token that is known here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unauthorized;
+
+/// The address that a `Reserve` comes from, among the extensions of its request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub(crate) IpAddr);
+
+/// The path of `Reserve`.
+pub(crate) const RESERVE_PATH: &str = "/tollgate.v1.RateLimiterService/Reserve";
 
 /// Who calls, so that callers' request ids do not meet.
 pub type Authorize = Arc<dyn Fn(&HeaderMap) -> Result<String, Unauthorized> + Send + Sync>;
@@ -244,7 +252,8 @@ impl<S: Store + 'static> GrpcRoutes<S> {
             return Ok(frame::answer(framed?));
         }
         // What a decision needs is large. It is kept apart, so that calls do not carry it about.
-        let decided = Box::pin(call.answer(self.service.clone(), bytes, caller));
+        let peer = head.extensions.get::<Peer>().map(|Peer(peer)| *peer);
+        let decided = Box::pin(call.answer(self.service.clone(), bytes, caller, peer));
         let framed = self.service.lasting(decided).await.map_err(frame::status)??;
         Ok(frame::answer(framed))
     }

@@ -13,10 +13,15 @@ use super::write::{Message, Size, write_decision};
 use crate::http::read::Prepared;
 use crate::http::reservations::{actual, id, only, ttl};
 use crate::http::respond::ApiError;
+use crate::reservation_shares::CallerId;
 
 impl<S: Store + 'static> GrpcService<S> {
     /// `Reserve`: the decision, and until when it is held.
-    pub(super) async fn reserve(&self, message: &[u8], caller: &str) -> Result<Vec<u8>, ApiError> {
+    pub(super) async fn reserve(
+        &self,
+        message: &[u8],
+        caller: CallerId<'_>,
+    ) -> Result<Vec<u8>, ApiError> {
         let (mut ttl_ms, mut more) = (None, false);
         let mut body = wrapped(message, |number, value| {
             match number {
@@ -30,7 +35,7 @@ impl<S: Store + 'static> GrpcService<S> {
         let ttl = ttl(ttl_ms)?.unwrap_or(DEFAULT_RESERVATION_TTL);
         let rules = self.engine.rules();
         let prepared = Prepared::new(&body)?;
-        let mut request = prepared.request(&body, caller);
+        let mut request = prepared.request(&body, caller.name);
         request.reserve = Some(ttl);
         request.only = only(&body)?;
         let opening = self.reservations.admit(&self.engine, &body, caller).await?;

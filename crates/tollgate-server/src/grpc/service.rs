@@ -1,6 +1,7 @@
 //! The calls of `tollgate.v1.RateLimiterService`.
 
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -21,7 +22,7 @@ use super::write::{Message, write_decided, write_decision};
 use crate::http::read::Prepared;
 use crate::http::respond::ApiError;
 use crate::http::wire::AllowBody;
-use crate::reservation_shares::ReservationShares;
+use crate::reservation_shares::{CallerId, ReservationShares};
 use crate::telemetry::latency::Operation;
 
 /// Room for the answer to one request.
@@ -308,13 +309,14 @@ impl Call {
         service: GrpcService<S>,
         bytes: Bytes,
         caller: String,
+        peer: Option<IpAddr>,
     ) -> Result<Vec<u8>, Status> {
         let message = super::frame::only_message(&bytes)?;
         let decided = match self {
             Self::Allow => service.allow(message, &caller).await,
             Self::AllowBatch => service.allow_batch(message, &caller).await,
             Self::Peek => service.peek(message, &caller).await,
-            Self::Reserve => service.reserve(message, &caller).await,
+            Self::Reserve => service.reserve(message, CallerId { name: &caller, peer }).await,
             Self::Settle => service.settle(message).await,
             Self::Release => service.release(message).await,
             Self::Renew => service.renew(message).await,

@@ -17,6 +17,7 @@ use super::respond::{ApiError, JSON, json, raw};
 use super::wire::{AllowBody, BatchBody, CheckBody, CheckedBody};
 use super::{Api, MAX_BATCH};
 use crate::envoy::{RequestBody, ResponseBody};
+use crate::reservation_shares::CallerId;
 use crate::telemetry::latency::{Operation, Timed};
 
 /// Room for the answer to one request of a batch.
@@ -76,11 +77,11 @@ impl<S: Store + 'static> Api<S> {
         &self,
         call: Call,
         bytes: &[u8],
-        caller: &str,
+        caller: CallerId<'_>,
     ) -> Result<Response<Body>, ApiError> {
         let _timed = Timed::new(call.operation());
         if call == Call::Allow
-            && let Some(answer) = self.allow_at_once(bytes, caller)
+            && let Some(answer) = self.allow_at_once(bytes, caller.name)
         {
             return answer;
         }
@@ -117,18 +118,18 @@ impl<S: Store + 'static> Api<S> {
         &self,
         call: Call,
         bytes: &[u8],
-        caller: &str,
+        caller: CallerId<'_>,
     ) -> Result<Response<Body>, ApiError> {
         match call {
-            Call::Allow => self.allow(&parse(bytes)?, caller).await,
-            Call::Peek => self.peek(&parse(bytes)?, caller).await,
-            Call::Check => self.check(parse(bytes)?, caller).await,
-            Call::Batch => self.batch(&parse(bytes)?, caller).await,
+            Call::Allow => self.allow(&parse(bytes)?, caller.name).await,
+            Call::Peek => self.peek(&parse(bytes)?, caller.name).await,
+            Call::Check => self.check(parse(bytes)?, caller.name).await,
+            Call::Batch => self.batch(&parse(bytes)?, caller.name).await,
             Call::Reserve => self.reserve(&parse(bytes)?, caller).await,
             Call::Settle => self.settle(parse(bytes)?).await,
             Call::Release => self.release(parse(bytes)?).await,
             Call::Renew => self.renew(parse(bytes)?).await,
-            Call::EnvoyJson => self.envoy_json(parse(bytes)?, caller).await,
+            Call::EnvoyJson => self.envoy_json(parse(bytes)?, caller.name).await,
         }
     }
 

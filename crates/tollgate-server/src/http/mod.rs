@@ -40,7 +40,7 @@ use crate::control::ControlFigures;
 use crate::edge::queue::Tickets;
 use crate::envoy::{DescriptorStats, EnvoyService};
 use crate::listen::{Answer, Connection};
-use crate::reservation_shares::ReservationShares;
+use crate::reservation_shares::{CallerId, ReservationShares};
 use crate::telemetry::traces;
 use respond::ApiError;
 
@@ -199,13 +199,16 @@ impl<S: Store + 'static> Api<S> {
                     };
                     let bytes =
                         read::body(body, limits.max_body_bytes, limits.body_timeout).await?;
+                    let peer = from.peer;
                     if self.engine.store().is_in_process() {
-                        return self.decide(call, &bytes, &caller).await;
+                        return self.decide(call, &bytes, CallerId { name: &caller, peer }).await;
                     }
                     // A client that hangs up must not stop a decision that other nodes and stores
                     // have begun to count: it goes on by itself, and ends by its deadline.
                     let api = Arc::clone(self);
-                    let decided = async move { api.decide(call, &bytes, &caller).await };
+                    let decided = async move {
+                        api.decide(call, &bytes, CallerId { name: &caller, peer }).await
+                    };
                     match tokio::spawn(decided.in_current_span()).await {
                         Ok(answer) => answer,
                         Err(_) => Err(ApiError::Internal),
@@ -243,12 +246,12 @@ impl<S: Store + 'static> Api<S> {
             _ if !is_get && is_known(path) => Err(ApiError::MethodNotAllowed("GET")),
             "/api/v1/rate-limits/status" => {
                 let caller = self.authorize(&head.headers, from.certificate)?;
-                self.status(head.uri.query().unwrap_or_default(), &caller).await
-            }
-            _ if path.starts_with("/admin/") => match &self.admin {
                 if matches!(self.config.data_auth, DataAuth::None) {
                     origin::check_host(head, from.peer, &self.config.allowed_hosts)?;
                 }
+                self.status(head.uri.query().unwrap_or_default(), &caller).await
+            }
+            _ if path.starts_with("/admin/") => match &self.admin {
                 Some(admin) => {
                     let door = Door { peer: from.peer, is_tls: from.is_tls };
                     Ok(admin.answer(head, body, door).await)
@@ -273,10 +276,10 @@ impl<S: Store + 'static> Api<S> {
             "/healthcheck" if self.ready.load(Ordering::Relaxed) => Ok(text(StatusCode::OK, "OK")),
             "/healthcheck" => Ok(text(StatusCode::INTERNAL_SERVER_ERROR, "")),
             "/metrics" => {
+                origin::check_host(head, from.peer, &self.config.allowed_hosts)?;
                 let kind = HeaderValue::from_static(crate::telemetry::CONTENT_TYPE);
                 Ok(respond::raw(StatusCode::OK, kind, (self.metrics)()))
             }
-                origin::check_host(head, from.peer, &self.config.allowed_hosts)?;
             "/openapi.json" => {
                 let json = HeaderValue::from_static("application/json");
                 Ok(respond::raw(StatusCode::OK, json, openapi::bytes()))

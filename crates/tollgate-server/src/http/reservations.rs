@@ -14,6 +14,7 @@ use super::time::Rfc3339;
 use super::wire::{
     AllowBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, SettleBody, SettledBody,
 };
+use crate::reservation_shares::CallerId;
 
 const MILLISECOND: Nanos = 1_000_000;
 
@@ -24,12 +25,12 @@ impl<S: Store + 'static> Api<S> {
     pub(super) async fn reserve(
         &self,
         body: &AllowBody<'_>,
-        caller: &str,
+        caller: CallerId<'_>,
     ) -> Result<Response<Body>, ApiError> {
         let rules = self.engine.rules();
         let ttl = ttl(body.ttl_ms)?.unwrap_or(DEFAULT_RESERVATION_TTL);
         let prepared = Prepared::new(body)?;
-        let mut request = prepared.request(body, caller);
+        let mut request = prepared.request(body, caller.name);
         request.reserve = Some(ttl);
         request.only = only(body)?;
         let opening = self.reservations.admit(&self.engine, body, caller).await?;
