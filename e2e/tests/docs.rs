@@ -386,3 +386,46 @@ fn comparing() {
     assert!(compare(r#"{"a": "…"}"#, r#"{"a":"x","b":"y"}"#).is_err(), "not beyond a quote");
     assert!(compare("a", "a b").is_err());
 }
+
+/// All Rust sources of a folder, in one text.
+fn sources(folder: &Path, all: &mut String) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() && !path.ends_with("target") {
+            sources(&path, all);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            all.push_str(&read(&path));
+        }
+    }
+}
+
+/// Whether a word in backticks can be the name of a test: a sentence, and no metric, table or setting.
+fn is_test_name(word: &str, settings: &str) -> bool {
+    let is_plain = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+    };
+    word.split('_').count() >= 4
+        && word.split('_').all(is_plain)
+        && !word.starts_with("rate_limit")
+        && !settings.contains(&format!("{word}:"))
+}
+
+/// A promise names the test that holds it, and that test exists.
+#[test]
+fn the_tests_that_the_documents_name_exist() {
+    let mut code = String::new();
+    for folder in ["crates", "e2e", "testkit"] {
+        sources(&root().join(folder), &mut code);
+    }
+    let settings = read(&root().join("docs/reference/config.md"));
+    for document in ["operations", "admin", "redis", "deployment", "api"] {
+        let text = read(&root().join(format!("docs/{document}.md")));
+        let words = text.split('`').map(|word| word.rsplit("::").next().unwrap_or_default());
+        for name in words.filter(|word| is_test_name(word, &settings)) {
+            let whole = name.strip_suffix("_in_sqlite").unwrap_or(name);
+            let whole = whole.strip_suffix("_in_postgres").unwrap_or(whole);
+            let is_there = [name, whole].iter().any(|name| code.contains(&format!("fn {name}")));
+            assert!(is_there, "docs/{document}.md names the test {name}, which does not exist");
+        }
+    }
+}
