@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::bounds::Bounds;
 use super::fields::{CHOOSERS, FIELDS, READ};
 use super::json::{self, Value};
 use super::prompt::prompts;
@@ -52,6 +53,8 @@ pub(crate) struct Ask<'a> {
     stream_options: Option<Value<'a>>,
     /// The most tokens of one answer, where the client says.
     pub(crate) max_output: Option<u64>,
+    /// The most tokens of thinking, which may come on top of the answer.
+    pub(crate) thinking: u64,
     /// The fewest tokens of one answer.
     pub(crate) min_output: u64,
     /// How many answers are made.
@@ -119,11 +122,13 @@ impl<'a> Ask<'a> {
         let named = named.ok_or_else(|| wrong("model", "you must provide a model"))?;
         let options = stream_options.filter(|value| value.is_object());
         let wants_usage = options.map(include_usage).transpose()?.flatten().unwrap_or(false);
+        let bounds = Bounds::read(whole)?;
         // Which of them an upstream goes by is its own affair.
         let max_output = positive("max_completion_tokens", max_completion)?
             .max(positive("max_tokens", max_tokens)?)
             .max(positive("max_output_tokens", max_output)?)
             .max(positive("n_predict", n_predict)?)
+            .max(bounds.output)
             .filter(|_| call != Call::Embeddings);
         let min_output = min_tokens.map(|value| {
             let wrong = || wrong("min_tokens", "\"min_tokens\" must be a whole number");
@@ -138,7 +143,7 @@ impl<'a> Ask<'a> {
         };
         let each =
             positive("n", n)?.max(positive("n_cmpl", n_cmpl)?).max(positive("best_of", best_of)?);
-        let each = each.unwrap_or(1);
+        let each = each.max(bounds.answers).unwrap_or(1);
         let prompts = if call == Call::Embeddings { 1 } else { prompts(whole) };
         Ok(Self {
             call,
@@ -150,9 +155,20 @@ impl<'a> Ask<'a> {
             wants_usage,
             stream_options,
             max_output,
+            thinking: bounds.thinking,
             min_output,
             answers: each.saturating_mul(prompts),
         })
+    }
+
+    /// The longest that one answer may become, where `usual` is what it is without a bound. Some servers count thinking
+    /// within the bound, others on top of it.
+    pub(crate) fn longest_answer(&self, usual: impl FnOnce() -> u64) -> u64 {
+        if self.call == Call::Embeddings {
+            return 0;
+        }
+        let bound = self.max_output.unwrap_or_else(usual).max(self.min_output);
+        bound.saturating_add(self.thinking)
     }
 
     /// The body as it goes on, if it must be another: with the name that the upstream has for the model, and asking for

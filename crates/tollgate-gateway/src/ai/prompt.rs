@@ -6,6 +6,7 @@
 use super::ask::{Ask, Call, Wrong, wrong};
 use super::fields::{OPTIONS, STORED};
 use super::json::Value;
+use super::media::{is_media, media, unknown_part};
 use super::text::{Tariff, TextSink};
 
 /// A string in an option is free up to this; a longer one is a text.
@@ -14,10 +15,6 @@ const MAX_OPTION_BYTES: usize = 64;
 /// Fields that are not known are taken for options while they are together not longer than this, unless an upper bound
 /// is asked for.
 const MAX_FREE_BYTES: usize = 256;
-
-/// Characters of a prompt that comes as numbers (base64 of a tensor) which are at most one token: no model that is served
-/// has less than 384 values of two bytes for each.
-const EMBED_CHARACTERS_PER_TOKEN: usize = 1_024;
 
 /// Values that lie deeper are counted as the text they are, so that no value is read many times.
 const MAX_WALK: u32 = 8;
@@ -38,7 +35,7 @@ impl Ask<'_> {
                 }
                 "prompt" | "input" | "content" | "suffix" | "instructions" => plain(value, sink, 0),
                 "prompt_embeds" => embeds(value, sink),
-                "multimodal_data" => media(value, None, sink),
+                name @ "multimodal_data" => media(name, value, None, sink),
                 // Texts that the model reads: what describes tools and answers, documents, templates.
                 "tools"
                 | "functions"
@@ -47,7 +44,18 @@ impl Ask<'_> {
                 | "documents"
                 | "chat_template"
                 | "chat_template_kwargs" => walk(value, sink),
+                // Names of tools in it may be read.
+                "tool_choice" if !value.is_string() => walk(value, sink),
                 name if OPTIONS.contains(&name) => option(value, sink, 0),
+                // Next to the conversation, as some servers take it. `audio` says how an answer is to be spoken.
+                name if is_media(name) && name != "audio" => {
+                    media(name, value, None, sink);
+                    unknown.push(member);
+                }
+                "file_ids" | "attachments" => {
+                    media("file_id", value, None, sink);
+                    unknown.push(member);
+                }
                 _ => unknown.push(member),
             }
         }
@@ -140,7 +148,7 @@ fn plain(value: Value<'_>, sink: &mut TextSink, depth: u32) {
     } else if value.is_object() {
         for member in value.members() {
             match member.name.as_ref() {
-                name if is_media(name) => media(member.value, None, sink),
+                name if is_media(name) => media(name, member.value, None, sink),
                 "messages" => messages(member.value, sink),
                 _ => plain(member.value, sink, depth + 1),
             }
@@ -152,11 +160,10 @@ fn plain(value: Value<'_>, sink: &mut TextSink, depth: u32) {
 
 /// A prompt as a tensor, or several.
 fn embeds(value: Value<'_>, sink: &mut TextSink) {
-    let each = |value: Value<'_>| (value.text.len() / EMBED_CHARACTERS_PER_TOKEN + 1) as u64;
     if value.is_array() {
-        value.elements().for_each(|it| sink.tokens(each(it)));
+        value.elements().for_each(|it| sink.tensor(it.text.len() as u64));
     } else {
-        sink.tokens(each(value));
+        sink.tensor(value.text.len() as u64);
     }
 }
 
@@ -233,12 +240,20 @@ fn messages(value: Value<'_>, sink: &mut TextSink) {
         for member in message.members() {
             match member.name.as_ref() {
                 "content" | "output" => content(member.value, sink),
-                "role" | "type" | "id" | "status" => option(member.value, sink, 0),
-                name if is_media(name) => media(member.value, None, sink),
+                "role" => role(member.value, sink),
+                "type" | "id" | "status" => option(member.value, sink, 0),
+                name if is_media(name) => media(name, member.value, None, sink),
                 _ if member.value.is_null() => {}
                 _ => walk(member.value, sink),
             }
         }
+    }
+}
+
+/// Templates write a role as it is. The usual ones are part of what a message costs.
+fn role(value: Value<'_>, sink: &mut TextSink) {
+    if !value.string().is_some_and(|role| ROLES.contains(&&*role)) {
+        walk(value, sink);
     }
 }
 
@@ -253,42 +268,12 @@ fn is_reference(item: Value<'_>) -> bool {
         && item.members().all(|it| it.value.is_null() || says_nothing(&it.name))
 }
 
+/// The roles of the API.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
 /// Kinds of parts that are nothing but text.
 const TEXTS: [&str; 7] =
     ["text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text", "thinking"];
-
-/// Members that bring something to look at or to listen to, or a file, whatever kind a part says it is.
-const MEDIA: [&str; 25] = [
-    "image",
-    "images",
-    "image_url",
-    "image_urls",
-    "image_data",
-    "image_embeds",
-    "image_file",
-    "input_image",
-    "audio",
-    "audio_url",
-    "audio_data",
-    "audio_embeds",
-    "input_audio",
-    "video",
-    "video_url",
-    "video_data",
-    "video_embeds",
-    "input_video",
-    "file",
-    "files",
-    "input_file",
-    "file_data",
-    "file_id",
-    "file_url",
-    "multimodal_data",
-];
-
-fn is_media(name: &str) -> bool {
-    MEDIA.contains(&name)
-}
 
 /// Members of a part that the model does not read, as long as they are short.
 const PART_OPTIONS: [&str; 10] = [
@@ -303,43 +288,6 @@ const PART_OPTIONS: [&str; 10] = [
     "media_type",
     "status",
 ];
-
-/// Images, recordings and files: one, or several in an array. `filename` is that of a file that stands next to its name.
-fn media(value: Value<'_>, filename: Option<Value<'_>>, sink: &mut TextSink) {
-    if value.is_array() {
-        value.elements().for_each(|it| media(it, None, sink));
-        return;
-    }
-    let (data, filename) = if value.is_object() {
-        (value.get("file_data"), value.get("filename").or(filename))
-    } else {
-        (filename.map(|_| value), filename)
-    };
-    let length = value.text.len() as u64;
-    match data {
-        Some(data) if is_text_file(data, filename) => sink.text_file(length),
-        _ if value.is_null() => {}
-        _ => sink.media(length),
-    }
-}
-
-/// Kinds of files that are not read as text: by their media type, and by the end of their name.
-const BINARY_TYPES: [&str; 5] =
-    ["data:image/", "data:audio/", "data:video/", "data:application/pdf", "data:application/vnd."];
-const BINARY_NAMES: [&str; 12] = [
-    ".pdf", ".docx", ".pptx", ".xlsx", ".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp3", ".wav",
-    ".mp4",
-];
-
-/// Whether a file inside of a request is text for all that is known: a token is a few bytes of it then.
-fn is_text_file(data: Value<'_>, filename: Option<Value<'_>>) -> bool {
-    let Some(data) = data.string() else { return false };
-    if data.starts_with("data:") {
-        return !BINARY_TYPES.iter().any(|kind| data.starts_with(kind));
-    }
-    let name = filename.and_then(Value::string).unwrap_or_default().to_ascii_lowercase();
-    !BINARY_NAMES.iter().any(|end| name.ends_with(end))
-}
 
 /// A text, or parts of which each is a text or something to look at or listen to.
 fn content(value: Value<'_>, sink: &mut TextSink) {
@@ -366,13 +314,9 @@ fn part(part: Value<'_>, sink: &mut TextSink) {
                 has_text = true;
                 walk(member.value, sink);
             }
-            "image" | "image_url" => {
-                has_media = true;
-                sink.image();
-            }
             name if is_media(name) => {
                 has_media = true;
-                media(member.value, part.get("filename"), sink);
+                media(name, member.value, Some(part), sink);
             }
             name if PART_OPTIONS.contains(&name) => option(member.value, sink, 0),
             _ if member.value.is_null() => {}
@@ -381,7 +325,7 @@ fn part(part: Value<'_>, sink: &mut TextSink) {
     }
     // A part of another kind brings something, even where no member looks like it.
     if !has_media && !is_text.unwrap_or(has_text) {
-        sink.image();
+        unknown_part(part, sink);
     }
 }
 
@@ -436,7 +380,8 @@ mod tests {
                 json!({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}),
                 1_000,
             ),
-            (json!({"type": "file", "file": {"file_id": "f"}}), 1_000),
+            (json!({"type": "file", "file": {"file_id": "f"}}), 20_000),
+            (json!({"type": "video_url", "video_url": {"url": "https://example.com/a"}}), 20_000),
             (json!({"type": "something_new", "text": "abcd"}), 1_001),
             (json!({"type": "text", "text": "abcd"}), 1),
             (json!({"text": "abcd"}), 1),

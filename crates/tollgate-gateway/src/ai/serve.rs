@@ -13,7 +13,7 @@ use tollgate_tower::{
 
 use super::access::{drop_model_headers, keep_own_key};
 use super::answer::metered;
-use super::ask::{Ask, Call, Wrong};
+use super::ask::{Ask, Wrong};
 use super::background::Source;
 use super::intake::{self, Taken};
 use super::is_verified;
@@ -301,17 +301,14 @@ impl<D: Decide> Worker<D> {
         ask.prompt(&mut prompt);
         let correction =
             if ai.options.learns { ai.expectations.correction(&history_key) } else { 1_000 };
-        let each = if ask.call == Call::Embeddings {
-            0
-        } else {
+        let usual = || {
             let learned =
                 || ai.options.learns.then(|| ai.expectations.expected(&history_key)).flatten();
             // Short answers teach only so much: the next may be as long as any.
             let least = model.default_output / LEAST_LEARNED;
-            let learned = || learned().map(|learned| learned.max(least));
-            let each = ask.max_output.or_else(learned).unwrap_or(model.default_output);
-            each.max(ask.min_output).min(model.max_output)
+            learned().map_or(model.default_output, |learned| learned.max(least))
         };
+        let each = ask.longest_answer(usual).min(model.max_output);
         Estimate {
             call: ask.call,
             model: name.to_owned(),

@@ -11,8 +11,10 @@ pub struct Tariff {
     pub characters_per_token: u64,
     /// What a message costs beside its text.
     pub tokens_per_message: u64,
-    /// What an image, a recording or a file counts for.
+    /// What an image counts for, and a recording or a file of text next to its length.
     pub tokens_per_image: u64,
+    /// What a document, a recording or a video counts for whose length is not known here, and a prompt that is a tensor.
+    pub tokens_per_document: u64,
     /// What a conversation counts for that the upstream keeps. Where it is 0, such requests are refused.
     pub history_tokens: u64,
     /// The tokenizer.
@@ -27,6 +29,7 @@ impl Default for Tariff {
             characters_per_token: 4,
             tokens_per_message: 4,
             tokens_per_image: 1_000,
+            tokens_per_document: 20_000,
             history_tokens: 8_000,
             tokenizer: Tokenizer::Characters,
             estimate: EstimateMode::Default,
@@ -100,6 +103,10 @@ impl Tokenizer {
 
 /// Characters of media inside of a request that count for a token on top of [`Tariff::tokens_per_image`].
 const MEDIA_CHARACTERS_PER_TOKEN: u64 = 128;
+
+/// Characters of a tensor in base64 which are at most one token where it is stored in full: no model that is served has
+/// less than 384 values of two bytes for each.
+const TENSOR_CHARACTERS_PER_TOKEN: u64 = 1_024;
 
 /// Texts of one request beyond this are bounded by their bytes alone: a bound takes longer than reading a text does.
 const MAX_BOUNDED_BYTES: usize = 4 << 20;
@@ -195,6 +202,21 @@ impl TextSink {
     pub(crate) const fn media(&mut self, characters: u64) {
         self.image();
         self.tokens(characters / MEDIA_CHARACTERS_PER_TOKEN);
+    }
+
+    /// A document whose length is not known here, with so many characters of it in the request itself.
+    pub(crate) const fn document(&mut self, characters: u64) {
+        self.is_text = false;
+        self.tokens(self.tariff.tokens_per_document);
+        self.tokens(characters / MEDIA_CHARACTERS_PER_TOKEN);
+    }
+
+    /// A prompt that is a tensor, in so many characters. One that is sparse, compressed or repeats its rows has more tokens
+    /// than its length says, so it counts as a document at least.
+    pub(crate) fn tensor(&mut self, characters: u64) {
+        self.is_text = false;
+        let stored = characters / TENSOR_CHARACTERS_PER_TOKEN + 1;
+        self.tokens(stored.max(self.tariff.tokens_per_document));
     }
 
     /// A file that is text, with so many characters of base64 in the request itself. A token is two bytes, or at least one

@@ -3,7 +3,7 @@
 use serde_json::Value as Json;
 use tollgate_testkit::Shape;
 
-use super::super::ask::{Ask, Call};
+use super::super::ask::Ask;
 use super::super::paths::{CallPath, check_query, looks_like_call};
 use super::super::text::{EstimateMode, Tariff, TextSink};
 
@@ -22,9 +22,7 @@ fn decide(shape: &Shape) -> Result<(String, u64, u64), (&'static str, Option<&'s
     let charge = |estimate: EstimateMode| {
         let mut sink = TextSink::new(Tariff { estimate, ..Tariff::default() });
         ask.prompt(&mut sink);
-        let each = ask.max_output.unwrap_or(DEFAULT_OUTPUT).max(ask.min_output);
-        let each = if ask.call == Call::Embeddings { 0 } else { each };
-        sink.total() + each * ask.answers
+        sink.total() + ask.longest_answer(|| DEFAULT_OUTPUT) * ask.answers
     };
     let charges = (charge(EstimateMode::Default), charge(EstimateMode::UpperBound));
     Ok((ask.model.to_string(), charges.0, charges.1))

@@ -1,0 +1,279 @@
+//! The fields that bound an answer, wherever in a body they stand.
+//!
+//! Servers read bounds under many names: `options.num_predict`, `parameters.max_new_tokens`, `thinking.budget_tokens`.
+//! Which of them an upstream follows is not known here, so the reservation covers the largest of each kind.
+
+use super::ask::{Wrong, wrong};
+use super::fields::{FIELDS, READ};
+use super::json::Value;
+
+/// Objects that are nested deeper are not searched: no server reads options there.
+const MAX_DEPTH: u32 = 8;
+
+/// What the fields of a body say about its answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Bounds {
+    /// The largest bound of one answer.
+    pub(super) output: Option<u64>,
+    /// The largest budget for thinking, which some servers grant on top of the bound.
+    pub(super) thinking: u64,
+    /// The largest number of answers.
+    pub(super) answers: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Output,
+    /// Like [`Self::Output`], and 0 is no mistake.
+    Least,
+    Thinking,
+    Answers,
+}
+
+/// What an object holds, by its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Options: short names mean something here.
+    Options,
+    /// How much a model may think.
+    Thinking,
+    Other,
+}
+
+/// Names that mean the same everywhere, without underscores, in small letters.
+const NAMES: [(&str, Kind, &str); 33] = [
+    ("maxtokens", Kind::Output, "max_tokens"),
+    ("maxcompletiontokens", Kind::Output, "max_completion_tokens"),
+    ("maxoutputtokens", Kind::Output, "max_output_tokens"),
+    ("maxnewtokens", Kind::Output, "max_new_tokens"),
+    ("maxgentokens", Kind::Output, "max_gen_tokens"),
+    ("maxgentoks", Kind::Output, "max_gen_toks"),
+    ("maxgenlen", Kind::Output, "max_gen_len"),
+    ("maxtokenstosample", Kind::Output, "max_tokens_to_sample"),
+    ("maxtokencount", Kind::Output, "max_token_count"),
+    ("maxpredict", Kind::Output, "max_predict"),
+    ("numpredict", Kind::Output, "num_predict"),
+    ("npredict", Kind::Output, "n_predict"),
+    ("tokenstogenerate", Kind::Output, "tokens_to_generate"),
+    ("mintokens", Kind::Least, "min_tokens"),
+    ("minnewtokens", Kind::Least, "min_new_tokens"),
+    ("minoutputtokens", Kind::Least, "min_output_tokens"),
+    ("budgettokens", Kind::Thinking, "budget_tokens"),
+    ("thinkingbudget", Kind::Thinking, "thinking_budget"),
+    ("thinkingtokenbudget", Kind::Thinking, "thinking_token_budget"),
+    ("thinkingbudgettokens", Kind::Thinking, "thinking_budget_tokens"),
+    ("thinkingtokens", Kind::Thinking, "thinking_tokens"),
+    ("maxthinkingtokens", Kind::Thinking, "max_thinking_tokens"),
+    ("maxthinkinglength", Kind::Thinking, "max_thinking_length"),
+    ("reasoningbudget", Kind::Thinking, "reasoning_budget"),
+    ("reasoningtokenbudget", Kind::Thinking, "reasoning_token_budget"),
+    ("reasoningbudgettokens", Kind::Thinking, "reasoning_budget_tokens"),
+    ("reasoningtokens", Kind::Thinking, "reasoning_tokens"),
+    ("maxreasoningtokens", Kind::Thinking, "max_reasoning_tokens"),
+    ("bestof", Kind::Answers, "best_of"),
+    ("numreturnsequences", Kind::Answers, "num_return_sequences"),
+    ("candidatecount", Kind::Answers, "candidate_count"),
+    ("numgenerations", Kind::Answers, "num_generations"),
+    ("ncmpl", Kind::Answers, "n_cmpl"),
+];
+
+/// Names that mean something among options only: a schema has a `maxLength` too.
+const OPTION_NAMES: [(&str, Kind, &str); 4] = [
+    ("n", Kind::Answers, "n"),
+    ("numresults", Kind::Answers, "num_results"),
+    ("maxlength", Kind::Output, "max_length"),
+    ("minlength", Kind::Least, "min_length"),
+];
+
+/// Objects whose members are options.
+const OPTION_OBJECTS: [&str; 12] = [
+    "options",
+    "parameters",
+    "params",
+    "samplingparams",
+    "samplingparameters",
+    "generationconfig",
+    "inferenceconfig",
+    "textgenerationconfig",
+    "modelkwargs",
+    "vllmxargs",
+    "extraargs",
+    "optionalparams",
+];
+
+/// Members that hold texts, schemas or labels, and no options.
+const NO_OPTIONS: [&str; 9] = [
+    "metadata",
+    "logit_bias",
+    "guided_json",
+    "json_schema",
+    "format",
+    "structured_outputs",
+    "guided_decoding",
+    "input_extra",
+    "prediction",
+];
+
+impl Bounds {
+    /// Searches a body. The fields that are read by their own name are left out.
+    pub(super) fn read(whole: Value<'_>) -> Result<Self, Wrong> {
+        let mut bounds = Self::default();
+        for member in whole.members() {
+            let name = member.name.as_ref();
+            let is_read = name != "chat_template_kwargs" && READ.contains(&name);
+            if !is_read && !NO_OPTIONS.contains(&name) && !FIELDS.contains(&name) {
+                bounds.member(name, member.value, Place::Options, 0)?;
+            }
+        }
+        Ok(bounds)
+    }
+
+    fn member(
+        &mut self,
+        name: &str,
+        value: Value<'_>,
+        place: Place,
+        depth: u32,
+    ) -> Result<(), Wrong> {
+        let is_nested = value.is_object() || value.is_array();
+        // No name that means something is longer.
+        if !is_nested && name.len() > 64 {
+            return Ok(());
+        }
+        let plain = plain(name);
+        if !is_nested {
+            return match kind_of(&plain, place) {
+                Some((kind, name)) => self.take(kind, name, value),
+                None => Ok(()),
+            };
+        }
+        if depth >= MAX_DEPTH {
+            return Ok(());
+        }
+        let inner = match plain.as_str() {
+            name if name.contains("thinking") || name.contains("reasoning") => Place::Thinking,
+            name if OPTION_OBJECTS.contains(&name) => Place::Options,
+            _ => Place::Other,
+        };
+        for element in value.elements().filter(|it| it.is_object() || it.is_array()) {
+            self.member(name, element, place, depth + 1)?;
+        }
+        for member in value.members() {
+            self.member(&member.name, member.value, inner, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, kind: Kind, name: &'static str, value: Value<'_>) -> Result<(), Wrong> {
+        if value.is_null() || value.boolean().is_some() {
+            return Ok(());
+        }
+        // Some servers read numbers out of texts. A text without a digit is a level, such as "high".
+        if value.is_string() && !value.text.contains(|it: char| it.is_numeric() || it == '\\') {
+            return Ok(());
+        }
+        // No budget, or one that the upstream chooses within the bound.
+        if kind == Kind::Thinking && value.text.starts_with('-') {
+            return Ok(());
+        }
+        let number = value
+            .whole()
+            .filter(|number| *number > 0 || matches!(kind, Kind::Least | Kind::Thinking));
+        let number = number.ok_or_else(|| {
+            let least = if matches!(kind, Kind::Output | Kind::Answers) { 1 } else { 0 };
+            wrong(name, format!("{name:?} must be a whole number of at least {least}"))
+        })?;
+        match kind {
+            Kind::Output | Kind::Least => self.output = self.output.max(Some(number)),
+            Kind::Thinking => self.thinking = self.thinking.max(number),
+            Kind::Answers => self.answers = self.answers.max(Some(number)),
+        }
+        Ok(())
+    }
+}
+
+/// A name as it is compared: servers take `maxTokens` and `max_tokens` for the same.
+fn plain(name: &str) -> String {
+    let letters = name.chars().filter(|it| !matches!(it, '_' | '-'));
+    letters.flat_map(char::to_lowercase).collect()
+}
+
+fn kind_of(plain: &str, place: Place) -> Option<(Kind, &'static str)> {
+    let find = |names: &[(&str, Kind, &'static str)]| {
+        let found = names.iter().find(|(known, _, _)| *known == plain);
+        found.map(|(_, kind, name)| (*kind, *name))
+    };
+    match place {
+        Place::Options => find(&NAMES).or_else(|| find(&OPTION_NAMES)),
+        Place::Other => find(&NAMES),
+        Place::Thinking if matches!(plain, "budget" | "tokens") => Some((Kind::Thinking, "budget")),
+        Place::Thinking => match find(&NAMES)? {
+            (Kind::Output, name) => Some((Kind::Thinking, name)),
+            found => Some(found),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::json::parse;
+    use super::*;
+
+    fn read(body: &str) -> Result<(Option<u64>, u64, Option<u64>), Option<&'static str>> {
+        let bounds = Bounds::read(parse(body).unwrap()).map_err(|wrong| wrong.param)?;
+        Ok((bounds.output, bounds.thinking, bounds.answers))
+    }
+
+    #[test]
+    fn bounds_are_found_under_every_documented_name() {
+        for (body, bounds) in [
+            (r#"{"thinking":{"type":"enabled","budget_tokens":9}}"#, (None, 9, None)),
+            (r#"{"reasoning":{"max_tokens":9,"effort":"high"}}"#, (None, 9, None)),
+            (r#"{"thinking_budget":9,"thinking_token_budget":8}"#, (None, 9, None)),
+            (r#"{"chat_template_kwargs":{"thinking_budget":9}}"#, (None, 9, None)),
+            (r#"{"google":{"thinking_config":{"thinking_budget":9}}}"#, (None, 9, None)),
+            (r#"{"generationConfig":{"thinkingConfig":{"thinkingBudget":9}}}"#, (None, 9, None)),
+            (
+                r#"{"additionalModelRequestFields":{"reasoning_config":{"budget_tokens":9}}}"#,
+                (None, 9, None),
+            ),
+            (r#"{"thinking":[{"budget_tokens":9}]}"#, (None, 9, None)),
+            (r#"{"thinking_budget":-1,"reasoning_budget":0}"#, (None, 0, None)),
+            (r#"{"thinking_budget":"high"}"#, (None, 0, None)),
+            (r#"{"options":{"num_predict":9}}"#, (Some(9), 0, None)),
+            (
+                r#"{"generationConfig":{"maxOutputTokens":9,"candidateCount":3}}"#,
+                (Some(9), 0, Some(3)),
+            ),
+            (
+                r#"{"parameters":{"max_new_tokens":9,"n":2,"max_length":11}}"#,
+                (Some(11), 0, Some(2)),
+            ),
+            (r#"{"max_new_tokens":9,"num_return_sequences":4}"#, (Some(9), 0, Some(4))),
+            (r#"{"options":{"min_tokens":0}}"#, (Some(0), 0, None)),
+            (r#"{"x":{"n":2,"maxLength":5},"metadata":{"max_tokens":5}}"#, (None, 0, None)),
+            (r#"{"tools":[{"max_tokens":5}],"max_tokens":7,"user":"max_tokens"}"#, (None, 0, None)),
+            (r#"{"options":{"num_predict":null,"x":{}},"think":true}"#, (None, 0, None)),
+        ] {
+            assert_eq!(read(body), Ok(bounds), "{body}");
+        }
+    }
+
+    #[test]
+    fn bounds_that_are_no_whole_numbers_are_refused() {
+        for (body, param) in [
+            (r#"{"options":{"num_predict":-1}}"#, "num_predict"),
+            (r#"{"options":{"num_predict":0}}"#, "num_predict"),
+            (r#"{"options":{"num_predict":"900"}}"#, "num_predict"),
+            (r#"{"options":{"num_predict":1e9}}"#, "num_predict"),
+            (r#"{"thinking":{"budget_tokens":1e5}}"#, "budget_tokens"),
+            (r#"{"thinking":{"budget_tokens":"10000"}}"#, "budget_tokens"),
+            (r#"{"thinking":{"budget_tokens":"\u0031000"}}"#, "budget_tokens"),
+            (r#"{"thinking_budget":99999999999999999999999}"#, "thinking_budget"),
+        ] {
+            assert_eq!(read(body), Err(Some(param)), "{body}");
+        }
+        let deep = format!("{{\"a\":{}1{}}}", "[".repeat(100), "]".repeat(100));
+        assert_eq!(read(&deep), Ok((None, 0, None)));
+    }
+}
