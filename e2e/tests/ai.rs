@@ -185,14 +185,17 @@ fn every_call_is_estimated_and_settled() {
 }
 
 #[test]
-fn an_upstream_that_fails_costs_a_request_and_no_tokens() {
+fn an_upstream_that_fails_costs_a_request_and_the_prompt_unless_it_did_no_work() {
     let model = Model::start();
     let server = gateway(&model, &rules(1_000, 100), "").start();
-    for (nth, status) in (1..).zip([500_u16, 429, 400]) {
+    // A prompt of 9 tokens.
+    let cases = [(500_u16, 9), (429, 9), (400, 18), (404, 18), (503, 27), (504, 36), (401, 36)];
+    for (nth, (status, paid)) in (1..).zip(cases) {
         let mut answer = post(&server, &chat(&json!({"status": status})));
         assert_eq!(answer.status, status);
         assert_eq!(answer.json()["error"]["message"], "as requested", "the upstream's own words");
-        assert_eq!((used(&server, "tokens"), used(&server, "requests")), (0, nth));
+        eventually("it is settled", || used(&server, "tokens") == paid);
+        assert_eq!(used(&server, "requests"), nth);
     }
     // Nobody there: nothing was done for it, and nothing is charged.
     let nobody = ClosedPort::new();

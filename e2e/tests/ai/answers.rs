@@ -47,6 +47,8 @@ fn an_answer_that_is_compressed_unasked_is_decoded() {
             (failed.status, &failed.json()["error"]["message"]),
             (500, &json!("as requested"))
         );
+        paid += 9;
+        eventually("an error pays its prompt", || used(&server, "tokens") == paid);
     }
     assert!(model.arrived().iter().all(|it| it.header("accept-encoding") == Some("identity")));
     // What cannot be read is refused, and costs what a client that leaves pays.

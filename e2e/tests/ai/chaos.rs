@@ -47,7 +47,7 @@ fn fate(number: u64) -> (Value, Fate) {
     let (stand_in, fate) = match number % 6 {
         0 | 1 => (json!({"tokens": tokens}), Fate::Whole),
         2 => (json!({"tokens": tokens, "silent": true}), Fate::Whole),
-        3 => (json!({"status": 500}), Fate::Refused),
+        3 => (json!({"status": 429}), Fate::Refused),
         4 => (json!({"tokens": 20, "cut_after": tokens}), Fate::Cut),
         _ => (json!({"tokens": 20, "hang_after": tokens}), Fate::Leaves(tokens)),
     };
@@ -59,7 +59,7 @@ fn fate(number: u64) -> (Value, Fate) {
 enum Fate {
     /// It is answered, to the end.
     Whole,
-    /// The upstream fails.
+    /// The upstream refuses it.
     Refused,
     /// The upstream breaks off.
     Cut,
@@ -78,7 +78,7 @@ fn meet(server: &Server, number: u64) -> std::io::Result<()> {
             error.map_or(Ok(()), Err)
         }
         Fate::Refused => {
-            assert_eq!(answer.status, 500);
+            assert_eq!(answer.status, 429);
             Ok(())
         }
         Fate::Cut => {

@@ -1,7 +1,7 @@
 //! Answers of upstreams, on their way to the client.
 
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, SET_COOKIE};
-use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, SET_COOKIE};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use super::meter::Meter;
 use crate::body::GatewayBody;
@@ -37,6 +37,21 @@ pub(crate) fn hide_account(headers: &mut HeaderMap) {
     }
 }
 
+/// Statuses with which a server refuses a request before a model has read it.
+const REFUSALS: [u16; 18] =
+    [401, 403, 404, 405, 406, 407, 410, 411, 413, 414, 415, 417, 421, 426, 428, 429, 431, 501];
+
+/// Statuses of a server that is overloaded, where it also says when to come back. Without that a proxy may have
+/// answered for a server that broke down at work.
+const OVERLOADED: [u16; 2] = [503, 529];
+
+/// Whether an error shows that no model has worked on the request. All others may come after work, such as a 400 for an
+/// answer that does not fit its schema: clients could make models work for nothing by provoking them.
+fn did_no_work(status: StatusCode, headers: &HeaderMap) -> bool {
+    let is_overloaded = OVERLOADED.contains(&status.as_u16()) && headers.contains_key(RETRY_AFTER);
+    REFUSALS.contains(&status.as_u16()) || status.is_redirection() || is_overloaded
+}
+
 /// The answer, decoded and measured on its way.
 pub(super) fn metered(
     answered: Answered,
@@ -47,7 +62,11 @@ pub(super) fn metered(
     hide_account(response.headers_mut());
     let is_good = response.status().is_success();
     if !is_good {
-        meter.not_served();
+        if did_no_work(response.status(), response.headers()) {
+            meter.not_served();
+        } else {
+            meter.fails();
+        }
     }
     match Coding::of(response.headers()) {
         Coding::Known(decoder) => {
@@ -60,6 +79,9 @@ pub(super) fn metered(
         Coding::Plain | Coding::Unknown => {}
     }
     if !is_good {
+        if meter.has_failed() {
+            response.body_mut().measure(meter);
+        }
         return Ok(response);
     }
     let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
@@ -78,6 +100,31 @@ pub(super) fn metered(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_is_free_only_where_no_model_can_have_worked() {
+        let came_back = HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static("1"))]);
+        for (status, is_free, is_free_with_retry_after) in [
+            (302, true, true),
+            (400, false, false),
+            (401, true, true),
+            (404, true, true),
+            (408, false, false),
+            (413, true, true),
+            (422, false, false),
+            (429, true, true),
+            (500, false, false),
+            (501, true, true),
+            (502, false, false),
+            (503, false, true),
+            (504, false, false),
+            (529, false, true),
+        ] {
+            let code = StatusCode::from_u16(status).unwrap();
+            assert_eq!(did_no_work(code, &HeaderMap::new()), is_free, "{status}");
+            assert_eq!(did_no_work(code, &came_back), is_free_with_retry_after, "{status}");
+        }
+    }
 
     #[test]
     fn what_is_the_upstreams_own_affair_stays_here() {

@@ -123,6 +123,8 @@ pub(crate) struct Meter {
     reported: StreamReport,
     /// Nothing was made use of but the request itself.
     is_free: bool,
+    /// The upstream answered with an error.
+    has_failed: bool,
     is_settled: bool,
     /// The stream was ended by us.
     pub(crate) is_stopped: bool,
@@ -148,6 +150,7 @@ impl Meter {
             reading: Reading::Nothing,
             reported: StreamReport::default(),
             is_free: false,
+            has_failed: false,
             is_settled: false,
             is_stopped: false,
         }
@@ -161,6 +164,17 @@ impl Meter {
     /// The upstream served nothing: tokens are given back, and the request counts.
     pub(crate) const fn not_served(&mut self) {
         self.is_free = true;
+    }
+
+    /// The upstream failed, and may have worked until then: the prompt is paid, or what the error says was used.
+    pub(crate) fn fails(&mut self) {
+        self.has_failed = true;
+        self.reading = Reading::Json(Scan::default());
+    }
+
+    /// Whether [`Self::fails`] was called.
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.has_failed
     }
 
     /// A good answer begins.
@@ -312,7 +326,8 @@ impl Meter {
     /// Whether the upstream works on, although the answer has ended.
     fn is_under_way(&self) -> bool {
         let Ending::Keep { is_wanted, .. } = &self.ending else { return false };
-        if self.is_free || self.reported.usage.is_some() || self.reported.is_done {
+        let has_ended = self.is_free || self.has_failed;
+        if has_ended || self.reported.usage.is_some() || self.reported.is_done {
             return false;
         }
         match self.progress() {
@@ -355,7 +370,7 @@ impl Meter {
                 self.reported.usage,
                 self.estimate.unreported_prompt(),
             );
-            if let Some(used) = used.filter(|_| !self.is_free) {
+            if let Some(used) = used.filter(|_| !self.is_free && !self.has_failed) {
                 background.settle(id, used);
             }
             return;

@@ -11,8 +11,16 @@ const MAX_NAME: usize = 32;
 const MAX_USAGE: usize = 8 * 1024;
 
 /// The names under which texts are a model's words.
-const WORDS: [&[u8]; 6] =
-    [b"content", b"text", b"arguments", b"refusal", b"reasoning_content", b"reasoning"];
+const WORDS: [&[u8]; 7] = [
+    b"content",
+    b"text",
+    b"arguments",
+    b"refusal",
+    b"reasoning_content",
+    b"reasoning",
+    // Of an error: what was written before it was found wrong.
+    b"failed_generation",
+];
 
 /// Where one is in an answer.
 #[derive(Debug, Default)]

@@ -362,15 +362,14 @@ impl<D: Decide> Worker<D> {
             ending,
         };
         let mut sent = charge.sent();
-        let mut meter = Box::new(Meter::new(sent.take_bill(), estimate, how));
+        let meter = Box::new(Meter::new(sent.take_bill(), estimate, how));
         let answered = match self.forward_to(route, at, pool, outgoing, &sent).await {
             Ok(answered) => answered,
             Err(fault) => {
-                match fault {
-                    Fault::NoUpstream => meter.not_sent(),
-                    // It may still be at it: what it has read is paid, as by a client that leaves.
-                    Fault::UpstreamTimeout => drop(meter),
-                    _ => meter.not_served(),
+                // Unless nothing was sent, it may have been read, or may still be at work: the prompt is paid, as by a
+                // client that leaves.
+                if fault == Fault::NoUpstream {
+                    meter.not_sent();
                 }
                 return Err((fault, shaped(fault, &headers)));
             }

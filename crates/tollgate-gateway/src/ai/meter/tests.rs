@@ -85,6 +85,19 @@ fn however_it_ends_it_is_settled_once() {
     drop(failed);
     assert_eq!(*book.0.lock(), [Some(0)]);
     let book = Book::default();
+    let mut failed = meter(&book, true, Overrun::Run);
+    failed.fails();
+    failed.pass(Bytes::from_static(br#"{"error":{"message":"no"}}"#));
+    drop(failed);
+    assert_eq!(*book.0.lock(), [Some(10)], "a model may have read it before it failed");
+    let book = Book::default();
+    let mut failed = meter(&book, true, Overrun::Run);
+    failed.fails();
+    let error: &[u8] = br#"{"error":{},"usage":{"prompt_tokens":30,"completion_tokens":12}}"#;
+    failed.pass(Bytes::from_static(error));
+    drop(failed);
+    assert_eq!(*book.0.lock(), [Some(42)], "what an error says was used");
+    let book = Book::default();
     drop(meter(&book, true, Overrun::Run));
     assert_eq!(*book.0.lock(), [Some(10)], "it may have been read before the client left");
 }
