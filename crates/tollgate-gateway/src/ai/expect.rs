@@ -3,7 +3,8 @@
 //! A client that sets no bound is charged in advance what answers of the model have seldom gone beyond. That is a high
 //! quantile of what was seen, in which older answers count less and less.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 
 use parking_lot::Mutex;
 
@@ -22,8 +23,11 @@ const STEPS: u64 = 4;
 /// Lengths beyond 2^32 tokens share the last place.
 const PLACES: usize = 32 * STEPS as usize;
 
-/// The most models, for each tenant, that are learned about. Those that come later get the default.
-const MAX_MODELS: usize = 10_000;
+/// The most pairs of tenant and model that are learned about.
+const MAX_PAIRS: usize = 10_000;
+
+/// So many are forgotten together when there is no room: choosing them takes a look at all.
+const FORGOTTEN_TOGETHER: usize = MAX_PAIRS / 16;
 
 /// Lengths of answers, the recent ones counting most.
 #[derive(Debug, Clone)]
@@ -140,40 +144,86 @@ impl Correction {
 struct Learned {
     lengths: Lengths,
     prompts: Correction,
+    /// The value of [`Pairs::uses`] when it was used last.
+    last_use: u64,
+}
+
+/// The name of a model and who asks for it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub(crate) struct HistoryKey {
+    pub(crate) model: String,
+    pub(crate) tenant: String,
+}
+
+/// What is learned of each pair.
+#[derive(Debug, Default)]
+struct Pairs {
+    known: HashMap<HistoryKey, Learned>,
+    uses: u64,
+}
+
+impl Pairs {
+    fn get(&mut self, key: &HistoryKey) -> Option<&mut Learned> {
+        let learned = self.known.get_mut(key)?;
+        self.uses += 1;
+        learned.last_use = self.uses;
+        Some(learned)
+    }
+
+    fn get_or_add(&mut self, key: &HistoryKey) -> &mut Learned {
+        if !self.known.contains_key(key) && self.known.len() >= MAX_PAIRS {
+            self.make_room();
+        }
+        self.uses += 1;
+        let learned = self.known.entry(key.clone()).or_default();
+        learned.last_use = self.uses;
+        learned
+    }
+
+    /// Forgets pairs of the tenants that have the most, the least recently used ones first. A tenant that invents models
+    /// forgets its own.
+    fn make_room(&mut self) {
+        let mut newest: Vec<(u64, &HistoryKey)> =
+            self.known.iter().map(|(key, learned)| (learned.last_use, key)).collect();
+        newest.sort_unstable_by_key(|(last_use, _)| Reverse(*last_use));
+        let mut seen: HashMap<&str, usize> = HashMap::new();
+        // How many more recent ones the same tenant has, and when this one was used.
+        let mut ranked: Vec<(usize, Reverse<u64>)> = Vec::with_capacity(newest.len());
+        for (last_use, key) in newest {
+            let more_recent = seen.entry(&key.tenant).or_default();
+            ranked.push((*more_recent, Reverse(last_use)));
+            *more_recent += 1;
+        }
+        ranked.sort_unstable_by_key(|rank| Reverse(*rank));
+        let forgotten: HashSet<u64> =
+            ranked.into_iter().take(FORGOTTEN_TOGETHER).map(|(_, Reverse(use_))| use_).collect();
+        self.known.retain(|_, learned| !forgotten.contains(&learned.last_use));
+    }
 }
 
 /// What is learned, in this process: by model and tenant, so that nobody is charged by what others ask for.
 #[derive(Debug, Default)]
-pub(crate) struct Expectations(Mutex<HashMap<String, Learned>>);
+pub(crate) struct Expectations(Mutex<Pairs>);
 
 impl Expectations {
-    pub(crate) fn note(&self, model: &str, tokens: u64) {
-        self.learn(model, |learned| learned.lengths.note(tokens));
+    pub(crate) fn note(&self, key: &HistoryKey, tokens: u64) {
+        self.0.lock().get_or_add(key).lengths.note(tokens);
     }
 
     /// Notes how long a prompt was that was estimated at so much.
-    pub(crate) fn note_prompt(&self, model: &str, estimated: Option<u64>, used: u64) {
+    pub(crate) fn note_prompt(&self, key: &HistoryKey, estimated: Option<u64>, used: u64) {
         if let Some(estimated) = estimated {
-            self.learn(model, |learned| learned.prompts.note(estimated, used));
+            self.0.lock().get_or_add(key).prompts.note(estimated, used);
         }
     }
 
-    fn learn(&self, model: &str, learn: impl FnOnce(&mut Learned)) {
-        let mut models = self.0.lock();
-        if let Some(learned) = models.get_mut(model) {
-            learn(learned);
-        } else if models.len() < MAX_MODELS {
-            learn(models.entry(model.to_owned()).or_default());
-        }
-    }
-
-    pub(crate) fn expected(&self, model: &str) -> Option<u64> {
-        self.0.lock().get(model)?.lengths.expected()
+    pub(crate) fn expected(&self, key: &HistoryKey) -> Option<u64> {
+        self.0.lock().get(key)?.lengths.expected()
     }
 
     /// By how many thousandths the estimates of prompts are to be multiplied.
-    pub(crate) fn correction(&self, model: &str) -> u64 {
-        self.0.lock().get(model).map_or(UNCORRECTED, |learned| learned.prompts.thousandths())
+    pub(crate) fn correction(&self, key: &HistoryKey) -> u64 {
+        self.0.lock().get(key).map_or(UNCORRECTED, |learned| learned.prompts.thousandths())
     }
 }
 
@@ -230,34 +280,58 @@ mod tests {
         assert!(known.expected().unwrap() < 20, "{:?}", known.expected());
     }
 
+    fn key(model: &str, tenant: &str) -> HistoryKey {
+        HistoryKey { model: model.to_owned(), tenant: tenant.to_owned() }
+    }
+
     #[test]
-    fn no_number_of_models_makes_it_grow() {
+    fn a_tenant_that_invents_models_forgets_its_own() {
         let known = Expectations::default();
-        for model in 0..MAX_MODELS + 10 {
-            known.note(&model.to_string(), 1);
+        for _ in 0..MIN_SEEN {
+            known.note(&key("m", "early"), 7);
         }
-        assert_eq!(known.0.lock().len(), MAX_MODELS);
-        known.note("0", u64::MAX);
+        for model in 0..3 * MAX_PAIRS {
+            known.note(&key(&model.to_string(), "hostile"), 1);
+            assert!(known.0.lock().known.len() <= MAX_PAIRS);
+        }
+        assert_eq!(known.expected(&key("m", "early")), Some(7), "nobody forgets another's");
+        for _ in 0..MIN_PROMPTS {
+            known.note_prompt(&key("m", "late"), Some(100), 200);
+        }
+        assert_eq!(known.correction(&key("m", "late")), 2_000, "there is room for others");
+    }
+
+    #[test]
+    fn among_many_tenants_the_least_recently_used_is_forgotten() {
+        let known = Expectations::default();
+        for _ in 0..MIN_SEEN {
+            known.note(&key("m", "active"), 7);
+        }
+        for tenant in 0..2 * MAX_PAIRS {
+            known.note(&key("m", &tenant.to_string()), 1);
+            assert_eq!(known.expected(&key("m", "active")), Some(7), "{tenant}");
+        }
+        assert!(known.0.lock().known.len() <= MAX_PAIRS);
     }
 
     #[test]
     fn prompts_are_corrected_within_bounds_and_for_their_tenant_alone() {
         let known = Expectations::default();
         for _ in 0..MIN_PROMPTS - 1 {
-            known.note_prompt("m a", Some(100), 200);
+            known.note_prompt(&key("m", "a"), Some(100), 200);
         }
-        assert_eq!(known.correction("m a"), 1_000, "a few say nothing");
-        known.note_prompt("m a", Some(100), 200);
-        assert_eq!(known.correction("m a"), 2_000);
-        assert_eq!(known.correction("m b"), 1_000, "nobody changes another's");
+        assert_eq!(known.correction(&key("m", "a")), 1_000, "a few say nothing");
+        known.note_prompt(&key("m", "a"), Some(100), 200);
+        assert_eq!(known.correction(&key("m", "a")), 2_000);
+        assert_eq!(known.correction(&key("m", "b")), 1_000, "nobody changes another's");
         for _ in 0..1_000 {
-            known.note_prompt("m a", Some(1_000_000), 1);
-            known.note_prompt("m b", Some(100), u64::MAX);
-            known.note_prompt("m c", Some(1), 1_000);
-            known.note_prompt("m c", None, 1_000);
+            known.note_prompt(&key("m", "a"), Some(1_000_000), 1);
+            known.note_prompt(&key("m", "b"), Some(100), u64::MAX);
+            known.note_prompt(&key("m", "c"), Some(1), 1_000);
+            known.note_prompt(&key("m", "c"), None, 1_000);
         }
-        assert_eq!(known.correction("m a"), MIN_CORRECTION, "never below half");
-        assert_eq!(known.correction("m b"), MAX_CORRECTION);
-        assert_eq!(known.correction("m c"), 1_000, "a few words say nothing");
+        assert_eq!(known.correction(&key("m", "a")), MIN_CORRECTION, "never below half");
+        assert_eq!(known.correction(&key("m", "b")), MAX_CORRECTION);
+        assert_eq!(known.correction(&key("m", "c")), 1_000, "a few words say nothing");
     }
 }

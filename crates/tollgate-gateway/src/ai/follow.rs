@@ -11,6 +11,7 @@ use super::access::{drop_model_headers, keep_own_key};
 use super::answer::metered;
 use super::ask::{Ask, Call};
 use super::background::{self, Found, Owner, Source};
+use super::expect::HistoryKey;
 use super::meter::{Ending, Estimate, Meter, Metering};
 use super::options::Overrun;
 use super::paths::{ResponsePath, check_response_query};
@@ -149,7 +150,7 @@ impl<D: Decide> Worker<D> {
         let estimate = Estimate {
             call: Call::Responses,
             model: String::new(),
-            history_key: String::new(),
+            history_key: HistoryKey::default(),
             prompt: source.prompt,
             uncorrected: source.prompt,
             output: 0,

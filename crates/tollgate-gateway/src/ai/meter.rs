@@ -12,7 +12,7 @@ use tollgate_tower::Bill;
 use super::ask::Call;
 use super::background::{self, Background, Owner, Progress, Source};
 use super::doubts;
-use super::expect::Expectations;
+use super::expect::{Expectations, HistoryKey};
 use super::more::{AskMore, TopUps};
 use super::options::Overrun;
 use super::rename::Renamer;
@@ -28,7 +28,7 @@ pub(crate) struct Estimate {
     /// What rules know the model as.
     pub(crate) model: String,
     /// The key under which the lengths of its prompt and answer are learned.
-    pub(crate) history_key: String,
+    pub(crate) history_key: HistoryKey,
     /// Of the prompt alone.
     pub(crate) prompt: u64,
     /// Of the prompt alone, by its text and not by what earlier ones had.

@@ -15,6 +15,7 @@ use super::access::{drop_model_headers, keep_own_key};
 use super::answer::metered;
 use super::ask::{Ask, Wrong};
 use super::background::Source;
+use super::expect::HistoryKey;
 use super::intake::{self, Taken};
 use super::is_verified;
 use super::lanes::RECHECK;
@@ -295,8 +296,9 @@ impl<D: Decide> Worker<D> {
     fn estimate(&self, ask: &Ask<'_>, model: &Model, identity: &Identity) -> Estimate {
         let ai = &self.gateway.ai;
         let name = if model.is_prefix { ask.model.as_ref() } else { &model.name };
-        // Nobody is charged by what others ask for. No name of a model has a line end.
-        let history_key = format!("{name}\n{}", ai.options.weights.of(identity).0);
+        // Nobody is charged by what others ask for.
+        let tenant = ai.options.weights.of(identity).0.to_owned();
+        let history_key = HistoryKey { model: name.to_owned(), tenant };
         let mut prompt = TextSink::new(model.tariff);
         ask.prompt(&mut prompt);
         let correction =

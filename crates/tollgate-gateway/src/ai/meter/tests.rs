@@ -23,7 +23,7 @@ fn meter(book: &Book, hides_usage: bool, overrun: Overrun) -> Box<Meter> {
     let estimate = Estimate {
         call: Call::Chat,
         model: "m".to_owned(),
-        history_key: "m".to_owned(),
+        history_key: HistoryKey::default(),
         prompt: 10,
         uncorrected: 10,
         output: 3,
@@ -377,5 +377,5 @@ fn lengths_of_answers_are_learned() {
         meter.pass(token());
         meter.pass(DONE);
     }
-    assert_eq!(known.expected("m"), Some(1));
+    assert_eq!(known.expected(&HistoryKey::default()), Some(1));
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::expect::Expectations;
+use super::super::expect::{Expectations, HistoryKey};
 use super::super::text::{Tariff, TextSink};
 use super::corpus::{Kind, corpus};
 
@@ -32,9 +32,13 @@ fn corrected_estimates_are_near_the_truth_for_every_script() {
             let count = |text: &String| tokenizer.count(text.as_str()) as u64;
             let known = Expectations::default();
             for text in texts.iter().take(LEARNED) {
-                known.note_prompt("m t", sink(text).for_answer().prompt(), count(text));
+                known.note_prompt(
+                    &HistoryKey::default(),
+                    sink(text).for_answer().prompt(),
+                    count(text),
+                );
             }
-            let correction = known.correction("m t");
+            let correction = known.correction(&HistoryKey::default());
             let rest = &texts[LEARNED..];
             let truth: u64 = rest.iter().map(count).sum();
             let before: u64 = rest.iter().map(|text| sink(text).total()).sum();
