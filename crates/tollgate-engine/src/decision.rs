@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use smallvec::SmallVec;
-use tollgate_core::{Examination, Limit, Nanos, Outcome, SlotId};
+use tollgate_core::{Algorithm, Examination, Limit, Nanos, Outcome, SlotId};
 use tollgate_policy::{Action, Applied, KeyPart, Known, Resolution, Rule, RuleLimit};
 use tollgate_store::{Degraded, Fallback, Role};
 
@@ -48,6 +48,16 @@ impl Scope<'_> {
         match self.outcome.examination {
             Examination::Admit { .. } => Some(0),
             Examination::Refuse { retry_at } => retry_at.map(|at| at.saturating_sub(now)),
+        }
+    }
+
+    /// When the present window ends, for limits that count by aligned windows; one window from `now` for all others.
+    pub fn window_end(&self, now: Nanos) -> Nanos {
+        match self.exact.algorithm() {
+            Algorithm::FixedWindow | Algorithm::SlidingWindowCounter => {
+                self.exact.window_bounds(now).1
+            }
+            _ => now.saturating_add(self.exact.window_nanos()),
         }
     }
 

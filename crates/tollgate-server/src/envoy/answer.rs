@@ -84,9 +84,15 @@ fn name<'a>(scope: &'a Scope<'_>) -> &'a str {
 }
 
 /// Whole seconds until the limit is reset, rounded up. Never 0 on a refusal, which clients would take for
-/// "at once".
+/// "at once": a counter that refuses although nothing was counted (a limit of 0, or a cost above the limit) has the rest
+/// of its window, as in envoyproxy/ratelimit.
 fn until_reset(scope: &Scope<'_>, now: Nanos, is_over: bool) -> u64 {
-    seconds_up(scope.outcome.status.reset_at.saturating_sub(now)).max(u64::from(is_over))
+    let reset_at = scope.outcome.status.reset_at;
+    if !is_over {
+        return seconds_up(reset_at.saturating_sub(now));
+    }
+    let reset_at = if reset_at > now { reset_at } else { scope.window_end(now) };
+    seconds_up(reset_at.saturating_sub(now)).max(1)
 }
 
 fn duration(seconds: u64) -> prost_types::Duration {

@@ -96,8 +96,7 @@ impl<'a> Described<'a> {
             keys,
             path,
             ip: ip.map(|ip| ip.to_canonical().to_string()),
-            hits: hits(descriptor, request_hits)
-                .ok_or_else(|| wrong(&format!(".hits_addend: must not be above {MAX_COST}")))?,
+            hits: hits(descriptor, request_hits),
             has_own_hits: descriptor.hits_addend.is_some(),
             limit_override: limit_override(descriptor)
                 .map_err(|()| wrong(".limit.unit: is not known"))?,
@@ -170,14 +169,14 @@ fn shortened(value: &[u8]) -> Cow<'_, str> {
     Cow::Owned(format!("{}~{hash:032x}", kept.collect::<String>()))
 }
 
-/// The descriptor's own hits, else the request's, which are 1 at least.
-fn hits(descriptor: &RateLimitDescriptor, request_hits: u32) -> Option<Hits> {
+/// The descriptor's own hits, else the request's, which are 1 at least. What is above the largest cost is that: an error
+/// would let the request past all its other descriptors, too, because Envoy lets pass what it cannot ask about.
+fn hits(descriptor: &RateLimitDescriptor, request_hits: u32) -> Hits {
     let hits = descriptor.hits_addend.unwrap_or_else(|| u64::from(request_hits.max(1)));
-    match hits {
-        0 => Some(Hits::Check),
-        1..=MAX_COST if descriptor.is_negative_hits => Some(Hits::GiveBack(hits)),
-        1..=MAX_COST => Some(Hits::Charge(hits)),
-        _ => None,
+    match hits.min(MAX_COST) {
+        0 => Hits::Check,
+        hits if descriptor.is_negative_hits => Hits::GiveBack(hits),
+        hits => Hits::Charge(hits),
     }
 }
 
@@ -279,8 +278,10 @@ mod tests {
         assert_eq!(hits(Some(0), true, 7).unwrap(), Hits::Check);
         assert_eq!(hits(Some(5), true, 0).unwrap(), Hits::GiveBack(5));
         assert_eq!(hits(None, true, 4).unwrap(), Hits::GiveBack(4));
-        let error = hits(Some(MAX_COST + 1), false, 0).unwrap_err();
-        assert!(error.message().starts_with("descriptors[0].hits_addend"));
+        for most in [MAX_COST, MAX_COST + 1, u64::MAX] {
+            assert_eq!(hits(Some(most), false, 0).unwrap(), Hits::Charge(MAX_COST));
+            assert_eq!(hits(Some(most), true, 0).unwrap(), Hits::GiveBack(MAX_COST));
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `POST /json` of envoyproxy/ratelimit: the same call as JSON, for scripts that ask it without gRPC.
 
-use serde::{Deserialize, Serialize};
-use tollgate_engine::MAX_COST;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 use tollgate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tollgate_proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
     Entry, RateLimitOverride,
@@ -57,7 +57,12 @@ struct LimitBody {
 #[serde(untagged)]
 enum Hits {
     Number(u64),
-    Text(String),
+    Text(#[serde(deserialize_with = "whole_number")] u64),
+}
+
+/// A number in a text, as JSON writes numbers of 64 bits.
+fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
 }
 
 impl RequestBody {
@@ -75,10 +80,8 @@ impl RequestBody {
 impl DescriptorBody {
     fn into_descriptor(self) -> RateLimitDescriptor {
         let entry = |entry: EntryBody| Entry { key: entry.key, value: entry.value.into() };
-        // What is no number is above every bound, and refused where hits are checked.
         let hits = |hits: Hits| match hits {
-            Hits::Number(hits) => hits,
-            Hits::Text(text) => text.parse().unwrap_or(MAX_COST + 1),
+            Hits::Number(hits) | Hits::Text(hits) => hits,
         };
         let limit = |limit: LimitBody| RateLimitOverride {
             requests_per_unit: limit.requests_per_unit,

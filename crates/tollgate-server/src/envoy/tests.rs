@@ -214,3 +214,47 @@ async fn overrides_leave_their_headers_to_envoy_among_imported_rules() {
         assert_eq!(headers(&answer).contains_key("x-ratelimit-limit"), is_ours);
     }
 }
+
+#[tokio::test]
+async fn a_counter_that_nothing_was_counted_in_has_the_rest_of_its_window() {
+    let rules = "
+default: false
+rules:
+- {rule_id: none, scope: none, identifier_type: user_id, limit: 0, window: 1m, algorithm: fixed_window}
+- {rule_id: few, scope: few, identifier_type: ip, limit: 3, window: 1h, algorithm: fixed_window}
+- {rule_id: bucket, scope: bucket, identifier_type: tenant_id, limit: 3, window: 10s, algorithm: token_bucket}
+";
+    let service = service_of(rules, HeaderFamilies::default());
+    let mut asked = request(&[
+        &[("user_id", "ann")],
+        &[("remote_address", "10.0.0.1")],
+        &[("tenant_id", "acme")],
+    ]);
+    asked.hits_addend = 5;
+    let answer = service.should_rate_limit(&asked, "").await.unwrap();
+    let reset = |status: &DescriptorStatus| status.duration_until_reset.unwrap().seconds;
+    let resets: Vec<i64> = answer.statuses.iter().map(reset).collect();
+    // Half a minute into a minute and into an hour; a bucket has no window of its own.
+    assert_eq!(resets, [30, 3_570, 10]);
+    assert!(answer.statuses.iter().all(|status| status.code() == Code::OverLimit));
+}
+
+#[tokio::test]
+async fn hits_above_the_largest_cost_refuse_their_own_descriptor() {
+    let service = service(HeaderFamilies::default());
+    for hits in [1 << 53, u64::MAX] {
+        let mut asked = request(&[&[("user_id", "ann")], &[("remote_address", "10.0.0.1")]]);
+        asked.descriptors[0].hits_addend = Some(hits);
+        let answer = service.should_rate_limit(&asked, "").await.unwrap();
+        let codes: Vec<Code> = answer.statuses.iter().map(DescriptorStatus::code).collect();
+        assert_eq!(codes, [Code::OverLimit, Code::Ok], "{hits}");
+        assert_eq!(answer.overall_code(), Code::OverLimit);
+    }
+    // A charge that reports what was used is owed, and larger ones do not overflow it.
+    for _ in 0..3 {
+        let mut spent = request(&[&[("tenant_id", "acme")]]);
+        spent.descriptors[0].hits_addend = Some(u64::MAX);
+        let answer = service.should_rate_limit(&spent, "").await.unwrap();
+        assert_eq!(answer.overall_code(), Code::OverLimit);
+    }
+}
