@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::redis::encode::{Encoded, Lines};
     use crate::redis::{RedisOptions, RedisStore};
-    use crate::{Charge, Counter, Home, Mode, Outcomes, Request, Role, Store as _};
+    use crate::{Charge, Counter, GiveBack, Home, Mode, Outcomes, Request, Role, Store as _};
 
     const MONTH: u64 = 30 * 24 * 3600 * SECOND;
 
@@ -240,6 +240,25 @@ mod tests {
             let call = self.call(encoded);
             let undo = undo_of(&call, sent, fates, Instant::now());
             self.hub().undo(&undo).await.unwrap()
+        }
+
+        async fn charge_now(&self, cost: u64, slot: u128) -> Outcomes {
+            let (charges, mut outcomes) = (self.charges(cost, slot), Outcomes::new());
+            let request = Request { charges: &charges, mode: Mode::Charge };
+            self.store.decide(&[request], 0, &mut outcomes).await.unwrap();
+            outcomes
+        }
+
+        async fn give_back(&self, made: &Outcomes) {
+            let charges = self.charges(1, 0);
+            let returns: Vec<GiveBack<'_>> = (charges.iter().zip(made))
+                .map(|(Charge { counter, limit, .. }, outcome)| GiveBack {
+                    counter: *counter,
+                    limit,
+                    receipt: outcome.receipt,
+                })
+                .collect();
+            self.store.give_back(&returns, 0).await.unwrap();
         }
 
         /// What is used of every limit.
@@ -325,6 +344,36 @@ mod tests {
         assert_eq!(bench.used().await, slots_or(16, 3));
         assert_eq!(refunded(&bench.undo(&lost, &sent, b"u").await), 1);
         assert_eq!(bench.used().await, slots_or(10, 1));
+    }
+
+    /// Others reserve before and after the calls that are undone. Their refunds find their own charges, in either order.
+    #[tokio::test]
+    async fn undoing_a_call_leaves_the_reservations_of_others() {
+        for in_order in [true, false] {
+            let mut bench = Bench::new();
+            let (mut lost, mut reserved) = (Vec::new(), Vec::new());
+            for number in 0..3 {
+                bench.is_refundable = false;
+                let call = bench.encoded(&[(Mode::Charge, bench.charges(10, 100 + number))]);
+                let mut sent = bench.hub().unsent();
+                bench.hub().call_as(&bench.call(&call), None, &mut sent).await.unwrap().unwrap();
+                lost.push((call, sent));
+                bench.is_refundable = true;
+                reserved.push(bench.charge_now(5, number).await);
+            }
+            for (call, sent) in &lost {
+                assert_eq!(refunded(&bench.undo(call, sent, b"u").await), 1);
+            }
+            assert_eq!(bench.used().await, slots_or(15, 3));
+            if !in_order {
+                reserved.reverse();
+            }
+            for (place, outcomes) in (1..).zip(&reserved) {
+                bench.give_back(outcomes).await;
+                let left = slots_or(15 - 5 * place, 3 - place);
+                assert_eq!(bench.used().await, left, "in order: {in_order}");
+            }
+        }
     }
 
     /// The request that was decided without the store goes on, and its slot was reported meanwhile.

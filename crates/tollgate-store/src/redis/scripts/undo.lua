@@ -21,10 +21,10 @@ end
 -- How many numbers decide.lua answers per charge.
 local SEEN_WIDTH = {5, 3, 3, 4, 4, 5}
 local OWE = 2
--- The receipt of a charge to a bucket that was not made refundable; receipts.lua has the other kinds.
+-- The receipt of a charge to a bucket that was not made refundable, see `undo_final`; receipts.lua has the other kinds.
 local FINAL = 8
 local charged_at = seen and seen[2]
--- Where the buckets of the present request ended after its earlier charges.
+-- Where the buckets of the present request ended after its earlier charges, and the instants of their last entries.
 local lines = {}
 
 local function end_of_window(ends, length)
@@ -36,17 +36,21 @@ end
 -- args[p] and what decide.lua saw at seen[s]; nil: nothing is to be given back.
 local receipt = {}
 
--- A charge that was made refundable is an entry of the bucket's list. Of any other one its end is known, and
--- `undo_final` gives back what it still occupies.
+-- A charge that was made refundable is an entry of the bucket's list. Any other one followed the entry that was the
+-- last at that time, if there was one, and is undone there by `undo_final`.
 receipt[BUCKET] = function(p, s, key)
   local span, span_part, unit = args[p + 2], args[p + 3], args[p + 4]
-  local line = lines[key] or {seen[s + 1], seen[s + 2]}
+  local line = lines[key] or {seen[s + 1], seen[s + 2], seen[s + 3]}
   lines[key] = line
-  local at = math.max(charged_at, seen[s + 3])
-  if args[p + 5] > 0 then return {at, span, span_part, unit}, OPEN end
+  local latest = line[3]
+  local at = math.max(charged_at, latest)
   local tat, part = later_span(line[1], line[2], at, 0)
   line[1], line[2] = add_spans(tat, part, span, span_part, unit)
-  return {line[1], line[2], span, span_part, unit}, FINAL
+  if args[p + 5] > 0 then
+    line[3] = at
+    return {at, span, span_part, unit}, OPEN
+  end
+  return {at, latest, line[1], line[2], span, span_part, unit}, FINAL
 end
 
 receipt[WINDOW] = function(p, s)
@@ -108,22 +112,54 @@ local function collect()
   end
 end
 
--- A charge that ends ahead of now has been followed by charges only, and the bucket was never empty since: it
--- still occupies what lies ahead of now, at most its span, wherever it is among them.
+-- Takes a final charge out of those that followed the entry at this place. The entries stay as they are.
+--
+-- The others of them were charged until `latest` at the latest, so they end no later than if all had been charged then.
+-- Which of them the floor comes from is not known: it is lowered to that, and no further.
+local function remove_final(state, index, span, span_part)
+  local unit, entry, following = state[4], entry_at_place(state, index), state.entries[index + 1]
+  local latest = following and entry_at_place(state, index + 1)[1] or math.max(now, entry[1])
+  entry[5], entry[6] = subtract_span(entry[5], entry[6], span, span_part, unit)
+  local floor, floor_part = add_spans(latest, 0, entry[5], entry[6], unit)
+  entry[7], entry[8] = sooner_span(entry[7], entry[8], floor, floor_part)
+  replay(state)
+end
+
+-- Takes a final charge out of those before the first entry. One that ends ahead of now has been followed by charges
+-- only, and the bucket was never empty since: it still occupies what lies ahead of now, at most its span. Its end is
+-- known while nothing before it was refunded. Otherwise it ends no sooner than alone.
+local function lower_base(state, p)
+  local ends, ends_part, span, span_part, unit = args[p + 2], args[p + 3], args[p + 4], args[p + 5], args[p + 6]
+  local base, base_part = state[1], state[2]
+  if state.entries then base, base_part = state.base, state.base_part end
+  local is_lower = base < ends or (base == ends and base_part < ends_part)
+  if args[p + 1] > 0 or is_lower then
+    ends, ends_part = add_spans(args[p], 0, span, span_part, unit)
+  end
+  local ahead, ahead_part = subtract_span(ends, ends_part, now, 0, unit)
+  span, span_part = sooner_span(span, span_part, ahead, ahead_part)
+  base, base_part = subtract_span(base, base_part, span, span_part, unit)
+  if state.entries then
+    state.base, state.base_part = base, base_part
+    replay(state)
+  else
+    state[1], state[2] = base, base_part
+  end
+end
+
+-- Its figures: the instant of the charge, that of the last entry before it or 0, its end, its span, and the unit.
 local function undo_final(p, key, value)
   local state = (value or states[key]) and read_bucket(key, value)
   if not state then return end
-  local ends, ends_part, unit = args[p], args[p + 1], args[p + 4]
-  adopt(state, unit)
-  local tat, part = state[1], state[2]
-  -- An earlier end: something was refunded since. The end of time: it no longer says what it is the sum of.
-  if tat >= MOST or tat < ends or (tat == ends and part < ends_part) then return end
-  local ahead, ahead_part = subtract_span(ends, ends_part, now, 0, unit)
-  local span, span_part = sooner_span(args[p + 2], args[p + 3], ahead, ahead_part)
-  if state.entries then
-    refund_latest(state, span, span_part)
+  adopt(state, args[p + 6])
+  -- An arrival time at the end of time no longer says what it is the sum of.
+  if state[1] >= MOST then return end
+  local index = state.entries and #state.entries or 0
+  while index > 0 and entry_at_place(state, index)[1] > args[p + 1] do index = index - 1 end
+  if index > 0 then
+    remove_final(state, index, args[p + 4], args[p + 5])
   else
-    state[1], state[2] = subtract_span(tat, part, span, span_part, unit)
+    lower_base(state, p)
   end
   change(state)
 end
