@@ -9,7 +9,8 @@
 //! Charges of one instant can change places without a difference, so all refundable charges of an instant are one entry, and a
 //! receipt names its charge by the instant. An entry is dropped when its charge is refunded or closed, when nothing of its
 //! effect is left (the bucket was empty since), or, being a short-lived hold, when nobody can want it back any more. Beyond
-//! [`MAX_OPEN_CHARGES`] one entry becomes final: the oldest hold, or else the oldest.
+//! [`MAX_OPEN_CHARGES`] one entry becomes final: the oldest hold, or else the oldest chunk on lease, or else the oldest. A
+//! chunk on lease takes the place of another one, or of a hold; where there is none, it is final itself.
 
 use crate::pace::Pace;
 use crate::state::Refundable;
@@ -28,6 +29,8 @@ pub struct OpenCharge {
     pub at: Nanos,
     /// All of them are short-lived holds.
     pub is_brief: bool,
+    /// All of them are chunks on lease, or holds.
+    pub is_leased: bool,
     /// What they occupy and can give back.
     pub span: Span,
     /// The final charges that followed: `tat → max(tat + added, floor)`.
@@ -137,34 +140,49 @@ impl OpenBucket {
         self.tat = self.tat.max(instant).plus(span, unit);
         match self.charges.last_mut() {
             Some(_) if span.is_zero() => {}
-            Some(last) if refundable == Refundable::No => {
-                last.added = last.added.plus(span, unit);
-                last.floor = last.floor.max(instant).plus(span, unit);
-            }
+            Some(last) if refundable == Refundable::No => last.append_final(instant, span, unit),
             Some(last) if last.at == at => {
                 last.span = last.span.plus(span, unit);
+                let is_leased = last.is_leased || (last.is_brief && refundable == Refundable::OnLease);
+                last.is_leased = is_leased && refundable != Refundable::UntilClosed;
                 last.is_brief &= refundable == Refundable::Briefly;
             }
             None if refundable == Refundable::No || span.is_zero() => self.base = self.tat,
-            _ => {
-                self.make_room(at);
-                let is_brief = refundable == Refundable::Briefly;
-                self.charges.push(OpenCharge { at, is_brief, span, ..OpenCharge::default() });
-            }
+            _ => self.open(at, span, refundable),
         }
         at
     }
 
-    /// Makes room for one more entry.
-    fn make_room(&mut self, now: Nanos) {
+    /// Adds an entry, or, where there is no room for it, a final charge.
+    fn open(&mut self, at: Nanos, span: Span, refundable: Refundable) {
+        if self.make_room(at, refundable) {
+            let is_brief = refundable == Refundable::Briefly;
+            let is_leased = refundable == Refundable::OnLease;
+            self.charges.push(OpenCharge { at, is_brief, is_leased, span, ..OpenCharge::default() });
+            return;
+        }
+        match self.charges.last_mut() {
+            Some(last) => last.append_final(Span::whole(at), span, self.unit),
+            None => self.base = self.tat,
+        }
+    }
+
+    /// Makes room for one more entry. False if the charge becomes final instead.
+    fn make_room(&mut self, now: Nanos, refundable: Refundable) -> bool {
         while self.charges.first().is_some_and(|first| first.is_brief && first.at + BRIEF <= now) {
             self.finalize(0);
         }
-        if self.charges.len() >= MAX_OPEN_CHARGES {
-            let brief = self.charges.iter().position(|charge| charge.is_brief);
-            self.finalized += u32::from(brief.is_none());
-            self.finalize(brief.unwrap_or(0));
+        if self.charges.len() < MAX_OPEN_CHARGES {
+            return true;
         }
+        self.finalized += 1;
+        let brief = self.charges.iter().position(|charge| charge.is_brief);
+        let leased = self.charges.iter().position(|charge| charge.is_leased);
+        let place = match refundable {
+            Refundable::OnLease => leased.or(brief),
+            _ => brief.or(leased).or(Some(0)),
+        };
+        place.inspect(|place| self.finalize(*place)).is_some()
     }
 
     /// Makes the charge of an entry final.
@@ -279,6 +297,12 @@ impl OpenBucket {
 }
 
 impl OpenCharge {
+    /// Adds a final charge behind the entry.
+    fn append_final(&mut self, instant: Span, span: Span, unit: u64) {
+        self.added = self.added.plus(span, unit);
+        self.floor = self.floor.max(instant).plus(span, unit);
+    }
+
     /// Makes so much of the charge final: it stays charged at the same instant, in front of what followed.
     fn close(&mut self, span: Span, unit: u64) {
         let part = span.min(self.span);

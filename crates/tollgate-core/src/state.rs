@@ -19,6 +19,9 @@ pub enum Refundable {
     Briefly,
     /// It is refunded, settled or closed at any time.
     UntilClosed,
+    /// A chunk of quota that a node takes on lease: as [`Refundable::UntilClosed`], but it never takes the place of a charge
+    /// that is not on lease.
+    OnLease,
 }
 
 /// What a request asks of one limit.
@@ -48,6 +51,13 @@ impl Ask {
     #[must_use]
     pub const fn refundable(mut self) -> Self {
         self.refundable = Refundable::UntilClosed;
+        self
+    }
+
+    /// The same as a chunk of quota on lease.
+    #[must_use]
+    pub const fn on_lease(mut self) -> Self {
+        self.refundable = Refundable::OnLease;
         self
     }
 

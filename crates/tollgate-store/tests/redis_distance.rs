@@ -104,6 +104,7 @@ async fn a_fetch_in_the_background_has_the_time_that_the_distance_needs() {
         least: 0,
         returned: 0,
         receipt: Receipt::Nothing,
+        closes: &[],
         held: 0,
         pool: 100,
         ttl: 10 * SECOND,

@@ -307,6 +307,7 @@ async fn every_key_has_an_end() {
                 least: 1,
                 returned: 0,
                 receipt: Receipt::Nothing,
+                closes: &[],
                 held: 0,
                 pool: 10,
                 ttl: 10 * SECOND,

@@ -11,9 +11,11 @@
 mod redis_support;
 
 use redis_support::{Probe, VirtualClock};
-use tollgate_core::{Algorithm, Receipt, SECOND};
+use tollgate_core::{Algorithm, Ask, Outcome, Receipt, SECOND};
+use tollgate_store::leased::{LeaseOptions, Leased};
 use tollgate_store::{
-    Announcement, Claim, LeaseAsk, LeaseGrant, Membership, RollEntry, SharedStore, Store,
+    Announcement, Charge, Claim, Consistency, GiveBack, Home, LeaseAsk, LeaseGrant, Membership,
+    Mode, Outcomes, Request, Role, RollEntry, SharedStore, Store,
 };
 
 #[tokio::test]
@@ -100,6 +102,7 @@ impl Lessee<'_> {
             least,
             returned: back.0,
             receipt: back.1,
+            closes: &[],
             held,
             pool: 20,
             ttl: 10 * SECOND,
@@ -144,5 +147,80 @@ async fn leases_stay_within_their_pool() {
         let refused = one.ask(50, 40, 0, NONE).await;
         assert_eq!(refused.granted, 0, "{algorithm}");
         assert!(!refused.outcome.examination.admits(), "{algorithm}");
+    }
+}
+
+async fn charge(store: &impl Store, charge: Charge<'_>, clock: &VirtualClock) -> Outcome {
+    let request = Request { charges: &[charge], mode: Mode::Charge };
+    let mut outcomes = Outcomes::new();
+    store.decide(&[request], clock.get(), &mut outcomes).await.unwrap();
+    outcomes[0]
+}
+
+const BUCKETS: [(Algorithm, &str); 3] =
+    [(Algorithm::TokenBucket, "a"), (Algorithm::LeakyBucket, "b"), (Algorithm::Gcra, "c")];
+
+/// More nodes have a chunk than a bucket has places for refundable charges. What reservations have charged is refunded all
+/// the same, and every chunk that became final is counted.
+#[tokio::test]
+async fn chunks_on_lease_leave_the_charges_of_reservations_their_places() {
+    let clock = VirtualClock::new();
+    for ((algorithm, name), part) in BUCKETS.into_iter().zip(1..) {
+        let probe = Probe::of(name, algorithm, 100_000);
+        let mut reserved = Vec::new();
+        for _ in 0..40 {
+            clock.set(clock.get() + 1_000);
+            let ask = Ask::cost(750).refundable();
+            let made = charge(&clock.store, probe.charge(&["k"], ask, Role::Must), &clock).await;
+            assert!(made.examination.admits(), "{algorithm}");
+            reserved.push(made.receipt);
+        }
+        for node in 0..100 {
+            clock.set(clock.get() + 1_000);
+            let node = format!("node {node}");
+            let lessee = Lessee { clock: &clock, probe: &probe, node: &node };
+            assert_eq!(lessee.ask(1, 1, 0, NONE).await.granted, 1, "{algorithm}");
+        }
+        assert_eq!(clock.store.metrics().finalized_charges(), part * 76, "{algorithm}");
+        for receipt in reserved {
+            let (counter, limit) = (probe.counter(&["k"]), &probe.limit);
+            let back = GiveBack { counter, limit, receipt };
+            clock.store.give_back(&[back], clock.get()).await.unwrap();
+        }
+        assert_eq!(probe.used(&clock.store).await, 100, "{algorithm}");
+    }
+}
+
+/// A node that spends its chunks closes them, so that a bucket keeps no list of what nobody gives back.
+#[tokio::test]
+async fn spent_chunks_are_closed() {
+    let clock = VirtualClock::new();
+    for (algorithm, name) in BUCKETS {
+        let probe = Probe::of(name, algorithm, 100_000);
+        let consistency = Consistency::Leased { max_overshoot_ppm: 1_000 };
+        let home = Home { partition: Some(0), consistency, ..Home::default() };
+        let mut plain = probe.charge(&["k"], Ask::cost(1), Role::Must);
+        plain.counter.home = home;
+        let reserved = Charge { ask: Ask::cost(750).refundable(), ..plain };
+        let store = tollgate_store::redis::RedisStore::on_clock(
+            &redis_support::options(&[clock.server().url()]),
+            redis_support::CLOCK,
+        );
+        let node = Leased::new(store.unwrap(), LeaseOptions::new("node".to_owned()));
+        let reserved = charge(&node, reserved, &clock).await.receipt;
+        let mut admitted = 0;
+        for _ in 0..3_000 {
+            clock.set(clock.get() + SECOND / 1_000);
+            admitted += u64::from(charge(&node, plain, &clock).await.examination.admits());
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(admitted, 3_000, "{algorithm}");
+        let taken = node.figures().taken.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(taken > 64, "{algorithm}: only {taken} chunks");
+        assert_eq!(node.inner().metrics().finalized_charges(), 0, "{algorithm}");
+        let back = GiveBack { counter: plain.counter, limit: &probe.limit, receipt: reserved };
+        node.give_back(&[back], clock.get()).await.unwrap();
+        node.return_all(clock.get()).await;
+        assert_eq!(probe.used(node.inner()).await, 3_000, "{algorithm}");
     }
 }

@@ -1,6 +1,7 @@
 //! A chunk of quota: one charge on the shared counter, spent here piece by piece.
 //!
-//! Pieces are parts of one refundable charge, and so is what is returned at the end: each is refunded for itself.
+//! Pieces are parts of one refundable charge, and so is what is returned at the end: each is refunded for itself. Pieces
+//! that nobody gives back any more are closed with the next fetch, so that the shared counter keeps nothing for them.
 
 use tollgate_core::{Algorithm, Limit, Nanos, Receipt};
 
@@ -24,6 +25,8 @@ pub(super) struct Chunk {
     pub(super) late_at: Nanos,
     /// What was spent since.
     pub(super) late: u64,
+    /// What was spent and is not given back any more, and is not closed yet.
+    pub(super) kept: u64,
 }
 
 /// A piece taken from a chunk.
@@ -44,6 +47,7 @@ impl Chunk {
         void_at: 0,
         late_at: 0,
         late: 0,
+        kept: 0,
     };
 
     /// A charge of `whole` at `at`, of which `spent` is gone at once. `reset_at` is when the counter is reset, absent
@@ -74,6 +78,7 @@ impl Chunk {
             void_at: if is_fixed { late_at.saturating_add(bridge) } else { Nanos::MAX },
             late_at,
             late: 0,
+            kept: 0,
         }
     }
 
@@ -131,8 +136,28 @@ impl Chunk {
             && self.receipt.part(cost) == *receipt;
         if fits {
             self.left += cost;
+            // Rather too little is closed than what may be given back.
+            self.kept = self.kept.saturating_sub(cost);
         }
         fits
+    }
+
+    /// Notes that a piece is not given back any more, if it is of this chunk.
+    pub(super) fn keep(&mut self, receipt: &Receipt) -> bool {
+        let (cost, spent) = (receipt.cost(), self.whole.saturating_sub(self.left));
+        let is_ours = matches!(receipt, Receipt::Open { .. })
+            && self.receipt.part(cost) == *receipt
+            && cost <= spent.saturating_sub(self.kept);
+        if is_ours {
+            self.kept += cost;
+        }
+        is_ours
+    }
+
+    /// The receipt of what is to be closed.
+    pub(super) fn take_kept(&mut self) -> Option<Receipt> {
+        let kept = std::mem::replace(&mut self.kept, 0);
+        (kept > 0).then(|| self.receipt.part(kept))
     }
 
     /// The receipt of what is not spent, if it is worth returning.

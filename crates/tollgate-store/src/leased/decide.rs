@@ -59,6 +59,19 @@ impl<S: SharedStore + 'static> Drop for Steps<'_, S> {
     }
 }
 
+impl<S: SharedStore + 'static> Steps<'_, S> {
+    /// The request has passed: what is spent stays so.
+    fn keep(&mut self, mode: Mode) {
+        for (charge, step) in self.charges.iter().zip(self.each.drain(..)) {
+            if let Step::Spent(fingerprint, outcome) = step
+                && wanted(charge, mode).is_some_and(|wanted| wanted.is_final)
+            {
+                self.shared.table.with(fingerprint, |lease| lease.keep(&outcome.receipt));
+            }
+        }
+    }
+}
+
 /// Collects what a call returns besides the outcomes.
 #[derive(Default)]
 struct DecidedBuilder {
@@ -196,7 +209,7 @@ impl<S: SharedStore + 'static> Shared<S> {
             return Some(steps);
         }
         outcomes.extend(steps.each.iter().filter_map(spent));
-        steps.each.clear();
+        steps.keep(request.mode);
         None
     }
 
@@ -249,8 +262,9 @@ impl<S: SharedStore + 'static> Shared<S> {
     }
 
     fn begin<'a>(self: &'a Arc<Self>, request: &Request<'a>, at: Nanos) -> Steps<'a, S> {
+        // What others of its charges may refuse is final only when all have passed.
         let step = |charge: &Charge<'_>| match wanted(charge, request.mode) {
-            Some(wanted) => self.reserve(charge, &wanted, at),
+            Some(wanted) => self.reserve(charge, &Wanted { is_final: false, ..wanted }, at),
             None => Step::PassOn,
         };
         let each = request.charges.iter().map(step).collect();
@@ -306,7 +320,7 @@ impl<S: SharedStore + 'static> Shared<S> {
             instants.push(at);
         }
         if passes {
-            steps.each.clear();
+            steps.keep(request.mode);
         } else {
             drop(steps);
             self.settle(now).await;
@@ -341,6 +355,7 @@ impl<S: SharedStore + 'static> Shared<S> {
                 }
                 let at = self.inner.clock(now);
                 let reserved = wanted(charge, mode)
+                    .map(|wanted| Wanted { is_final: false, ..wanted })
                     .map(|wanted| self.table.reserve_after_wait(*fingerprint, &wanted, at));
                 match reserved {
                     Some(Reserved::Spent(outcome, _)) => Step::Spent(*fingerprint, outcome),

@@ -35,6 +35,8 @@ pub(super) struct Wanted<'a> {
     pub(super) cost: u64,
     /// The most that may be out on lease over all nodes.
     pub(super) pool: u64,
+    /// It is not given back once it is charged.
+    pub(super) is_final: bool,
 }
 
 /// What a lease says to a charge.
@@ -69,6 +71,8 @@ pub(super) struct Plan {
     pub(super) receipt: Receipt,
     pub(super) held: u64,
     pub(super) pool: u64,
+    /// What was spent of chunks and is not given back any more.
+    pub(super) closes: SmallVec<[Receipt; MAX_CHUNKS]>,
     /// The rests of further chunks, which are given back by a call of their own.
     pub(super) further: SmallVec<[Receipt; MAX_CHUNKS]>,
     /// How long the lease lasts, and what else follows from the distance.
@@ -91,6 +95,8 @@ pub(super) struct Lease {
     strayed: Arc<Strayed>,
     /// Those that expire first come first. A fetch that brings another leaves an empty place.
     chunks: [Chunk; MAX_CHUNKS],
+    /// What is to be closed of chunks that have gone, by the next fetch.
+    closing: SmallVec<[Receipt; MAX_CHUNKS]>,
     /// What the store's record says that this node holds, or less.
     recorded: u64,
     /// What others had on lease when last heard of.
@@ -124,6 +130,7 @@ impl Lease {
             owned,
             strayed,
             chunks: [Chunk::NONE; MAX_CHUNKS],
+            closing: SmallVec::new(),
             recorded: 0,
             others: 0,
             seen: Status::default(),
@@ -199,6 +206,9 @@ impl Lease {
         let (limit, cost) = (wanted.limit, wanted.cost);
         let chunk = self.chunks.iter_mut().find(|chunk| chunk.may_spend(cost, at))?;
         let Piece { receipt, wait } = chunk.spend(limit, cost, at);
+        if wanted.is_final {
+            chunk.keep(&receipt);
+        }
         if chunk.late > 0 {
             self.strayed.over(chunk.late, limit.quota());
         }
@@ -235,6 +245,7 @@ impl Lease {
     /// What is left is worth nothing: the counter was reset.
     pub(super) fn forget(&mut self) {
         self.chunks = [Chunk::NONE; MAX_CHUNKS];
+        self.closing.clear();
         self.refusal = None;
         self.seen = Status::default();
     }
@@ -242,6 +253,18 @@ impl Lease {
     /// There may be room again.
     pub(super) const fn forget_refusal(&mut self) {
         self.refusal = None;
+    }
+
+    /// Notes that a piece is not given back any more.
+    pub(super) fn keep(&mut self, receipt: &Receipt) {
+        self.chunks.iter_mut().any(|chunk| chunk.keep(receipt));
+    }
+
+    /// What is to be closed of all chunks.
+    fn take_kept(&mut self) -> SmallVec<[Receipt; MAX_CHUNKS]> {
+        let mut closes = std::mem::take(&mut self.closing);
+        closes.extend(self.chunks.iter_mut().filter_map(Chunk::take_kept));
+        closes
     }
 
     /// Takes a piece back, if it can be spent again. The record must cover it.

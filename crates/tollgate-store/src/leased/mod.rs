@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tollgate_core::{Limit, Nanos, SECOND, Slot, SlotId};
+use tollgate_core::{Limit, Nanos, Refundable, SECOND, Slot, SlotId};
 
 use crate::{
     Announcement, Applied, Charge, Claim, Consistency, Counter, Decided, GiveBack, Home, LeaseAsk,
@@ -183,7 +183,10 @@ fn wanted<'a>(charge: &Charge<'a>, mode: Mode) -> Option<Wanted<'a>> {
         && ask.max_delay.is_none()
         && (1..=limit.capacity()).contains(&ask.cost);
     let pool = if is_plain { pool(counter, limit) } else { 0 };
-    (pool > 0).then_some(Wanted { limit, cost: ask.cost, pool })
+    let is_final = ask.refundable == Refundable::No
+        && mode == Mode::Charge
+        && limit.algorithm().is_bucket();
+    (pool > 0).then_some(Wanted { limit, cost: ask.cost, pool, is_final })
 }
 
 impl<S: SharedStore + 'static> Store for Leased<S> {

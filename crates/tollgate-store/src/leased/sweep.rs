@@ -104,6 +104,7 @@ impl<S: SharedStore + 'static> Shared<S> {
                     least: plan.least,
                     returned: plan.returned,
                     receipt: plan.receipt,
+                    closes: &plan.closes,
                     held: plan.held,
                     pool: plan.pool,
                     ttl: plan.sizing.lifetime,

@@ -239,7 +239,7 @@ impl MemoryStore {
     }
 
     /// Makes one refundable charge final.
-    fn close_now(&self, closed: &GiveBack<'_>, now: Nanos) {
+    pub fn close_now(&self, closed: &GiveBack<'_>, now: Nanos) {
         let fingerprint = self.fingerprint_of(&closed.counter);
         if let Some(shard) = self.shard_of(fingerprint) {
             shard.lock().close(fingerprint, closed.limit, &closed.receipt, now);

@@ -245,7 +245,8 @@ impl Hub {
             other => Box::pin(self.settle_again(planned, other, acceptances, deadline)).await?,
         };
         if judged.charged {
-            self.metrics.finalized(figures::finalized(&planned.lines, &judged.seen));
+            let mode = planned.request.mode;
+            self.metrics.finalized(figures::finalized(mode, &planned.lines, &judged.seen));
         }
         Ok(judged)
     }

@@ -27,7 +27,7 @@ pub(super) struct Line<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum View {
     Small(Small),
-    /// `latest`: the instant of its last refundable charge, or 0. `is_full`: another one makes the oldest final.
+    /// `latest`: the instant of its last refundable charge, or 0. `is_full`: another one makes one final.
     Bucket {
         bucket: Bucket,
         latest: u64,
@@ -102,9 +102,9 @@ impl View {
 }
 
 /// How many refundable charges became final when these charges were made, because a bucket had too many of them.
-pub(super) fn finalized(lines: &[Line<'_>], seen: &[Seen]) -> u64 {
+pub(super) fn finalized(mode: Mode, lines: &[Line<'_>], seen: &[Seen]) -> u64 {
     let pushed_out = |(line, seen): &(&Line<'_>, &Seen)| {
-        seen.fits
+        (seen.fits || mode == Mode::Owe)
             && matches!(seen.view, View::Bucket { is_full: true, .. })
             && line.limit.opens_charge(&line.ask)
     };

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_core::{Algorithm, Ask, MICRO, MOST_MICROS, Nanos, Outcome, Receipt};
 
 use super::call::{Call, two_attempts};
-use super::encode::{kind_of, push_parameters, push_receipt};
+use super::encode::{kind_of, push_open_charge, push_parameters, push_receipt};
 use super::figures::{self, Line};
 use super::hub::Hub;
 use super::key::{Keys, beside, reset_mark};
@@ -52,7 +53,10 @@ impl Hub {
             match reply.number(0) {
                 Some(0) => {
                     let mut numbers = reply.elements.iter().skip(1).map_while(Element::number);
-                    return grant(ask, at, &mut numbers).ok_or(Failure::Protocol);
+                    let (grant, finalized) =
+                        grant(ask, at, &mut numbers).ok_or(Failure::Protocol)?;
+                    self.metrics.finalized(finalized);
+                    return Ok(grant);
                 }
                 Some(3) => clock = at,
                 Some(_) => {
@@ -82,12 +86,26 @@ fn body(ask: &LeaseAsk<'_>, clock: Nanos) -> Result<Elements, Failure> {
     if !returned.is_some_and(|receipt| push_receipt(&mut body, ask.limit, &receipt)) {
         body.number(0);
     }
+    push_closed(&mut body, ask);
     body.number(kind_of(ask.limit)?);
     for amount in amounts(ask.want.min(MOST_MICROS / 4), ask.least.min(MOST_MICROS / 4)) {
         body.number(amount);
-        push_parameters(&mut body, ask.limit, &Ask::cost(amount).refundable(), clock);
+        push_parameters(&mut body, ask.limit, &Ask::cost(amount).on_lease(), clock);
     }
     Ok(body)
+}
+
+fn push_closed(body: &mut Elements, ask: &LeaseAsk<'_>) {
+    let is_bucket = ask.limit.algorithm().is_bucket();
+    let open = |receipt: &Receipt| match *receipt {
+        Receipt::Open { at, cost } if is_bucket => Some((at, cost)),
+        _ => None,
+    };
+    let closed: SmallVec<[(Nanos, u64); 4]> = ask.closes.iter().filter_map(open).collect();
+    body.number(closed.len() as u64);
+    for (at, cost) in closed {
+        push_open_charge(body, ask.limit, at, cost);
+    }
 }
 
 /// The receipt of what is given back: of the whole chunk, with the cost of a part of it.
@@ -96,26 +114,29 @@ fn returned(ask: &LeaseAsk<'_>) -> Option<Receipt> {
     (cost > 0).then(|| ask.receipt.part(cost))
 }
 
+/// What was granted, and how many open charges became final for it.
 fn grant(
     ask: &LeaseAsk<'_>,
     at: Nanos,
     numbers: &mut impl Iterator<Item = u64>,
-) -> Option<LeaseGrant> {
+) -> Option<(LeaseGrant, u64)> {
     let (granted, others, expires) = (numbers.next()?, numbers.next()?, numbers.next()?);
     let seen = [figures::read(ask.limit, numbers)?];
     let cost = if granted > 0 { granted } else { ask.least };
-    let charged = Ask::cost(cost).refundable();
+    let charged = Ask::cost(cost).on_lease();
     let line = Line { counter: 0, limit: ask.limit, ask: charged, role: Role::Must };
     let mut outcome: Option<Outcome> = None;
     let push = |replayed| outcome = Some(replayed);
     figures::replay(Mode::Charge, &[line], &seen, granted > 0, at, push);
-    Some(LeaseGrant {
+    let finalized = if granted > 0 { figures::finalized(Mode::Charge, &[line], &seen) } else { 0 };
+    let grant = LeaseGrant {
         at,
         granted,
         expires_at: if expires == 0 { at } else { expires.saturating_mul(MICRO) },
         others,
         outcome: outcome?,
-    })
+    };
+    Some((grant, finalized))
 }
 
 #[cfg(test)]

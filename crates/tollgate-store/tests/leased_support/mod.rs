@@ -195,6 +195,10 @@ impl Remote {
             let give_back = GiveBack { counter: ask.counter, limit: ask.limit, receipt };
             self.0.memory.give_back_now(&give_back, now);
         }
+        for receipt in ask.closes {
+            let closed = GiveBack { counter: ask.counter, limit: ask.limit, receipt: *receipt };
+            self.0.memory.close_now(&closed, now);
+        }
         let others: u64 = record
             .iter()
             .filter(|(node, (_, until))| *node != ask.node && *until > now)
@@ -202,7 +206,7 @@ impl Remote {
             .sum();
         let charge = |cost, mode| {
             let (counter, limit) = (ask.counter, ask.limit);
-            let ask = Ask::cost(cost).refundable();
+            let ask = Ask::cost(cost).on_lease();
             let charge = Charge { counter, limit, ask, role: Role::Must };
             self.0.memory.decide_single(&charge, mode, now)
         };

@@ -211,6 +211,12 @@ impl Server {
             let receipt = ask.receipt.part(ask.returned);
             self.give_back(&ask.counter, &ask.limit, receipt, now);
         }
+        for receipt in &ask.closes {
+            ask.counter.with(|counter| {
+                let (limit, receipt) = (&ask.limit, *receipt);
+                self.memory.close_now(&GiveBack { counter, limit, receipt }, now);
+            });
+        }
         let holdings = self.leases.entry(ask.counter.rule_id.clone()).or_default();
         holdings.retain(|_, (_, until)| *until > now);
         let of_others = holdings.iter().filter(|(node, _)| **node != ask.node);
@@ -218,7 +224,7 @@ impl Server {
         let charge = |cost: u64, mode: Mode| -> Outcome {
             ask.counter.with(|counter| {
                 let limit = &ask.limit;
-                let ask = Ask::cost(cost).refundable();
+                let ask = Ask::cost(cost).on_lease();
                 let charge = Charge { counter, limit, ask, role: Role::Must };
                 self.memory.decide_single(&charge, mode, now)
             })

@@ -84,6 +84,7 @@ impl Lease {
             receipt,
             held: 0,
             pool: wanted.pool,
+            closes: self.take_kept(),
             further: Self::receipts(&further),
             sizing,
         };
@@ -150,6 +151,7 @@ impl Lease {
             receipt,
             held: self.left(),
             pool: wanted.pool,
+            closes: self.take_kept(),
             further: Self::receipts(&further),
             sizing,
         };
@@ -195,6 +197,7 @@ impl Lease {
             } else {
                 self.lapsed += chunk.left;
             }
+            self.closing.extend(chunk.take_kept());
             *chunk = Chunk::NONE;
         }
         taken
@@ -239,6 +242,7 @@ impl Lease {
             receipt,
             held: self.left(),
             pool: 0,
+            closes: self.take_kept(),
             further: Self::receipts(&further),
             sizing: self.sizing,
         };

@@ -65,7 +65,10 @@ impl Lease {
         let piece = chunk.piece(limit, plan.least, grant.at);
         self.drop_ended_windows(grant.at);
         match self.chunks.iter_mut().find(|chunk| chunk.left == 0) {
-            Some(place) => *place = chunk,
+            Some(place) => {
+                self.closing.extend(place.take_kept());
+                *place = chunk;
+            }
             // The plan left a place for it; without one it is charged and never spent.
             None => self.lapsed += chunk.left,
         }

@@ -199,7 +199,8 @@ impl Records<'_> {
             if at > LATEST || [span, added, floor].iter().any(|span| span.part >= unit) {
                 return Err(Garbled);
             }
-            charges.push(OpenCharge { at, is_brief, span, added, floor });
+            // Nodes have nothing on lease of a store in memory.
+            charges.push(OpenCharge { at, is_brief, is_leased: false, span, added, floor });
         }
         Ok(OpenBucket::from_parts(base, unit, charges))
     }

@@ -5,8 +5,9 @@
 -- KEYS[4]     the counter's mark, see reset.lua
 -- ARGV[1]     [4] the node, [5] what it goes on holding, [6] what it spends at once, [7] the most that
 --             may be on lease over all nodes, [8] how long the lease lasts, [9] the kind of receipt that
---             is given back (0: none) and the receipt; then the kind of the counter, and per amount that
---             would do, largest first: the amount, and the parameters of the kind
+--             is given back (0: none) and the receipt; how many open charges of a bucket become final, and each of
+--             them: instant, span of the cost, its part, unit; then the kind of the counter, and per amount that would
+--             do, largest first: the amount, and the parameters of the kind
 -- result      0, or 2 if a value is not ours, or 3 if no window fits; what was charged; what others have
 --             on lease; when the lease ends; 1 if the amount fits; the state before
 
@@ -24,6 +25,16 @@ if args[9] > 0 then
     return finish(false)
   end
   at = at + RECEIPT_WIDTH[args[9]]
+end
+local closed = args[at]
+at = at + 1
+for _ = 1, closed do
+  local is_reset = is_void(OPEN, at, redis.call('GET', KEYS[4]))
+  if not is_reset and not change_open(at, counter, value, close_open) then
+    out[3] = 2
+    return finish(false)
+  end
+  at = at + RECEIPT_WIDTH[OPEN]
 end
 
 local others, latest = 0, 0

@@ -2,11 +2,14 @@
 -- `core/src/open_bucket.rs` explains the list; this is the same in microseconds, and both pass the same vectors.
 --
 -- A span is a whole number of microseconds and a part of one, counted in 1/unit. An entry of the list:
---   [1] the instant of its charges, [2] 1 if all of them are holds, [3] [4] what they occupy,
+--   [1] the instant of its charges, [2] 1 if all of them are holds, 2 if all of them are chunks on lease or holds, else 0,
+--   [3] [4] what they occupy,
 --   [5] [6] added and [7] [8] floor: the final charges that followed, tat -> max(tat + added, floor)
 -- Entries that nobody has looked at stay the bytes they were read as.
 
 local MAX_OPEN_CHARGES = 64
+-- Whether a charge can be refunded; 0: no.
+local BRIEFLY, UNTIL_CLOSED, ON_LEASE = 1, 2, 3
 local BRIEF = 10000000
 local ENTRY, ENTRY_BYTES = '<dddddddd', 64
 -- The value: these bytes; tat, its part, unit, the arrival time before the first entry, its part; the entries.
@@ -114,26 +117,42 @@ local function finalize(state, index)
   remove_entry(state, index)
 end
 
--- The place of the first hold, if there is one.
-local function first_hold(state)
+local HOLD, LEASED = 1, 2
+
+-- The place of the first entry of this sort, if there is one.
+local function first_of(state, sort)
   for i = 1, #state.entries do
-    if entry_at_place(state, i)[2] == 1 then return i end
+    if entry_at_place(state, i)[2] == sort then return i end
   end
   return nil
 end
 
--- Whether another refundable charge makes one final that is not a hold.
-local function is_full(state)
-  return state.entries ~= nil and #state.entries >= MAX_OPEN_CHARGES and not first_hold(state)
+-- Whether nobody can want the first entry back any more.
+local function is_first_over(state, at)
+  local first = entry_at_place(state, 1)
+  return first[2] == HOLD and first[1] + BRIEF <= at
 end
 
-local function make_room(state, at)
-  while state.entries[1] do
-    local first = entry_at_place(state, 1)
-    if first[2] ~= 1 or first[1] + BRIEF > at then break end
-    finalize(state, 1)
+-- Whether another refundable charge makes one final.
+local function is_full(state)
+  if not state.entries or #state.entries < MAX_OPEN_CHARGES then return false end
+  local at = math.max(now, state[3])
+  local is_empty = state[1] < at or (state[1] == at and state[2] == 0)
+  return state[3] < at and not is_empty and not is_first_over(state, at)
+end
+
+-- Makes room for one more entry. False if the charge becomes final instead.
+local function make_room(state, at, refundable)
+  while state.entries[1] and is_first_over(state, at) do finalize(state, 1) end
+  if #state.entries < MAX_OPEN_CHARGES then return true end
+  local place
+  if refundable == ON_LEASE then
+    place = first_of(state, LEASED) or first_of(state, HOLD)
+  else
+    place = first_of(state, HOLD) or first_of(state, LEASED) or 1
   end
-  if #state.entries >= MAX_OPEN_CHARGES then finalize(state, first_hold(state) or 1) end
+  if place then finalize(state, place) end
+  return place ~= nil
 end
 
 -- Works out the arrival time anew, and drops entries that make no difference to it.
@@ -158,7 +177,21 @@ local function replay(state)
   last_instant(state)
 end
 
--- refundable: 0 no, 1 briefly, 2 until closed.
+-- Adds a final charge behind the last entry.
+local function append_final(state, at, span, span_part)
+  local count, unit = #state.entries, state[4]
+  if count == 0 then
+    state.base, state.base_part = state[1], state[2]
+  else
+    local last = entry_at_place(state, count)
+    last[5], last[6] = add_spans(last[5], last[6], span, span_part, unit)
+    local floor, floor_part = later_span(last[7], last[8], at, 0)
+    last[7], last[8] = add_spans(floor, floor_part, span, span_part, unit)
+  end
+end
+
+local SORT_OF = {[BRIEFLY] = HOLD, [UNTIL_CLOSED] = 0, [ON_LEASE] = LEASED}
+
 local function charge_open(state, span, span_part, refundable)
   local unit, at = state[4], now
   if not state.entries then
@@ -174,23 +207,20 @@ local function charge_open(state, span, span_part, refundable)
   state[1], state[2] = add_spans(state[1], state[2], span, span_part, unit)
   local count = #state.entries
   if refundable == 0 then
-    if count == 0 then
-      state.base, state.base_part = state[1], state[2]
-    else
-      local last = entry_at_place(state, count)
-      last[5], last[6] = add_spans(last[5], last[6], span, span_part, unit)
-      local floor, floor_part = later_span(last[7], last[8], at, 0)
-      last[7], last[8] = add_spans(floor, floor_part, span, span_part, unit)
-    end
+    append_final(state, at, span, span_part)
   elseif count > 0 and state[3] == at then
     local last = entry_at_place(state, count)
     last[3], last[4] = add_spans(last[3], last[4], span, span_part, unit)
-    if refundable == 2 then last[2] = 0 end
-  else
-    make_room(state, at)
-    state.entries[#state.entries + 1] =
-      {at, refundable == 1 and 1 or 0, span, span_part, 0, 0, 0, 0}
+    if refundable == UNTIL_CLOSED then
+      last[2] = 0
+    elseif last[2] == HOLD then
+      last[2] = SORT_OF[refundable]
+    end
+  elseif make_room(state, at, refundable) then
+    state.entries[#state.entries + 1] = {at, SORT_OF[refundable], span, span_part, 0, 0, 0, 0}
     state[3] = at
+  else
+    append_final(state, at, span, span_part)
   end
 end
 
