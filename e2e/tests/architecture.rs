@@ -78,7 +78,7 @@ fn pages_in(folder: &str) -> BTreeSet<String> {
         let name = entry.file_name().into_string().expect("a name");
         if entry.path().is_dir() {
             pages.extend(pages_in(&format!("{folder}/{name}")));
-        } else if name.ends_with(".md") {
+        } else if entry.path().extension().is_some_and(|it| it == "md") {
             pages.insert(format!("{folder}/{name}"));
         }
     }
