@@ -127,13 +127,15 @@ impl Bucket {
     }
 
     /// Undoes so much of what was charged last.
-    pub(crate) fn give_back(&mut self, limit: &Limit, cost: u64, now: Nanos) {
+    pub(crate) fn give_back(&mut self, limit: &Limit, cost: u64, now: Nanos) -> Span {
         let pace = limit.pace();
         // An arrival time at the end of time no longer says what it is the sum of.
-        if !self.tat.is_saturated() {
-            let occupied = self.ahead(pace, now).min(pace.span_of(cost));
-            self.tat = self.tat.minus(occupied, pace.denominator);
+        if self.tat.is_saturated() {
+            return Span::default();
         }
+        let occupied = self.ahead(pace, now).min(pace.span_of(cost));
+        self.tat = self.tat.minus(occupied, pace.denominator);
+        occupied
     }
 
     #[inline]

@@ -66,11 +66,14 @@ impl FixedWindow {
     }
 
     #[inline]
-    pub(crate) fn give_back(&mut self, end: Nanos, cost: u64) {
+    pub(crate) fn give_back(&mut self, end: Nanos, cost: u64) -> u64 {
         // A saturated count no longer says what it is the sum of.
-        if self.end == end && self.count < u64::MAX {
-            self.count = self.count.saturating_sub(cost);
+        if self.end != end || self.count == u64::MAX {
+            return 0;
         }
+        let returned = cost.min(self.count);
+        self.count -= returned;
+        returned
     }
 
     #[inline]

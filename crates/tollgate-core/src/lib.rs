@@ -29,6 +29,7 @@ pub use fixed_window::FixedWindow;
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec, Window};
 pub use micros::{MICRO, MOST_MICROS, MicroPace, MicroSpan};
 pub use open_bucket::{BRIEF, MAX_OPEN_CHARGES, OpenBucket, OpenCharge};
+pub use refund::largest_part;
 pub use share::share_of;
 pub use sliding_counter::SlidingCounter;
 pub use sliding_log::{LogEntry, SlidingLog};

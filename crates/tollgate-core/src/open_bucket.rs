@@ -143,7 +143,8 @@ impl OpenBucket {
             Some(last) if refundable == Refundable::No => last.append_final(instant, span, unit),
             Some(last) if last.at == at => {
                 last.span = last.span.plus(span, unit);
-                let is_leased = last.is_leased || (last.is_brief && refundable == Refundable::OnLease);
+                let is_leased =
+                    last.is_leased || (last.is_brief && refundable == Refundable::OnLease);
                 last.is_leased = is_leased && refundable != Refundable::UntilClosed;
                 last.is_brief &= refundable == Refundable::Briefly;
             }
@@ -158,7 +159,13 @@ impl OpenBucket {
         if self.make_room(at, refundable) {
             let is_brief = refundable == Refundable::Briefly;
             let is_leased = refundable == Refundable::OnLease;
-            self.charges.push(OpenCharge { at, is_brief, is_leased, span, ..OpenCharge::default() });
+            self.charges.push(OpenCharge {
+                at,
+                is_brief,
+                is_leased,
+                span,
+                ..OpenCharge::default()
+            });
             return;
         }
         match self.charges.last_mut() {
@@ -233,21 +240,22 @@ impl OpenBucket {
         self.charges.iter().any(|charge| charge.at == at)
     }
 
-    /// Undoes a charge made at `at`, or as much of it as is open.
-    pub(crate) fn refund(&mut self, at: Nanos, span: Span) {
-        // An arrival time at the end of time no longer says what it is the sum of.
-        if self.tat.is_saturated() {
-            return;
-        }
-        let Some(index) = self.charges.iter().rposition(|charge| charge.at == at) else { return };
+    /// Undoes a charge made at `at`, or as much of it as is open, and returns that.
+    pub(crate) fn refund(&mut self, at: Nanos, span: Span) -> Span {
+        let index = self.charges.iter().rposition(|charge| charge.at == at);
         let unit = self.unit;
-        if let Some(charge) = self.charges.get_mut(index) {
-            charge.span = charge.span.minus(span, unit);
-            if charge.span.is_zero() {
-                self.remove(index);
-            }
-            self.replay();
+        // An arrival time at the end of time no longer says what it is the sum of.
+        let Some(index) = index.filter(|_| !self.tat.is_saturated()) else {
+            return Span::default();
+        };
+        let Some(charge) = self.charges.get_mut(index) else { return Span::default() };
+        let returned = span.min(charge.span);
+        charge.span = charge.span.minus(span, unit);
+        if charge.span.is_zero() {
+            self.remove(index);
         }
+        self.replay();
+        returned
     }
 
     /// Makes a charge of `at` final.
@@ -263,19 +271,21 @@ impl OpenBucket {
     }
 
     /// Undoes a final charge of this instant, which followed the last entry.
-    pub(crate) fn undo_final(&mut self, span: Span, now: Nanos) {
-        if self.charges.last().is_none_or(|last| last.added >= span) {
-            self.refund_latest(span, now);
+    pub(crate) fn undo_final(&mut self, span: Span, now: Nanos) -> Span {
+        if self.charges.last().is_some_and(|last| last.added < span) {
+            return Span::default();
         }
+        self.refund_latest(span, now)
     }
 
     /// Undoes so much of what was charged last, whatever that was, down to an empty bucket.
-    pub(crate) fn refund_latest(&mut self, span: Span, now: Nanos) {
+    pub(crate) fn refund_latest(&mut self, span: Span, now: Nanos) -> Span {
         if self.tat.is_saturated() {
-            return;
+            return Span::default();
         }
         let unit = self.unit;
-        let mut rest = span.min(self.tat.minus(Span::whole(now), unit));
+        let returned = span.min(self.tat.minus(Span::whole(now), unit));
+        let mut rest = returned;
         while !rest.is_zero() {
             let Some(last) = self.charges.last_mut() else {
                 self.base = self.base.minus(rest, unit);
@@ -293,6 +303,7 @@ impl OpenBucket {
             }
         }
         self.replay();
+        returned
     }
 }
 

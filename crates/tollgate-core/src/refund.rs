@@ -1,7 +1,7 @@
 //! Refundable charges, and giving charges back.
 
 use crate::state::{Ask, Receipt, Refundable, Small, State};
-use crate::{LATEST, Limit, Nanos, OpenBucket};
+use crate::{Bucket, LATEST, Limit, Nanos, OpenBucket, Span};
 
 impl Limit {
     /// Whether a charge needs an entry in the list of a bucket's refundable charges.
@@ -36,76 +36,117 @@ impl Limit {
     }
 
     /// Undoes a charge: exactly when nothing has happened since, and never leaving more room than
-    /// if the charge had not been made.
-    pub fn give_back(&self, state: &mut State, receipt: &Receipt, now: Nanos) {
+    /// if the charge had not been made. Returns how much of the charge is undone: nothing where the counter no longer holds
+    /// it.
+    pub fn give_back(&self, state: &mut State, receipt: &Receipt, now: Nanos) -> u64 {
         let now = now.min(LATEST);
         match (state, receipt) {
             (State::Small(small), _) => self.give_back_small(small, receipt, now),
-            (State::Log(log), Receipt::Log { at, cost }) => log.give_back(*at, *cost),
+            (State::Log(log), Receipt::Log { at, cost }) => {
+                let returned = log.give_back(*at, *cost);
+                if now < at.saturating_add(self.window_nanos()) { returned } else { 0 }
+            }
             (State::Slots(slots), Receipt::Slot(id)) => {
                 slots.release(*id);
+                0
             }
             (state @ State::Open(_), Receipt::Open { at, cost }) => {
-                let refund = |open: &mut OpenBucket| open.refund(*at, self.pace().span_of(*cost));
-                self.change_open(state, now, |open| open.has_entry(*at), refund);
+                let span = self.pace().span_of(*cost);
+                let refund = |open: &mut OpenBucket| {
+                    let is_over = open.bucket().tat <= Span::whole(now);
+                    let returned = open.refund(*at, span);
+                    if is_over { Span::default() } else { returned }
+                };
+                self.change_open(state, *cost, now, |open| open.has_entry(*at), refund)
             }
             (state @ State::Open(_), Receipt::Bucket { at, cost }) => {
-                let undo = |open: &mut OpenBucket| {
-                    open.undo_final(self.pace().span_of(*cost), now);
-                };
-                self.change_open(state, now, |open| *at == open.instant(now), undo);
+                let span = self.pace().span_of(*cost);
+                let undo = |open: &mut OpenBucket| open.undo_final(span, now);
+                self.change_open(state, *cost, now, |open| *at == open.instant(now), undo)
             }
             (state @ State::Open(_), Receipt::LatestOfBucket { cost }) => {
-                let refund = |open: &mut OpenBucket| {
-                    open.refund_latest(self.pace().span_of(*cost), now);
-                };
-                self.change_open(state, now, |_| true, refund);
+                let span = self.pace().span_of(*cost);
+                let refund = |open: &mut OpenBucket| open.refund_latest(span, now);
+                self.change_open(state, *cost, now, |_| true, refund)
             }
-            _ => {}
+            _ => 0,
         }
     }
 
     /// Makes a refundable charge final, or the part of it that the receipt is of.
     pub fn close(&self, state: &mut State, receipt: &Receipt, now: Nanos) {
         if let Receipt::Open { at, cost } = *receipt {
-            let close = |open: &mut OpenBucket| open.close(at, self.pace().span_of(cost));
-            self.change_open(state, now.min(LATEST), |open| open.has_entry(at), close);
+            let close = |open: &mut OpenBucket| {
+                open.close(at, self.pace().span_of(cost));
+                Span::default()
+            };
+            self.change_open(state, cost, now.min(LATEST), |open| open.has_entry(at), close);
         }
     }
 
     /// Changes a list that the receipt applies to. Any other one stays as it is, the rounding of its entries included.
+    /// Returns the part of the cost that the returned span is of.
     fn change_open(
         &self,
         state: &mut State,
+        cost: u64,
         now: Nanos,
         applies: impl FnOnce(&OpenBucket) -> bool,
-        change: impl FnOnce(&mut OpenBucket),
-    ) {
-        let State::Open(open) = state else { return };
-        if applies(open) {
-            open.adopt(self.pace(), now);
-            change(open);
-            Self::drop_empty_list(state);
+        change: impl FnOnce(&mut OpenBucket) -> Span,
+    ) -> u64 {
+        let State::Open(open) = state else { return 0 };
+        if !applies(open) {
+            return 0;
         }
+        open.adopt(self.pace(), now);
+        let returned = change(open);
+        Self::drop_empty_list(state);
+        self.part_of(cost, |part| self.pace().span_of(part) <= returned)
+    }
+
+    /// The largest part of a cost that fits.
+    fn part_of(&self, cost: u64, fits: impl Fn(u64) -> bool) -> u64 {
+        // A suspended bucket has no pace: no cost takes any time.
+        if self.quota() == 0 {
+            return 0;
+        }
+        largest_part(cost, fits)
     }
 
     /// [`Limit::give_back`] for fixed-size states.
-    pub fn give_back_small(&self, state: &mut Small, receipt: &Receipt, now: Nanos) {
+    pub fn give_back_small(&self, state: &mut Small, receipt: &Receipt, now: Nanos) -> u64 {
         let now = now.min(LATEST);
+        let by_bucket = |state: &mut Bucket, cost: u64| {
+            let returned = state.give_back(self, cost, now);
+            self.part_of(cost, |part| self.pace().span_of(part) <= returned)
+        };
         match (state, receipt) {
             (Small::Fixed(state), Receipt::Window { end, cost, .. }) => {
-                state.give_back(*end, *cost);
+                let returned = state.give_back(*end, *cost);
+                if now < *end { returned } else { 0 }
             }
             (Small::Sliding(state), Receipt::Window { end, cost, .. }) => {
-                state.give_back(self, *end, *cost);
+                let returned = state.give_back(self, *end, *cost);
+                if now < end.saturating_add(self.window_nanos()) { returned } else { 0 }
             }
             (Small::Bucket(state), Receipt::Bucket { at, cost }) if *at == now => {
-                state.give_back(self, *cost, now);
+                by_bucket(state, *cost)
             }
-            (Small::Bucket(state), Receipt::LatestOfBucket { cost }) => {
-                state.give_back(self, *cost, now);
-            }
-            _ => {}
+            (Small::Bucket(state), Receipt::LatestOfBucket { cost }) => by_bucket(state, *cost),
+            _ => 0,
         }
     }
+}
+
+/// The largest part of a cost that fits, where all smaller ones fit too.
+pub fn largest_part(cost: u64, fits: impl Fn(u64) -> bool) -> u64 {
+    if fits(cost) {
+        return cost;
+    }
+    let (mut low, mut high) = (0, cost);
+    while low + 1 < high {
+        let middle = low + (high - low) / 2;
+        if fits(middle) { low = middle } else { high = middle }
+    }
+    low
 }

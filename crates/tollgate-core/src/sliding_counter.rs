@@ -82,18 +82,21 @@ impl SlidingCounter {
     }
 
     #[inline]
-    pub(crate) fn give_back(&mut self, limit: &Limit, end: Nanos, cost: u64) {
+    pub(crate) fn give_back(&mut self, limit: &Limit, end: Nanos, cost: u64) -> u64 {
         let count = if self.end == end {
             &mut self.current
         } else if self.end == end.saturating_add(limit.window_nanos()) {
             &mut self.previous
         } else {
-            return;
+            return 0;
         };
         // A saturated count no longer says what it is the sum of.
-        if *count < u64::MAX {
-            *count = count.saturating_sub(cost);
+        if *count == u64::MAX {
+            return 0;
         }
+        let returned = cost.min(*count);
+        *count -= returned;
+        returned
     }
 
     /// What of the previous window still counts, rounded up. Counts and quotas are whole, so what fits

@@ -120,14 +120,14 @@ impl SlidingLog {
         Receipt::Log { at, cost }
     }
 
-    pub(crate) fn give_back(&mut self, at: Nanos, cost: u64) {
+    pub(crate) fn give_back(&mut self, at: Nanos, cost: u64) -> u64 {
         let Ok(index) = self.entries.binary_search_by_key(&at, |entry| entry.at) else {
-            return;
+            return 0;
         };
-        let Some(entry) = self.entries.get_mut(index) else { return };
+        let Some(entry) = self.entries.get_mut(index) else { return 0 };
         // A saturated entry no longer says what it is the sum of.
         if entry.cost == u64::MAX {
-            return;
+            return 0;
         }
         let returned = cost.min(entry.cost);
         entry.cost -= returned;
@@ -135,6 +135,7 @@ impl SlidingLog {
         if entry.cost == 0 {
             self.entries.remove(index);
         }
+        returned
     }
 
     pub(crate) fn status(&self, limit: &Limit, now: Nanos) -> Status {

@@ -168,7 +168,12 @@ fn an_empty_bucket_is_empty_under_another_quota() {
         slow.charge(state, &Ask::cost(0), now + 1);
     };
     assert_eq!(after(&charge_nothing), fresh);
-    assert_eq!(after(&|state| slow.give_back(state, &receipt.part(0), now + 1)), fresh);
+    assert_eq!(
+        after(&|state| {
+            slow.give_back(state, &receipt.part(0), now + 1);
+        }),
+        fresh
+    );
     assert_eq!(after(&|state| slow.close(state, &receipt, now + 1)), fresh);
 }
 
@@ -208,7 +213,35 @@ fn holds_push_out_no_reservation() {
     now += BRIEF;
     limit.charge(&mut state, &hold, now);
     let State::Open(open) = &mut state else { panic!("{state:?}") };
-    assert_eq!((open.charges().len(), open.take_finalized()), (1, 0));
+    assert_eq!((open.charges().len(), open.take_finalized()), (1, 937), "those before are over");
+}
+
+/// A chunk on lease takes no place of a reservation, also where there is no other.
+#[test]
+fn chunks_on_lease_push_out_no_reservation() {
+    let limit = per_day(Algorithm::TokenBucket, 10_000);
+    for reservations in [10, MAX_OPEN_CHARGES] {
+        let (mut state, mut now) = (limit.fresh(), SECOND);
+        let mut reserved = Vec::new();
+        for _ in 0..reservations {
+            now += 1;
+            reserved.push(limit.charge(&mut state, &Ask::cost(9).refundable(), now));
+        }
+        let mut chunk = Receipt::Nothing;
+        for _ in 0..100 {
+            now += 1;
+            chunk = limit.charge(&mut state, &Ask::cost(2).on_lease(), now);
+        }
+        let State::Open(open) = &mut state else { panic!("{state:?}") };
+        let finalized = (reservations + 100 - MAX_OPEN_CHARGES) as u32;
+        assert_eq!((open.charges().len(), open.take_finalized()), (MAX_OPEN_CHARGES, finalized));
+        for receipt in &reserved {
+            assert_eq!(limit.give_back(&mut state, receipt, now), 9);
+        }
+        assert_eq!(limit.status(&state, now).used, 200);
+        let returned = if reservations < MAX_OPEN_CHARGES { 2 } else { 0 };
+        assert_eq!(limit.give_back(&mut state, &chunk, now), returned, "the last chunk");
+    }
 }
 
 /// A clock that is set back reorders nothing and mints nothing.

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use tollgate_core::{Limit, MICRO, Nanos, Receipt, SECOND, SlotId};
 use tollgate_policy::Unit;
 use tollgate_store::{
-    Adjustment, Applied, Change, Consistency, Counter, GiveBack, Home, Settlement, Store,
+    Adjusted, Adjustment, Applied, Change, Consistency, Counter, GiveBack, Home, Settlement, Store,
 };
 
 use crate::decision::{Decision, applied};
@@ -50,13 +50,17 @@ pub struct Actual {
 
 /// What a settlement changed, per request: every limit of a unit changed by that much, or by less
 /// where less was charged to it. The amounts of a unit in which no limit was charged are 0.
+///
+/// Refunded is what the counters gave back, and not what was asked for: a window that is over, a bucket that was empty since,
+/// a counter that was reset, and a charge that became final for want of room give back nothing. What a store that does not
+/// answer gives back later counts as refunded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Settled {
-    /// Tokens that were reserved and not used.
+    /// Tokens that were given back.
     pub refunded_tokens: u64,
     /// Tokens that were used beyond what was reserved.
     pub extra_tokens: u64,
-    /// Cost that was reserved and not used.
+    /// Cost that was given back.
     pub refunded_cost: u64,
     /// Cost that was used beyond what was reserved.
     pub extra_cost: u64,
@@ -181,22 +185,22 @@ impl Receipts {
         self.parts.iter().filter(|part| part.unit == unit).map(Part::cost).max()
     }
 
-    /// What settling it with this truth comes to.
-    pub fn settled(&self, actual: &Actual) -> Settled {
-        let of = |unit, truth: Option<u64>| match (self.charged(unit), truth) {
-            (Some(charged), Some(truth)) => {
-                (charged.saturating_sub(truth), truth.saturating_sub(charged))
-            }
-            _ => (0, 0),
+    /// What settling it with this truth comes to, if the store gave so much of each part back.
+    fn settled(&self, actual: &Actual, refunds: &[u64]) -> Settled {
+        let extra = |unit, truth: Option<u64>| match (self.charged(unit), truth) {
+            (Some(charged), Some(truth)) => truth.saturating_sub(charged),
+            _ => 0,
         };
-        let (refunded_tokens, extra_tokens) = of(Unit::Tokens, actual.tokens);
-        let (refunded_cost, extra_cost) = of(Unit::Cost, actual.cost);
-        Settled { refunded_tokens, extra_tokens, refunded_cost, extra_cost }
-    }
-
-    /// What releasing it comes to.
-    pub fn released(&self) -> Settled {
-        self.settled(&Actual { tokens: Some(0), cost: Some(0) })
+        let refunded = |unit| {
+            let parts = self.parts.iter().zip(refunds);
+            parts.filter(|(part, _)| part.unit == unit).map(|(_, back)| *back).max().unwrap_or(0)
+        };
+        Settled {
+            refunded_tokens: refunded(Unit::Tokens),
+            extra_tokens: extra(Unit::Tokens, actual.tokens),
+            refunded_cost: refunded(Unit::Cost),
+            extra_cost: extra(Unit::Cost, actual.cost),
+        }
     }
 }
 
@@ -304,8 +308,8 @@ impl<S: Store> Engine<S> {
         receipts: &Receipts,
         actual: Actual,
     ) -> Result<(Settled, Applied), EngineError> {
-        let applied = self.adjust(id, receipts, |part| part.change(&actual)).await?;
-        Ok((receipts.settled(&actual), applied))
+        let adjusted = self.adjust(id, receipts, |part| part.change(&actual)).await?;
+        Ok((receipts.settled(&actual, &adjusted.refunded), adjusted.applied))
     }
 
     pub(crate) async fn undo(
@@ -313,8 +317,8 @@ impl<S: Store> Engine<S> {
         id: u128,
         receipts: &Receipts,
     ) -> Result<(Settled, Applied), EngineError> {
-        let applied = self.adjust(id, receipts, Part::undone).await?;
-        Ok((receipts.released(), applied))
+        let adjusted = self.adjust(id, receipts, Part::undone).await?;
+        Ok((receipts.settled(&Actual::default(), &adjusted.refunded), adjusted.applied))
     }
 
     async fn adjust(
@@ -322,7 +326,7 @@ impl<S: Store> Engine<S> {
         id: u128,
         receipts: &Receipts,
         change: impl Fn(&Part) -> Change,
-    ) -> Result<Applied, EngineError> {
+    ) -> Result<Adjusted, EngineError> {
         let keys: Vec<_> = receipts.parts.iter().map(Part::parts).collect();
         let adjustments: Vec<Adjustment<'_>> = receipts
             .parts

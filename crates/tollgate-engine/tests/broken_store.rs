@@ -6,7 +6,7 @@ use tollgate_core::{Limit, Nanos, SECOND, Slot, SlotId};
 use tollgate_engine::{Engine, EngineError, Hits, ManualClock, Part, Request};
 use tollgate_policy::{Known, RuleSet};
 use tollgate_store::{
-    Applied, Counter, Decided, Failure, GiveBack, MemoryStore, Mode, Outcomes, RecordAnswer,
+    Adjusted, Counter, Decided, Failure, GiveBack, MemoryStore, Mode, Outcomes, RecordAnswer,
     RecordAsk, Settlement, Store, StoreError,
 };
 
@@ -82,7 +82,11 @@ impl Store for Broken {
         self.0.slots(counter, now).await
     }
 
-    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+    async fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> Result<Adjusted, StoreError> {
         self.0.settle(settlement, now).await
     }
 

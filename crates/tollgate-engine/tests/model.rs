@@ -463,7 +463,8 @@ impl<'a> World<'a> {
         if !held.is_reserved && says_something {
             return same("settled", &shown, &Err(EngineError::OnlySlots));
         }
-        let (now, expected) = (self.now(), self.expected(&held, actual));
+        let (now, mut expected) = (self.now(), self.expected(&held, actual));
+        let mut counted = [false; 2];
         for (rule, cost, terms) in held.charges.iter().copied() {
             let truth = match self.history.rules[rule].unit {
                 Unit::Tokens => actual.tokens,
@@ -477,12 +478,17 @@ impl<'a> World<'a> {
             let Some(truth) = truth else { continue };
             let account = self.account(rule, held.user);
             if truth < cost {
+                let before = account.status(terms, now);
                 account.refund((of, rule), cost - truth);
+                let is_tokens = self.history.rules[rule].unit == Unit::Tokens;
+                let account = self.account(rule, held.user);
+                counted[usize::from(is_tokens)] |= account.status(terms, now) != before;
             } else {
                 let wanted = Wanted { cost: truth - cost, max_delay: None, slot: 0 };
                 account.charge((u32::MAX - of, rule), terms, wanted, 0, now);
             }
         }
+        forgive(&mut expected, &shown, counted);
         self.end(of, Ending::Settled, expected);
         same("settled", &shown, &Ok(expected))
     }
@@ -494,15 +500,21 @@ impl<'a> World<'a> {
             Ok(held) => held,
             Err(expected) => return same("released", &shown, &expected),
         };
-        let now = self.now();
-        for (rule, cost, _) in held.charges.iter().copied() {
-            if self.history.rules[rule].unit == Unit::Slots {
-                self.account(rule, held.user).release(held.id, now);
+        let (now, mut counted) = (self.now(), [false; 2]);
+        for (rule, cost, terms) in held.charges.iter().copied() {
+            let unit = self.history.rules[rule].unit;
+            let account = self.account(rule, held.user);
+            if unit == Unit::Slots {
+                account.release(held.id, now);
             } else {
-                self.account(rule, held.user).refund((of, rule), cost);
+                let before = account.status(terms, now);
+                account.refund((of, rule), cost);
+                let is_changed = account.status(terms, now) != before;
+                counted[usize::from(unit == Unit::Tokens)] |= is_changed && unit != Unit::Requests;
             }
         }
-        let expected = self.expected(&held, Actual { tokens: Some(0), cost: Some(0) });
+        let mut expected = self.expected(&held, Actual { tokens: Some(0), cost: Some(0) });
+        forgive(&mut expected, &shown, counted);
         self.end(of, Ending::Released, expected);
         same("released", &shown, &Ok(expected))
     }
@@ -644,6 +656,22 @@ fn simpler(op: &Op) -> Vec<Op> {
             .map(Op::Advance)
             .collect(),
         _ => Vec::new(),
+    }
+}
+
+/// A charge that no counter holds any more is not refunded: where no figure of cost or of tokens (`counted`) changes by
+/// the refund, it may be reported as nothing.
+fn forgive(expected: &mut Settled, shown: &Result<Settled, EngineError>, counted: [bool; 2]) {
+    let [is_cost_counted, are_tokens_counted] = counted;
+    if let Ok(Settled { refunded_tokens: 0, .. }) = shown
+        && !are_tokens_counted
+    {
+        expected.refunded_tokens = 0;
+    }
+    if let Ok(Settled { refunded_cost: 0, .. }) = shown
+        && !is_cost_counted
+    {
+        expected.refunded_cost = 0;
     }
 }
 

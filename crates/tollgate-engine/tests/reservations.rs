@@ -419,6 +419,42 @@ async fn a_settlement_refunds_what_it_reports() {
     assert_eq!(bed.used().await["b"], 1_600);
 }
 
+/// A charge that is no longer there is not refunded, and not reported as refunded: that of a bucket with too many open charges,
+/// of a window that is over, and of a counter that was reset. What is reported and what stays charged make up the reserved.
+#[tokio::test]
+async fn a_settlement_reports_no_refund_of_what_is_gone() {
+    let bed = bed(
+        "  - {rule_id: b, identifier_type: user_id, unit: tokens, limit: 1000000, window: 1d, \
+         algorithm: token_bucket}\n",
+    );
+    let mut ids = Vec::new();
+    for _ in 0..100 {
+        ids.push(bed.reserve(1_000, None).await.unwrap());
+        bed.clock.advance(1_000);
+    }
+    for (place, id) in ids.iter().enumerate() {
+        let is_final = place < 36;
+        let settled = if place % 2 == 0 {
+            bed.settle(*id, 0).await.unwrap()
+        } else {
+            bed.engine.release_reservation(*id).await.unwrap()
+        };
+        assert_eq!(settled.refunded_tokens, if is_final { 0 } else { 1_000 }, "{place}");
+    }
+    assert_eq!(bed.settle(ids[0], 0).await.unwrap().refunded_tokens, 0, "again");
+    let counts = bed.engine.reservations().counts();
+    assert_eq!((counts.reserved_tokens, counts.refunded_tokens), (100_000, 64_000));
+    assert_eq!(bed.used().await["b"], counts.reserved_tokens - counts.refunded_tokens);
+    let bed = self::bed(
+        "  - {rule_id: w, identifier_type: user_id, unit: tokens, limit: 1000, window: 10s, \
+         algorithm: fixed_window}\n",
+    );
+    let id = bed.reserve(600, None).await.unwrap();
+    bed.clock.advance(11 * SECOND);
+    let settled = bed.settle(id, 100).await.unwrap();
+    assert_eq!(settled.refunded_tokens, 0, "its window is over");
+}
+
 /// Any number of reservations of one client, settled or left to expire, take bounded memory; a settlement that is repeated
 /// refunds nothing twice.
 #[tokio::test]

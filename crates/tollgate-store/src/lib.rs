@@ -40,7 +40,7 @@ pub use outcome::{Claim, Decided, Degraded, Failure, Fallback, StoreError};
 pub use record::{MAX_RECORD_BYTES, RecordAnswer, RecordAsk};
 #[cfg(feature = "redis")]
 pub use secret::api_key_id;
-pub use settle::{Adjustment, Applied, Change, Settlement};
+pub use settle::{Adjusted, Adjustment, Applied, Change, Refunds, Settlement};
 pub use shared::{
     Announcement, LeaseAsk, LeaseGrant, MAX_ROLL, Membership, Roll, RollEntry, SharedStore,
 };
@@ -221,13 +221,13 @@ pub trait Store: Send + Sync {
         now: Nanos,
     ) -> impl Future<Output = Result<Vec<Slot>, StoreError>> + Send;
 
-    /// Makes the changes of a settlement, once under its id. What is given back is undone as by
-    /// [`Store::give_back`].
+    /// Makes the changes of a settlement, once under its id, and returns what was given back of each charge. What is given
+    /// back is undone as by [`Store::give_back`].
     fn settle(
         &self,
         settlement: &Settlement<'_>,
         now: Nanos,
-    ) -> impl Future<Output = Result<Applied, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Adjusted, StoreError>> + Send;
 
     /// Keeps, ends or renews the record of a reservation.
     fn record(

@@ -10,18 +10,18 @@ const MOST_IDS: usize = 1 << 18;
 
 /// Sees to it that what is done under an id is done once.
 #[derive(Default)]
-pub(crate) struct Once(Mutex<Done>);
+pub(crate) struct Once<T = u64>(Mutex<Done<T>>);
 
 #[derive(Default)]
-struct Done {
+struct Done<T> {
     /// What was noted of each.
-    noted: HashMap<u128, u64>,
+    noted: HashMap<u128, T>,
     /// In the order they came.
     order: VecDeque<(Nanos, u128)>,
     has_warned: bool,
 }
 
-impl Once {
+impl<T: Clone> Once<T> {
     /// Acts unless it was done before. Returns what `act` noted, now or then, and whether it was now.
     /// A concurrent call waits until it is done.
     pub(crate) fn run(
@@ -29,21 +29,21 @@ impl Once {
         id: u128,
         until: Nanos,
         now: Nanos,
-        act: impl FnOnce() -> u64,
-    ) -> (u64, bool) {
+        act: impl FnOnce() -> T,
+    ) -> (T, bool) {
         let mut done = self.0.lock();
         if let Some(noted) = done.noted.get(&id) {
-            return (*noted, false);
+            return (noted.clone(), false);
         }
         let noted = act();
         done.make_room(now);
-        done.noted.insert(id, noted);
+        done.noted.insert(id, noted.clone());
         done.order.push_back((until, id));
         (noted, true)
     }
 }
 
-impl Done {
+impl<T> Done<T> {
     fn make_room(&mut self, now: Nanos) {
         while let Some((until, id)) = self.order.front().copied() {
             if now < until && self.order.len() < MOST_IDS {

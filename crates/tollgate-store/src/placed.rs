@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use tollgate_core::{Limit, Nanos, Outcome, Receipt, Slot, SlotId};
 
 use crate::{
-    Adjustment, Applied, Charge, Claim, Consistency, Counter, Decided, Degraded, Failure, Fallback,
-    GiveBack, Home, Membership, MemoryStore, Mode, Outcomes, RecordAnswer, RecordAsk, Request,
-    Settlement, Store, StoreError, check_outcomes, passes, report_broken,
+    Adjusted, Adjustment, Charge, Claim, Consistency, Counter, Decided, Degraded, Failure,
+    Fallback, GiveBack, Home, Membership, MemoryStore, Mode, Outcomes, RecordAnswer, RecordAsk,
+    Request, Settlement, Store, StoreError, check_outcomes, passes, report_broken,
 };
 
 /// A shared store that knows how many nodes share it.
@@ -260,7 +260,7 @@ impl<S: Member> Placed<S> {
     }
 
     /// The part of a settlement that is about this node's memory: charged on its share of the limits.
-    fn settle_here(&self, settlement: &Settlement<'_>, now: Nanos) -> Applied {
+    fn settle_here(&self, settlement: &Settlement<'_>, now: Nanos) -> Adjusted {
         let of = |adjustment: &Adjustment<'_>| {
             let Membership { nodes, rank } = self.membership(&adjustment.counter.home);
             adjustment.limit.share(rank, nodes)
@@ -280,27 +280,22 @@ impl<S: Member> Placed<S> {
         &self,
         settlement: &Settlement<'_>,
         now: Nanos,
-    ) -> Result<Applied, StoreError> {
-        let of = |part: Part| {
-            let own = settlement.adjustments.iter();
-            own.filter(|adjustment| self.part_of(&adjustment.counter.home) == part)
-                .copied()
-                .collect::<SmallVec<[Adjustment<'_>; 8]>>()
-        };
-        let here = of(Part::Memory);
-        let mut applied = Applied::Before;
-        if !here.is_empty() {
-            applied = self.settle_here(&Settlement { adjustments: &here, ..*settlement }, now);
-        }
+    ) -> Result<Adjusted, StoreError> {
+        let of = |part| settlement.select(|_, it| self.part_of(&it.counter.home) == part);
+        let (places, here) = of(Part::Memory);
+        let here = (!here.is_empty())
+            .then(|| self.settle_here(&Settlement { adjustments: &here, ..*settlement }, now));
+        let here = here.map(|adjusted| (places, Ok(adjusted)));
         let parts = self.shared.iter().enumerate().map(|(index, store)| async move {
-            let adjustments = of(Part::Shared(index));
+            let (places, adjustments) = of(Part::Shared(index));
             if adjustments.is_empty() {
-                return Ok(Applied::Before);
+                return None;
             }
-            store.settle(&Settlement { adjustments: &adjustments, ..*settlement }, now).await
+            let settlement = Settlement { adjustments: &adjustments, ..*settlement };
+            Some((places, store.settle(&settlement, now).await))
         });
-        let shared = join_all(parts).await;
-        Ok(applied.and(Applied::of_all(shared)?))
+        let shared = join_all(parts).await.into_iter().flatten();
+        Adjusted::of_parts(settlement.adjustments.len(), here.into_iter().chain(shared))
     }
 
     async fn on_home<T>(
@@ -443,7 +438,11 @@ impl<S: Member> Store for Placed<S> {
         .await
     }
 
-    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+    async fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> Result<Adjusted, StoreError> {
         if self.shared.is_empty() {
             return Ok(self.memory.settle_now(settlement, now));
         }

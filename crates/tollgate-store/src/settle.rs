@@ -1,5 +1,6 @@
 //! Changes to charges that were made before, applied once however often they are asked for.
 
+use smallvec::{SmallVec, smallvec};
 use tollgate_core::{Limit, Nanos, Receipt};
 
 use crate::{Counter, StoreError};
@@ -45,6 +46,20 @@ pub struct Settlement<'a> {
     pub adjustments: &'a [Adjustment<'a>],
 }
 
+#[cfg(feature = "redis")]
+impl<'a> Settlement<'a> {
+    /// Some of its adjustments, and their places.
+    pub(crate) fn select(
+        &self,
+        is_selected: impl Fn(usize, &Adjustment<'a>) -> bool,
+    ) -> (Vec<usize>, SmallVec<[Adjustment<'a>; 8]>) {
+        let all = self.adjustments.iter().enumerate();
+        all.filter(|(place, adjustment)| is_selected(*place, adjustment))
+            .map(|(place, adjustment)| (place, *adjustment))
+            .unzip()
+    }
+}
+
 /// What became of a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
@@ -54,6 +69,63 @@ pub enum Applied {
     Before,
     /// The store does not answer. It is kept here, and applied when that is back.
     Later,
+}
+
+/// How much of each charge of a settlement was given back, in the order of its adjustments; 0 for slots.
+pub type Refunds = SmallVec<[u64; 4]>;
+
+/// What became of a settlement, and of each of its charges.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Adjusted {
+    /// What became of it.
+    pub applied: Applied,
+    /// What was given back, now or before. Of what is applied later, what is due.
+    pub refunded: Refunds,
+}
+
+impl PartialEq<Applied> for Adjusted {
+    fn eq(&self, applied: &Applied) -> bool {
+        self.applied == *applied
+    }
+}
+
+impl Adjusted {
+    /// A settlement of which nothing is applied yet: what is due of each charge.
+    pub fn due(settlement: &Settlement<'_>) -> Self {
+        let refunded = settlement.adjustments.iter().map(Adjustment::asked).collect();
+        Self { applied: Applied::Later, refunded }
+    }
+
+    /// Puts parts of a settlement together, each with the places of its adjustments. An error if any of them failed; all
+    /// of them were tried.
+    pub fn of_parts(
+        adjustments: usize,
+        parts: impl IntoIterator<Item = (Vec<usize>, Result<Self, StoreError>)>,
+    ) -> Result<Self, StoreError> {
+        let mut refunded: Refunds = smallvec![0; adjustments];
+        let mut all = Vec::new();
+        for (places, part) in parts {
+            all.push(part.map(|part| {
+                for (place, amount) in places.into_iter().zip(part.refunded) {
+                    if let Some(refunded) = refunded.get_mut(place) {
+                        *refunded = amount;
+                    }
+                }
+                part.applied
+            }));
+        }
+        Applied::of_all(all).map(|applied| Self { applied, refunded })
+    }
+}
+
+impl Adjustment<'_> {
+    /// What is to be given back.
+    pub const fn asked(&self) -> u64 {
+        match &self.change {
+            Change::GiveBack(receipt) => receipt.cost(),
+            Change::Keep | Change::Owe(_) => 0,
+        }
+    }
 }
 
 impl Applied {

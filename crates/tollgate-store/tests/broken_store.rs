@@ -11,7 +11,7 @@ use tollgate_store::leased::{LeaseOptions, Leased};
 use tollgate_store::placed::Placed;
 use tollgate_store::resilient::{Resilient, ResilientOptions};
 use tollgate_store::{
-    Announcement, Applied, Charge, Consistency, Counter, Decided, Degraded, Failure, Fallback,
+    Adjusted, Announcement, Charge, Consistency, Counter, Decided, Degraded, Failure, Fallback,
     GiveBack, Home, LeaseAsk, LeaseGrant, MemoryStore, Mode, OnFailure, Outcomes, RecordAnswer,
     RecordAsk, Request, Role, Roll, Settlement, SharedStore, Store, StoreError, passes, passes_as,
 };
@@ -85,7 +85,11 @@ impl Store for Broken {
         self.0.slots(counter, now).await
     }
 
-    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+    async fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> Result<Adjusted, StoreError> {
         self.0.settle(settlement, now).await
     }
 

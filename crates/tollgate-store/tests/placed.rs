@@ -9,7 +9,7 @@ use tollgate_core::{Algorithm, Ask, Limit, LimitSpec, Nanos, SECOND, Slot, SlotI
 use tollgate_store::conformance::Harness;
 use tollgate_store::placed::{Member, Placed};
 use tollgate_store::{
-    Applied, Charge, Consistency, Counter, Decided, GiveBack, Home, Membership, MemoryStore, Mode,
+    Adjusted, Charge, Consistency, Counter, Decided, GiveBack, Home, Membership, MemoryStore, Mode,
     Outcomes, RecordAnswer, RecordAsk, Request, Role, Settlement, Store, StoreError, passes,
 };
 
@@ -58,7 +58,11 @@ impl Store for Elsewhere {
         self.0.slots(counter, now + self.1).await
     }
 
-    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+    async fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> Result<Adjusted, StoreError> {
         self.0.settle(settlement, now + self.1).await
     }
 

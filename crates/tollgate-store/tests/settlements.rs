@@ -17,8 +17,8 @@ use tollgate_store::leased::{LeaseOptions, Leased};
 use tollgate_store::placed::Placed;
 use tollgate_store::resilient::{Resilient, ResilientOptions};
 use tollgate_store::{
-    Adjustment, Applied, Change, Consistency, Counter, Home, MemoryStore, OnFailure, Settlement,
-    Store,
+    Adjusted, Adjustment, Applied, Change, Consistency, Counter, Home, MemoryStore, OnFailure,
+    Settlement, Store,
 };
 
 const LONG: Nanos = 30 * 24 * 3600 * SECOND;
@@ -35,7 +35,7 @@ async fn settle(
     limit: &Limit,
     change: Change,
     now: Nanos,
-) -> Applied {
+) -> Adjusted {
     let adjustments = [Adjustment { counter, limit, change, closes: Receipt::Nothing }];
     let remember = 180 * SECOND;
     let settlement = Settlement { id, remember, is_here: false, adjustments: &adjustments };
@@ -50,7 +50,7 @@ async fn settle_local(
     limit: &Limit,
     change: Change,
     now: Nanos,
-) -> Applied {
+) -> Adjusted {
     let adjustments = [Adjustment { counter, limit, change, closes: Receipt::Nothing }];
     let remember = 180 * SECOND;
     let settlement = Settlement { id, remember, is_here: true, adjustments: &adjustments };
@@ -244,7 +244,7 @@ async fn every_store_settles_its_own_part() {
     let remember = 180 * SECOND;
     let settlement = Settlement { id: 9, remember, is_here: false, adjustments: &adjustments };
     for expected in [Applied::Now, Applied::Before] {
-        assert_eq!(store.settle(&settlement, now).await, Ok(expected));
+        assert_eq!(store.settle(&settlement, now).await.unwrap(), expected);
         assert_eq!(worlds[0].status(counters[0], &limit).used, 40);
         assert_eq!(worlds[1].status(counters[1], &limit).used, 120);
     }

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::Harness;
 use crate::{
-    Adjustment, Applied, Change, Charge, Counter, Decided as Answer, GiveBack, Home, Mode,
+    Adjusted, Adjustment, Change, Charge, Counter, Decided as Answer, GiveBack, Home, Mode,
     Outcomes, Request, Role, Settlement, Store,
 };
 
@@ -203,7 +203,7 @@ pub(super) async fn settle(
     harness: &impl Harness,
     id: u128,
     changes: &[(&Meter, Change)],
-) -> Applied {
+) -> Adjusted {
     let keys: Vec<Vec<&str>> = changes.iter().map(|(meter, _)| meter.key()).collect();
     let adjustments: Vec<Adjustment<'_>> = (changes.iter().zip(&keys))
         .map(|((meter, change), key)| Adjustment {

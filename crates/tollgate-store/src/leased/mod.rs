@@ -35,7 +35,7 @@ use smallvec::SmallVec;
 use tollgate_core::{Limit, Nanos, Refundable, SECOND, Slot, SlotId};
 
 use crate::{
-    Announcement, Applied, Charge, Claim, Consistency, Counter, Decided, GiveBack, Home, LeaseAsk,
+    Adjusted, Announcement, Charge, Claim, Consistency, Counter, Decided, GiveBack, Home, LeaseAsk,
     LeaseGrant, Mode, Outcomes, RecordAnswer, RecordAsk, Request, Role, Roll, Settlement,
     SharedStore, Store, StoreError,
 };
@@ -183,9 +183,8 @@ fn wanted<'a>(charge: &Charge<'a>, mode: Mode) -> Option<Wanted<'a>> {
         && ask.max_delay.is_none()
         && (1..=limit.capacity()).contains(&ask.cost);
     let pool = if is_plain { pool(counter, limit) } else { 0 };
-    let is_final = ask.refundable == Refundable::No
-        && mode == Mode::Charge
-        && limit.algorithm().is_bucket();
+    let is_final =
+        ask.refundable == Refundable::No && mode == Mode::Charge && limit.algorithm().is_bucket();
     (pool > 0).then_some(Wanted { limit, cost: ask.cost, pool, is_final })
 }
 
@@ -270,7 +269,11 @@ impl<S: SharedStore + 'static> Store for Leased<S> {
 
     /// What was spent from a lease was charged on the shared counter before, and its receipt is good
     /// there: it is settled there, where all nodes see that it was.
-    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+    async fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> Result<Adjusted, StoreError> {
         let applied = self.shared.inner.settle(settlement, now).await?;
         for adjustment in settlement.adjustments {
             if pool(&adjustment.counter, adjustment.limit) > 0 {

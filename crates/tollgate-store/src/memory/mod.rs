@@ -26,8 +26,8 @@ use tollgate_core::{Ask, Limit, Nanos, Receipt, Slot, SlotId};
 
 use crate::once::Once;
 use crate::{
-    Adjustment, Applied, Change, Charge, Counter, Decided, GiveBack, Mode, Outcomes, RecordAnswer,
-    RecordAsk, Request, Role, Settlement, Store, StoreError,
+    Adjusted, Adjustment, Applied, Change, Charge, Counter, Decided, GiveBack, Mode, Outcomes,
+    RecordAnswer, RecordAsk, Refunds, Request, Role, Settlement, Store, StoreError,
 };
 use fingerprint::{Fingerprint, Hasher, SECRET_BYTES};
 use large::Budget;
@@ -104,7 +104,7 @@ pub struct MemoryStore {
     journals: bool,
     persister: Mutex<Option<Persister>>,
     flushes: AtomicU64,
-    settled: Once,
+    settled: Once<Refunds>,
     records: Records,
 }
 
@@ -230,12 +230,12 @@ impl MemoryStore {
         Hasher::fingerprint(self.hasher.key_hash(counter.key), counter.salt)
     }
 
-    /// Undoes one charge.
-    pub fn give_back_now(&self, give_back: &GiveBack<'_>, now: Nanos) {
-        let fingerprint = self.fingerprint_of(&give_back.counter);
-        if let Some(shard) = self.shard_of(fingerprint) {
-            shard.lock().give_back(fingerprint, give_back.limit, &give_back.receipt, now);
-        }
+    /// Undoes one charge, and returns how much of it that was.
+    pub fn give_back_now(&self, give_back: &GiveBack<'_>, now: Nanos) -> u64 {
+        let GiveBack { counter, limit, receipt } = give_back;
+        let fingerprint = self.fingerprint_of(counter);
+        let Some(shard) = self.shard_of(fingerprint) else { return 0 };
+        shard.lock().give_back(fingerprint, limit, receipt, now)
     }
 
     /// Makes one refundable charge final.
@@ -249,31 +249,30 @@ impl MemoryStore {
 
 impl MemoryStore {
     /// Makes the changes of a settlement, unless that was done before.
-    pub fn settle_now(&self, settlement: &Settlement<'_>, now: Nanos) -> Applied {
+    pub fn settle_now(&self, settlement: &Settlement<'_>, now: Nanos) -> Adjusted {
         let until = now.saturating_add(settlement.remember);
         let adjust = || {
-            for adjustment in settlement.adjustments {
-                self.adjust(adjustment, now);
-            }
-            0
+            settlement.adjustments.iter().map(|adjustment| self.adjust(adjustment, now)).collect()
         };
-        let (_, is_first) = self.settled.run(settlement.id, until, now, adjust);
-        if is_first { Applied::Now } else { Applied::Before }
+        let (refunded, is_first) = self.settled.run(settlement.id, until, now, adjust);
+        Adjusted { applied: if is_first { Applied::Now } else { Applied::Before }, refunded }
     }
 
-    fn adjust(&self, adjustment: &Adjustment<'_>, now: Nanos) {
+    /// Returns how much was given back.
+    fn adjust(&self, adjustment: &Adjustment<'_>, now: Nanos) -> u64 {
         let Adjustment { counter, limit, change, closes } = *adjustment;
         if let Receipt::Open { .. } = closes {
             self.close_now(&GiveBack { counter, limit, receipt: closes }, now);
         }
         match change {
-            Change::Keep => {}
+            Change::Keep => 0,
             Change::GiveBack(receipt) => {
-                self.give_back_now(&GiveBack { counter, limit, receipt }, now);
+                self.give_back_now(&GiveBack { counter, limit, receipt }, now)
             }
             Change::Owe(cost) => {
                 let charge = Charge { counter, limit, ask: Ask::cost(cost), role: Role::Must };
                 self.decide_single(&charge, Mode::Owe, now);
+                0
             }
         }
     }
@@ -358,7 +357,11 @@ impl Store for MemoryStore {
         Ok(shard.map(|shard| shard.lock().slots(fingerprint, now)).unwrap_or_default())
     }
 
-    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+    async fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> Result<Adjusted, StoreError> {
         Ok(self.settle_now(settlement, now))
     }
 

@@ -43,23 +43,24 @@ impl Shard {
         }
     }
 
-    /// Undoes a charge.
+    /// Undoes a charge, and returns how much of it that was.
     pub(crate) fn give_back(
         &mut self,
         fingerprint: Fingerprint,
         limit: &Limit,
         receipt: &Receipt,
         now: Nanos,
-    ) {
+    ) -> u64 {
         if self.rest.resets.voids(fingerprint, receipt) {
-            return;
+            return 0;
         }
         let found = self.find(fingerprint, limit);
+        let mut returned = 0;
         match found {
             Found::Absent => {}
             Found::Large | Found::Open(_) => {
                 let fresh = self.rest.large.change(fingerprint, |large| {
-                    limit.give_back(&mut large.state, receipt, now);
+                    returned = limit.give_back(&mut large.state, receipt, now);
                     large.fresh_at = limit.fresh_at(&large.state);
                     large.level = level(limit, limit.status(&large.state, now).used);
                     large.unsaved = Unsaved::All;
@@ -74,10 +75,10 @@ impl Shard {
             Found::Packed(..) | Found::Oversized(_) => {
                 let before = found.small(limit);
                 let mut small = before;
-                limit.give_back_small(&mut small, receipt, now);
+                returned = limit.give_back_small(&mut small, receipt, now);
                 // A receipt of a charge that is gone changes nothing, not even the rounding under another quota.
                 if small == before {
-                    return;
+                    return 0;
                 }
                 if small.fresh_at(limit.window_nanos()) <= now {
                     self.remove(fingerprint);
@@ -88,6 +89,7 @@ impl Shard {
             }
         }
         self.is_dirty = true;
+        returned
     }
 
     /// Makes a refundable charge final.

@@ -40,7 +40,7 @@ use std::sync::Arc;
 use tollgate_core::{Limit, Nanos, Slot, SlotId};
 
 use crate::{
-    Announcement, Applied, Claim, Counter, Decided, Failure, GiveBack, Home, LeaseAsk, LeaseGrant,
+    Adjusted, Announcement, Claim, Counter, Decided, Failure, GiveBack, Home, LeaseAsk, LeaseGrant,
     Outcomes, RecordAnswer, RecordAsk, Request, Roll, Settlement, SharedStore, Store, StoreError,
     report_broken,
 };
@@ -178,7 +178,7 @@ impl Store for RedisStore {
         &self,
         settlement: &Settlement<'_>,
         _now: Nanos,
-    ) -> Result<Applied, StoreError> {
+    ) -> Result<Adjusted, StoreError> {
         self.hub.settle_once(settlement).await
     }
 

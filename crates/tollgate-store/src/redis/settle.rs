@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tollgate_core::{Ask, MICRO, MOST_MICROS, Nanos, Receipt};
+use tollgate_core::{Ask, MICRO, MOST_MICROS, Nanos, Receipt, largest_part};
 
 use super::call::Call;
 use super::encode::{kind_of, push_open_charge, push_parameters, push_receipt};
@@ -13,8 +13,8 @@ use super::metrics::Operation;
 use super::msgpack::{Element, Elements};
 use super::operations::MOST_KEYS;
 use crate::{
-    Adjustment, Applied, Change, Failure, MAX_RECORD_BYTES, RecordAnswer, RecordAsk, Settlement,
-    StoreError,
+    Adjusted, Adjustment, Applied, Change, Failure, MAX_RECORD_BYTES, RecordAnswer, RecordAsk,
+    Refunds, Settlement, StoreError,
 };
 
 /// How often a settlement is sent again because no calendar window fitted.
@@ -25,6 +25,8 @@ struct Group<'a> {
     slot: u16,
     keys: Keys,
     adjustments: Vec<&'a Adjustment<'a>>,
+    /// Their places in the settlement.
+    places: Vec<usize>,
 }
 
 impl Group<'_> {
@@ -63,23 +65,45 @@ impl Group<'_> {
     }
 }
 
+impl Group<'_> {
+    /// What was given back of each charge, by the script's answer.
+    fn refunded(&self, elements: &[Element]) -> Refunds {
+        let mut figures = elements.iter().skip(2).map_while(Element::number);
+        let mut of = |adjustment: &&Adjustment<'_>| {
+            let asked = adjustment.asked();
+            // A node of the version before did it, and has not written down what it came to.
+            let Some((amount, part)) = figures.next().zip(figures.next()) else { return asked };
+            if !adjustment.limit.algorithm().is_bucket() {
+                return amount.min(asked);
+            }
+            let (returned, pace) = ((amount, part), adjustment.limit.micro_pace());
+            largest_part(asked, |cost| {
+                let span = pace.span_of(cost.min(MOST_MICROS));
+                (span.micros, span.part) <= returned
+            })
+        };
+        self.adjustments.iter().map(&mut of).collect()
+    }
+}
+
 impl Hub {
     pub(super) async fn settle_once(
         self: &Arc<Self>,
         settlement: &Settlement<'_>,
-    ) -> Result<Applied, StoreError> {
+    ) -> Result<Adjusted, StoreError> {
         let groups = self.groups(settlement);
         let settled = groups.iter().map(|group| self.settle_slot(settlement.remember, group));
         // One that fails does not keep the others from being settled.
-        let settled = join_all(settled).await;
-        Applied::of_all(settled.into_iter().map(|one| one.map_err(StoreError::from)))
+        let settled = join_all(settled).await.into_iter().map(|one| one.map_err(StoreError::from));
+        let places = groups.iter().map(|group| group.places.clone());
+        Adjusted::of_parts(settlement.adjustments.len(), places.zip(settled))
     }
 
     /// Every slot has a place of its own that remembers the settlement, beside its first counter. A
     /// slot with more counters than fit into a call has several.
     fn groups<'a>(&self, settlement: &Settlement<'a>) -> Vec<Group<'a>> {
         let mut groups: Vec<Group<'a>> = Vec::new();
-        for adjustment in settlement.adjustments {
+        for (place, adjustment) in settlement.adjustments.iter().enumerate() {
             let mut key = Keys::default();
             self.speller.push_counter(&adjustment.counter, &mut key);
             let first = key.get(0).unwrap_or_default();
@@ -88,12 +112,14 @@ impl Hub {
             if let Some(group) = groups.iter_mut().find(room) {
                 group.keys.append(&key);
                 group.adjustments.push(adjustment);
+                group.places.push(place);
             } else {
                 let number = groups.iter().filter(|group| group.slot == slot).count();
                 let mut keys = Keys::default();
                 keys.push(&settled(first, settlement.id, number));
                 keys.append(&key);
-                groups.push(Group { slot, keys, adjustments: vec![adjustment] });
+                let (adjustments, places) = (vec![adjustment], vec![place]);
+                groups.push(Group { slot, keys, adjustments, places });
             }
         }
         groups
@@ -103,7 +129,7 @@ impl Hub {
         self: &Arc<Self>,
         remember: Nanos,
         group: &Group<'_>,
-    ) -> Result<Applied, Failure> {
+    ) -> Result<Adjusted, Failure> {
         let deadline = self.deadline();
         let keys = group.keys.with_reset_marks(1);
         let mut clock = self.clock().unwrap_or(0);
@@ -127,8 +153,10 @@ impl Hub {
                     self.strangers.report(&group.keys);
                     return Err(Failure::ForeignKey);
                 }
-                (Some(0), Some(0)) => return Ok(Applied::Now),
-                (Some(1), Some(0)) => return Ok(Applied::Before),
+                (Some(done @ (0 | 1)), Some(0)) => {
+                    let applied = if done == 0 { Applied::Now } else { Applied::Before };
+                    return Ok(Adjusted { applied, refunded: group.refunded(&reply.elements) });
+                }
                 _ => return Err(Failure::Protocol),
             }
         }

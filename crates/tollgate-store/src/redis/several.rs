@@ -223,7 +223,11 @@ impl Hub {
             let clock = match verdict(&part.lines(), now, &mut numbers.into_iter()) {
                 Some(Verdict::Judged(judged)) => {
                     if judged.charged {
-                        self.metrics.finalized(figures::finalized(mode, &part.lines(), &judged.seen));
+                        self.metrics.finalized(figures::finalized(
+                            mode,
+                            &part.lines(),
+                            &judged.seen,
+                        ));
                     }
                     return Ok(judged);
                 }

@@ -38,7 +38,7 @@ use crate::leased::key::{Fingerprints, Named};
 use crate::once::Once;
 use crate::placed::Member;
 use crate::{
-    Applied, Charge, Claim, Counter, Decided, GiveBack, Home, Membership, MemoryStore, Mode,
+    Adjusted, Charge, Claim, Counter, Decided, GiveBack, Home, Membership, MemoryStore, Mode,
     OnFailure, Outcomes, RecordAnswer, RecordAsk, Request, Role, Settlement, SharedStore, Store,
     StoreError, check_outcomes,
 };
@@ -362,7 +362,11 @@ impl<S: SharedStore> Store for Resilient<S> {
         }
     }
 
-    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+    async fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> Result<Adjusted, StoreError> {
         self.settle_or_keep(settlement, now).await
     }
 

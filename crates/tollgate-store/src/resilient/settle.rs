@@ -11,7 +11,9 @@ use super::Resilient;
 use super::heal::MOST_IN_VAIN;
 use super::outage::{Extent, extent};
 use crate::leased::key::Owned;
-use crate::{Adjustment, Applied, Change, Failure, GiveBack, Settlement, SharedStore, StoreError};
+use crate::{
+    Adjusted, Adjustment, Applied, Change, Failure, GiveBack, Settlement, SharedStore, StoreError,
+};
 
 /// The most settlements that wait for the store; further ones fail with the store's error.
 const MOST_SETTLEMENTS: usize = 10_000;
@@ -35,37 +37,42 @@ impl<S: SharedStore> Resilient<S> {
         &self,
         settlement: &Settlement<'_>,
         now: Nanos,
-    ) -> Result<Applied, StoreError> {
+    ) -> Result<Adjusted, StoreError> {
         let at = self.inner.clock(now);
         let until = at.saturating_add(settlement.remember);
         // What was taken off the reports is noted, so that a repeated call leaves the same to the store.
         let (taken, is_first) =
             self.settled.run(settlement.id, until, at, || self.take_off(settlement, at));
-        let rest: SmallVec<[Adjustment<'_>; 8]> = settlement
-            .adjustments
-            .iter()
-            .enumerate()
-            .filter(|(place, _)| !is_in(taken, *place))
-            .map(|(_, adjustment)| *adjustment)
-            .collect();
-        let here = if taken > 0 && is_first { Applied::Now } else { Applied::Before };
+        let (places, rest) = settlement.select(|place, _| !is_in(taken, place));
+        // All of what was taken off a report is given back.
+        let here = Adjusted {
+            applied: if taken > 0 && is_first { Applied::Now } else { Applied::Before },
+            ..Adjusted::due(settlement)
+        };
         if rest.is_empty() {
             return Ok(here);
         }
+        let all = settlement.adjustments.len();
+        let with_rest = |settled| {
+            let taken = (0..all).filter(|place| is_in(taken, *place)).collect::<Vec<_>>();
+            let refunded = taken.iter().filter_map(|place| here.refunded.get(*place)).copied();
+            let here = Adjusted { applied: here.applied, refunded: refunded.collect() };
+            Adjusted::of_parts(all, [(taken, Ok(here)), (places, Ok(settled))])
+        };
         let asked = Settlement { adjustments: &rest, ..*settlement };
         let settled = match self.report_before(&rest, now).await {
             Ok(()) => self.inner.settle(&asked, now).await,
             Err(failure) => Err(failure.into()),
         };
         match settled {
-            Ok(applied) => {
-                if applied == Applied::Now {
+            Ok(adjusted) => {
+                if adjusted == Applied::Now {
                     self.settle_shares(&rest, at);
                 }
-                Ok(here.and(applied))
+                with_rest(adjusted)
             }
             Err(error) if extent(error.failure) == Extent::Store && self.keep(&asked, until) => {
-                Ok(Applied::Later)
+                with_rest(Adjusted::due(&asked))
             }
             Err(error) => Err(error),
         }
@@ -159,8 +166,7 @@ impl<S: SharedStore> Resilient<S> {
         let mut in_vain = 0;
         for kept in waiting {
             let is_late = kept.until <= self.inner.clock(now);
-            let settled =
-                if is_late { Ok(Applied::Before) } else { self.try_again(&kept, now).await };
+            let settled = if is_late { Ok(()) } else { self.try_again(&kept, now).await };
             if is_late {
                 tracing::warn!(
                     "the store was away for too long: a settlement stays at its estimate"
@@ -184,7 +190,7 @@ impl<S: SharedStore> Resilient<S> {
         in_vain == 0
     }
 
-    async fn try_again(&self, kept: &Kept, now: Nanos) -> Result<Applied, StoreError> {
+    async fn try_again(&self, kept: &Kept, now: Nanos) -> Result<(), StoreError> {
         let parts: Vec<_> = kept.adjustments.iter().map(|(owned, ..)| owned.parts()).collect();
         let adjustments: SmallVec<[Adjustment<'_>; 8]> = kept
             .adjustments
@@ -199,7 +205,7 @@ impl<S: SharedStore> Resilient<S> {
             .collect();
         let Kept { id, remember, is_here, .. } = *kept;
         let settlement = Settlement { id, remember, is_here, adjustments: &adjustments };
-        self.inner.settle(&settlement, now).await
+        self.inner.settle(&settlement, now).await.map(|_| ())
     }
 
     /// How many settlements wait for the store.

@@ -19,7 +19,7 @@ use tollgate_core::{
     Algorithm, Ask, Limit, LimitSpec, Nanos, Receipt, SECOND, Slot, SlotId, Status, Window,
 };
 use tollgate_store::{
-    Announcement, Applied, Charge, Consistency, Counter, Decided, Failure, GiveBack, Home,
+    Adjusted, Announcement, Charge, Consistency, Counter, Decided, Failure, GiveBack, Home,
     LeaseAsk, LeaseGrant, Membership, MemoryStore, Mode, OnFailure, Outcomes, RecordAnswer,
     RecordAsk, Request, Role, Roll, RollEntry, Settlement, SharedStore, Store, StoreError,
 };
@@ -282,7 +282,7 @@ impl Store for Remote {
         self.0.memory.slots(counter, now).await
     }
 
-    async fn settle(&self, settlement: &Settlement<'_>, _: Nanos) -> Result<Applied, StoreError> {
+    async fn settle(&self, settlement: &Settlement<'_>, _: Nanos) -> Result<Adjusted, StoreError> {
         let now = self.call().await?;
         self.0.memory.settle(settlement, now).await
     }

@@ -122,10 +122,10 @@ impl<G: Ground> World<'_, G> {
         let (id, remember) = (*id, REMEMBERED);
         let settlement = Settlement { id, remember, is_here: false, adjustments: &adjustments };
         let applied = self.ground.store().settle(&settlement, self.now).await.map_err(failed)?;
-        if applied == expected {
-            return Ok(());
+        if applied != expected {
+            return Err(format!("the settlement was applied {applied:?}, not {expected:?}"));
         }
-        Err(format!("the settlement was applied {applied:?}, not {expected:?}"))
+        Ok(())
     }
 
     pub async fn renew(&mut self, at: usize, slot: u128) -> Verdict {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tollgate_core::{Limit, Nanos, Slot, SlotId};
 use tollgate_store::{
-    Announcement, Applied, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant, Outcomes,
+    Adjusted, Announcement, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant, Outcomes,
     RecordAnswer, RecordAsk, Request, Roll, Settlement, SharedStore, Store, StoreError,
 };
 
@@ -75,7 +75,11 @@ impl<S: Store> Store for Cut<S> {
         self.reach()?.slots(counter, now).await
     }
 
-    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+    async fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> Result<Adjusted, StoreError> {
         self.reach()?.settle(settlement, now).await
     }
 

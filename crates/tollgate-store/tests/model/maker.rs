@@ -326,7 +326,9 @@ impl Maker {
                 let (id, decision) = (self.asked.len() as u32, self.decision());
                 let asked = decision.asked.into_iter().enumerate();
                 let asked = asked.map(|(place, one)| Asked { slot: own_slot(id, place), ..one });
-                let decision = Decision { asked: asked.collect(), mode: Mode::Charge, ..decision };
+                // One that is not refundable is undone among the open charges of others.
+                let (asked, is_refundable) = (asked.collect(), self.draw.one_in(2));
+                let decision = Decision { id, mode: Mode::Charge, asked, is_refundable };
                 self.asked.push(decision.clone());
                 self.ops.push(Op::GiveUp(decision, looks));
             }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tollgate_core::{Ask, Limit, Nanos, SECOND, Slot, SlotId};
 use tollgate_store::resilient::{Resilient, ResilientOptions};
 use tollgate_store::{
-    Announcement, Applied, Charge, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant,
+    Adjusted, Announcement, Charge, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant,
     Membership, Mode, Outcomes, RecordAnswer, RecordAsk, Request, Role, Roll, Settlement,
     SharedStore, Store, StoreError,
 };
@@ -91,7 +91,11 @@ impl Store for Link {
         self.remote.slots(counter, now).await
     }
 
-    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+    async fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> Result<Adjusted, StoreError> {
         self.check()?;
         self.remote.settle(settlement, now).await
     }

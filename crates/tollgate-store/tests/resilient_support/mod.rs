@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 use tollgate_core::{Limit, Nanos, Slot, SlotId};
 use tollgate_store::{
-    Announcement, Applied, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant, Mode,
+    Adjusted, Announcement, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant, Mode,
     Outcomes, RecordAnswer, RecordAsk, Request, Roll, Settlement, SharedStore, Store, StoreError,
 };
 
@@ -115,7 +115,11 @@ impl Store for Fussy {
         self.0.remote.slots(counter, now).await
     }
 
-    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+    async fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> Result<Adjusted, StoreError> {
         for adjustment in settlement.adjustments {
             self.check(&adjustment.counter)?;
         }

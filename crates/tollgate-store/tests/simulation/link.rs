@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Limit, Nanos, Slot, SlotId};
 use tollgate_store::{
-    Announcement, Applied, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant, Outcomes,
+    Adjusted, Announcement, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant, Outcomes,
     RecordAnswer, RecordAsk, Request, Roll, Settlement, SharedStore, Store, StoreError,
 };
 
@@ -81,7 +81,7 @@ impl Store for Link {
         Ok(slots)
     }
 
-    async fn settle(&self, settlement: &Settlement<'_>, _: Nanos) -> Result<Applied, StoreError> {
+    async fn settle(&self, settlement: &Settlement<'_>, _: Nanos) -> Result<Adjusted, StoreError> {
         let op = Op::Settle(OwnedSettlement::new(settlement));
         let (Reply::Applied(applied), _) = self.call(op).await? else { return nonsense() };
         Ok(applied)

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use futures_util::FutureExt;
 use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SECOND, Slot};
 use tollgate_store::{
-    Applied, Charge, GiveBack, LeaseGrant, Membership, MemoryStore, Mode, Outcomes, Role, Roll,
+    Adjusted, Charge, GiveBack, LeaseGrant, Membership, MemoryStore, Mode, Outcomes, Role, Roll,
     RollEntry, Store,
 };
 
@@ -24,7 +24,7 @@ pub enum Reply {
     Done,
     Was(bool),
     Slots(Vec<Slot>),
-    Applied(Applied),
+    Applied(Adjusted),
     Lease(Box<LeaseGrant>),
     Roll(Roll),
     /// Whether the call was known that was to be undone.

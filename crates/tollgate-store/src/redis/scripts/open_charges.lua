@@ -231,15 +231,20 @@ local function find_entry(state, at)
   return nil
 end
 
+-- Returns how much of the charge was open, and counted.
 local function refund_open(state, at, span, span_part)
   -- An arrival time at the end of time no longer says what it is the sum of.
-  if state[1] >= MOST then return end
+  if state[1] >= MOST then return 0, 0 end
   local index = find_entry(state, at)
-  if not index then return end
+  if not index then return 0, 0 end
+  local is_over = state[1] < now or (state[1] == now and state[2] == 0)
   local entry = entry_at_place(state, index)
+  local returned, returned_part = sooner_span(span, span_part, entry[3], entry[4])
   entry[3], entry[4] = subtract_span(entry[3], entry[4], span, span_part, state[4])
   if entry[3] == 0 and entry[4] == 0 then remove_entry(state, index) end
   replay(state)
+  if is_over then return 0, 0 end
+  return returned, returned_part
 end
 
 local function close_open(state, at, span, span_part)

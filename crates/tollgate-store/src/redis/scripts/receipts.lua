@@ -2,7 +2,8 @@
 --
 -- A give-back undoes exactly when done at once, and later never leaves more room than if the charge had
 -- not been made: a window counts only its own costs, a log its own entries, and a bucket its open charges.
--- Each returns false if the value is not ours.
+-- Each returns false if the value is not ours; else true, and how much of the charge it has undone: a cost, or, of a
+-- bucket, a span and its part.
 --
 -- Kinds of receipts and their figures, from args[p] on:
 --   1 bucket             instant (MOST: what was charged last, whenever that was), span of the cost, its part, unit
@@ -23,71 +24,70 @@ end
 -- Changes an entry of the list of a bucket's refundable charges with `act`. A receipt of no entry changes nothing, not even
 -- the rounding of the others.
 local function change_open(p, key, value, act)
-  if not value and not states[key] then return true end
+  if not value and not states[key] then return true, 0, 0 end
   local state = read_bucket(key, value)
   if not state then return false end
-  if state.entries and find_entry(state, args[p]) then
-    adopt(state, args[p + 3])
-    act(state, args[p], args[p + 1], args[p + 2])
-    change(state)
-  end
-  return true
+  if not (state.entries and find_entry(state, args[p])) then return true, 0, 0 end
+  adopt(state, args[p + 3])
+  local span, span_part = act(state, args[p], args[p + 1], args[p + 2])
+  change(state)
+  return true, span, span_part
 end
 
 local function give_back()
   local to = {}
 
   to[BUCKET] = function(p, key, value)
-    if not value and not states[key] then return true end
+    if not value and not states[key] then return true, 0, 0 end
     local state = read_bucket(key, value)
     if not state then return false end
     local at, span, span_part, unit = args[p], args[p + 1], args[p + 2], args[p + 3]
     -- A charge that was not refundable is undone in its own instant only.
-    if at ~= MOST and at ~= math.max(now, state[3]) then return true end
+    if at ~= MOST and at ~= math.max(now, state[3]) then return true, 0, 0 end
     adopt(state, unit)
     local tat, part = state[1], state[2]
     -- An arrival time at the end of time no longer says what it is the sum of.
-    if tat >= MOST then return true end
+    if tat >= MOST then return true, 0, 0 end
+    local ahead, ahead_part = subtract_span(tat, part, now, 0, unit)
+    local occupied, occupied_part = sooner_span(span, span_part, ahead, ahead_part)
     if state.entries then
-      if at ~= MOST and not is_after_entries(state, span, span_part) then return true end
+      if at ~= MOST and not is_after_entries(state, span, span_part) then return true, 0, 0 end
       refund_latest(state, span, span_part)
     else
-      local ahead, ahead_part = subtract_span(tat, part, now, 0, unit)
-      span, span_part = sooner_span(span, span_part, ahead, ahead_part)
-      state[1], state[2] = subtract_span(tat, part, span, span_part, unit)
+      state[1], state[2] = subtract_span(tat, part, occupied, occupied_part, unit)
     end
     change(state)
-    return true
+    return true, occupied, occupied_part
   end
 
   to[OPEN] = function(p, key, value) return change_open(p, key, value, refund_open) end
 
   local function to_window(p, key, value, kind)
-    if not value and not states[key] then return true end
+    if not value and not states[key] then return true, 0 end
     local state = read_window(key, value, kind)
     if not state then return false end
     -- A count that has stopped at the end no longer says what it is the sum of.
-    if state[1] == args[p + 2] and state[2] < MOST then
-      state[2] = math.max(state[2] - args[p + 1], 0)
-      change(state)
-    end
-    return true
+    if state[1] ~= args[p + 2] or state[2] >= MOST then return true, 0 end
+    local returned = math.min(state[2], args[p + 1])
+    state[2] = state[2] - returned
+    change(state)
+    return true, now < state[1] and returned or 0
   end
 
   to[WINDOW] = function(p, key, value) return to_window(p, key, value, WINDOW) end
   to[CALENDAR] = function(p, key, value) return to_window(p, key, value, CALENDAR) end
 
   to[SLIDING] = function(p, key, value)
-    if not value and not states[key] then return true end
+    if not value and not states[key] then return true, 0 end
     local state = read_window(key, value, SLIDING)
     if not state then return false end
     local cost, ends, length = args[p + 1], args[p + 2], args[p + 3]
     local place = state[1] == ends and 2 or state[1] == ends + length and 3 or nil
-    if place and state[place] < MOST then
-      state[place], state[4] = math.max(state[place] - cost, 0), length
-      change(state)
-    end
-    return true
+    if not place or state[place] >= MOST then return true, 0 end
+    local returned = math.min(state[place], cost)
+    state[place], state[4] = state[place] - returned, length
+    change(state)
+    return true, now < ends + length and returned or 0
   end
 
   -- The sums of all later entries move, so that is done at once, and only if they are few: a give-back
@@ -97,9 +97,9 @@ local function give_back()
     local state = read_log(key, length)
     if not state then return false end
     local from = string.format('%.0f', at)
-    if back == 0 or redis.call('ZCOUNT', key, from, '+inf') > MOST_MOVED then return true end
+    if back == 0 or redis.call('ZCOUNT', key, from, '+inf') > MOST_MOVED then return true, 0 end
     local entries = redis.call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES')
-    if tonumber(entries[2]) ~= at then return true end
+    if tonumber(entries[2]) ~= at then return true, 0 end
     local old, new = {}, {}
     for i = 1, #entries, 2 do
       local sum, cost = read_entry(entries[i])
@@ -120,12 +120,12 @@ local function give_back()
     if state and state.count > 0 then
       redis.call('PEXPIRE', key, lifetime(state[2] + length))
     end
-    return true
+    return true, now < at + length and back or 0
   end
 
   to[SLOTS] = function(p, key)
     local answer = redis.pcall('ZREM', key, args[p])
-    return not (type(answer) == 'table' and answer.err)
+    return not (type(answer) == 'table' and answer.err), 0
   end
 
   return to

@@ -6,12 +6,18 @@
 --             1 give back, kind and receipt as in receipts.lua; 2 charge above the limit if need be,
 --             kind and parameters as in counters.lua; and after each of these: 0, or 1 and an open charge of a
 --             bucket that becomes final: instant, span of the cost, its part, unit
--- result      0 done, 1 was done before, 3 no window fits; and the number of values that are not ours
+-- result      0 done, 1 was done before, 3 no window fits; the number of values that are not ours; and per counter,
+--             now or before, what was given back: a cost, or of a bucket a span, and its part. Without these where a node
+--             of the version before has done it
 
 local KEEP, GIVE_BACK, OWE = 0, 1, 2
 
-if redis.call('EXISTS', KEYS[2]) == 1 then
+local done = redis.call('GET', KEYS[2])
+if done then
   put(1) put(0)
+  if done ~= '1' then
+    for _, figure in ipairs(cmsgpack.unpack(done)) do put(figure) end
+  end
   return finish(false)
 end
 
@@ -57,22 +63,32 @@ if outside then
   return finish(false)
 end
 
+local returned = {}
+for i = 1, 2 * count do returned[i] = 0 end
+
+local function remember()
+  redis.call('SET', KEYS[2], cmsgpack.pack(returned), 'PX', string.format('%.0f', args[4]))
+end
+
 -- First of all, because it may find no memory; after it none is short of it.
-redis.call('SET', KEYS[2], '1', 'PX', string.format('%.0f', args[4]))
+remember()
 local return_to = give_back()
 each(function(what, kind, p, key, k, closes)
   local mark = values[count + k]
   if closes and not is_void(OPEN, closes, mark)
     and not change_open(closes, key, values[k], close_open) then
     strangers = strangers + 1
-  elseif what == GIVE_BACK and not is_void(kind, p, mark)
-    and return_to[kind](p, key, values[k]) == false then
-    strangers = strangers + 1
+  elseif what == GIVE_BACK and not is_void(kind, p, mark) then
+    local is_own, amount, part = return_to[kind](p, key, values[k])
+    if not is_own then strangers = strangers + 1 end
+    returned[2 * k - 1], returned[2 * k] = amount or 0, part or 0
   end
 end)
 each(function(what, kind, p, key, k)
   if what == OWE and is_ours[k] then charge[kind](p, key) end
 end)
 write_all()
+remember()
 put(0) put(strangers)
+for i = 1, 2 * count do put(returned[i]) end
 return finish(true)
