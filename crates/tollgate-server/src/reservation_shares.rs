@@ -29,7 +29,7 @@ const MAX_LOOKED_UP: usize = 16;
 const MIN_ORDER: usize = 64;
 
 /// A caller has at most so many times what it leaves free: its invented names leave room for other callers.
-const CALLER_FACTOR: usize = 7;
+const CALLER_FACTOR: usize = 15;
 
 /// Fewer reservations than this are not divided among callers.
 const MIN_DIVIDED: usize = 8;
@@ -335,9 +335,9 @@ mod tests {
     #[test]
     fn a_caller_with_invented_tenants_leaves_room_for_other_callers() {
         let shares = ReservationShares::new(800);
-        assert_eq!(fill_by(&shares, "loud", 0), 700);
-        assert_eq!(fill_by(&shares, "quiet", 10_000), 88);
-        assert!(shares.has_room(&opening_by(&shares, "third", 0), 0));
+        assert_eq!(fill_by(&shares, "loud", 0), 750);
+        assert_eq!(fill_by(&shares, "quiet", 10_000), 47);
+        assert!(shares.has_room(&opening_by(&shares, "third", 5_000), 0));
         assert!(!shares.has_room(&opening_by(&shares, "loud", 9_999), 0));
         assert!(shares.has_room(&opening_by(&shares, "loud", 9_999), 100), "they expire");
         assert!(shares.open.lock().by_caller.is_empty());

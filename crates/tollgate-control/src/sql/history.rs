@@ -191,7 +191,8 @@ async fn large_rules(
     );
     let query = rules.select_in(dialect, statement, text("rule_id"), &rest);
     let query = query.bind(signed(bounds.bytes_per_rule));
-    Ok(fetch_all(session, query, |row| row.text()).await?.into_iter().collect())
+    let rules = fetch_all(session, query, |row| Ok((row.text()?, ()))).await?;
+    Ok(rules.into_iter().map(|(rule, ())| rule).collect())
 }
 
 /// The newest version of a rule that must go, so that those after it fit. The newest of all stays.
@@ -201,7 +202,8 @@ async fn last_beyond_bytes(
     bounds: &HistoryBounds,
 ) -> Result<i64, RepositoryError> {
     let query = Query::new(
-        "SELECT version, COALESCE(OCTET_LENGTH(body), 0) FROM rate_limit_rule_versions \
+        "SELECT version, CAST(COALESCE(OCTET_LENGTH(body), 0) AS BIGINT) \
+         FROM rate_limit_rule_versions \
          WHERE rule_id = $1 ORDER BY version DESC LIMIT $2",
     );
     let query = query.bind(rule).bind(i64::from(bounds.versions_per_rule.max(1)));

@@ -127,6 +127,7 @@ fn large_rule(id: &str, number: i64, bytes: usize) -> Write {
     if let Some(body) = &mut write.body {
         body["description"] = "x".repeat(bytes).into();
     }
+    write.note.after = write.body.clone();
     write
 }
 

@@ -259,18 +259,7 @@ impl<S: Store + 'static> Api<S> {
                 None => Err(ApiError::NotFound),
             },
             "/healthz" => Ok(text(StatusCode::OK, "ok\n")),
-            "/readyz" if self.ready.load(Ordering::Relaxed) => {
-                let mut answer = "ready\n".to_owned();
-                // Health checks get their status under any name; the detail is for operators.
-                let is_own =
-                    origin::check_host(head, from.peer, &self.config.allowed_hosts).is_ok();
-                let figures = self.figures.iter().filter(|_| is_own);
-                for (_, text) in figures.flat_map(|figures| figures.incidents()) {
-                    answer.extend(["warning: ", &text, "\n"]);
-                }
-                let kind = HeaderValue::from_static(TEXT);
-                Ok(respond::raw(StatusCode::OK, kind, answer))
-            }
+            "/readyz" if self.ready.load(Ordering::Relaxed) => Ok(self.readiness(head, from.peer)),
             "/readyz" => Ok(text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")),
             // As envoyproxy/ratelimit answers it.
             "/healthcheck" if self.ready.load(Ordering::Relaxed) => Ok(text(StatusCode::OK, "OK")),
@@ -290,6 +279,18 @@ impl<S: Store + 'static> Api<S> {
             }
             _ => Err(ApiError::NotFound),
         }
+    }
+
+    /// Ready, with the states that an operator must see. Health checks get the status under any name; the detail is
+    /// for operators.
+    fn readiness(&self, head: &http::request::Parts, peer: Option<IpAddr>) -> Response<Body> {
+        let mut answer = "ready\n".to_owned();
+        let is_own = origin::check_host(head, peer, &self.config.allowed_hosts).is_ok();
+        let figures = self.figures.iter().filter(|_| is_own);
+        for (_, text) in figures.flat_map(|figures| figures.incidents()) {
+            answer.extend(["warning: ", &text, "\n"]);
+        }
+        respond::raw(StatusCode::OK, HeaderValue::from_static(TEXT), answer)
     }
 
     /// Who calls, if calls need a token or a certificate: its digest, so that callers' request ids do
