@@ -19,23 +19,11 @@ use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
 use crate::{ActiveRules, Enforcement, Engine, EngineError};
 
-/// Requests of a batch that are decided in one call of the store.
-const BATCH_PART: usize = 64;
-
 /// How often a node looks whether another one has answered a request id that both were given.
 const LOOKS_FOR_ANSWER: u32 = 8;
 
 /// The time between two looks.
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
-
-/// A request on its way through a batch.
-struct Asked<'r> {
-    decision: Decision<'r>,
-    lines: Lines<'r>,
-    slot: Option<SlotId>,
-    /// Why it cannot be decided.
-    wrong: Option<EngineError>,
-}
 
 impl<S: Store> Engine<S> {
     /// Decides a request by these rules, and charges it if `mode` says so and it passes. With
@@ -49,10 +37,13 @@ impl<S: Store> Engine<S> {
         request: &Request<'r>,
         mode: Mode,
     ) -> Result<Decision<'r>, EngineError> {
+        if let Some(decided) = self.decide_now(rules, request, mode) {
+            return decided;
+        }
         // A decision is large: it is made where it stays.
         let mut decision = Decision::pending(rules.version);
         match mode {
-            Mode::Charge => self.decide_for_good(rules, request, None, &mut decision).await?,
+            Mode::Charge => self.decide_and_reserve(rules, request, None, &mut decision).await?,
             Mode::Owe | Mode::Hold if request.reserve.is_some() => {
                 return Err(EngineError::NotReservable);
             }
@@ -75,17 +66,26 @@ impl<S: Store> Engine<S> {
         decision: &mut Decision<'r>,
     ) -> Result<(), EngineError> {
         let mut lines = Lines::new();
-        {
-            let _resolve =
-                is_traced().then(|| trace_span!(target: TRACE_TARGET, "resolve").entered());
-            self.prepare(rules, request, decision, &mut lines);
-            self.check_keys(rules, request, decision, &mut lines)?;
-        }
+        self.resolve(rules, request, decision, &mut lines)?;
         if !lines.is_empty() {
             self.check(request, &lines, mode, answered, decision).await?;
         }
         self.relax(decision);
         Ok(())
+    }
+
+    /// Which limits the request meets: they are left in `lines`.
+    #[inline]
+    pub(crate) fn resolve<'r>(
+        &self,
+        rules: &'r ActiveRules,
+        request: &Request<'r>,
+        decision: &mut Decision<'r>,
+        lines: &mut Lines<'r>,
+    ) -> Result<(), EngineError> {
+        let _resolve = is_traced().then(|| trace_span!(target: TRACE_TARGET, "resolve").entered());
+        self.prepare(rules, request, decision, lines);
+        self.check_keys(rules, request, decision, lines)
     }
 
     /// All that can be said without the store; what is to be asked of it is left in `lines`.
@@ -157,17 +157,9 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), EngineError> {
         let slot = answered
             .map_or_else(|| new_slot(lines, request.reserve.is_some()), |answer| answer.slot);
-        let mut charges = SmallVec::<[Charge<'_>; 8]>::new();
         let stores = Stores::new(&self.store, request);
-        for line in lines {
-            let slot = slot.unwrap_or_default();
-            if let Some(charge) = charge(&decision.resolution, line, slot, &stores) {
-                charges.push(charge);
-            }
-        }
-        if charges.len() != lines.len() {
-            return Err(no_charge());
-        }
+        let mut charges = Charges::new();
+        charge_lines(decision, lines, slot, &stores, &mut charges)?;
         let mut outcomes = Outcomes::new();
         let decided = match answered {
             Some(answer)
@@ -181,8 +173,7 @@ impl<S: Store> Engine<S> {
                 // Rules have changed since it was answered: it stays allowed, and is not charged
                 // again; the figures are those of now.
                 let mode = if answered.is_some() { Mode::Peek } else { mode };
-                let request = tollgate_store::Request { charges: &charges, mode };
-                let asked = [request];
+                let asked = [tollgate_store::Request { charges: &charges, mode }];
                 let decided = self.store.decide(&asked, decision.now, &mut outcomes);
                 let decided = if is_traced() {
                     let span = trace_span!(target: TRACE_TARGET, "store", limits = charges.len());
@@ -190,35 +181,50 @@ impl<S: Store> Engine<S> {
                 } else {
                     decided.await?
                 };
-                check_outcomes(&asked, 0, &mut outcomes)?;
-                if let Some(failure) = decided.failed_of(0) {
-                    return Err(EngineError::Store(failure.into()));
-                }
+                check_answer(&asked, &decided, &mut outcomes)?;
                 decided
             }
         };
         let passes = answered.is_some() || passes(&charges, &outcomes);
         drop(charges);
-        decision.degraded = decided.degraded;
-        settle(decision, lines, &outcomes, (&decided, 0), passes);
-        if passes && mode == Mode::Charge {
-            decision.slot = slot;
-            if slot.is_some() {
-                self.slot_book.note(lines, decision, &stores);
-            }
-        }
+        let slot = slot.filter(|_| passes && mode == Mode::Charge);
+        self.conclude(decision, lines, &stores, (&decided, &outcomes), passes, slot);
         Ok(())
+    }
+
+    /// Puts the store's answer into a decision, and notes the slot that it took.
+    #[inline]
+    pub(crate) fn conclude<'r>(
+        &self,
+        decision: &mut Decision<'r>,
+        lines: &Lines<'r>,
+        stores: &Stores<'_>,
+        (decided, outcomes): (&Decided, &[Outcome]),
+        passes: bool,
+        slot: Option<SlotId>,
+    ) {
+        decision.degraded = decided.degraded;
+        settle(decision, lines, outcomes, (decided, 0), passes);
+        if slot.is_some() {
+            decision.slot = slot;
+            self.slot_book.note(lines, decision, stores);
+        }
     }
 
     /// Decides and charges a request, and stores a record of what it holds. If another node has
     /// answered the request, its answer is used and nothing is stored again.
-    async fn decide_for_good<'r>(
+    async fn decide_and_reserve<'r>(
         &self,
         rules: &'r ActiveRules,
         request: &Request<'r>,
         answered: Option<&Answer>,
         decision: &mut Decision<'r>,
     ) -> Result<(), EngineError> {
+        if answered.is_none()
+            && let Some(store) = self.store.as_sync()
+        {
+            return self.decide_into_now(store, rules, request, Mode::Charge, decision);
+        }
         self.decide_into(rules, request, Mode::Charge, answered, decision).await?;
         match answered {
             Some(answer) => decision.reservation = answer.reservation,
@@ -240,8 +246,11 @@ impl<S: Store> Engine<S> {
         show: impl FnOnce(&Decision<'_>) -> T,
     ) -> Result<T, EngineError> {
         let Some(id) = request.request_id else {
+            if let Some(store) = self.store.as_sync() {
+                return self.show_now(store, rules, request, show);
+            }
             let mut decision = Decision::pending(rules.version);
-            self.decide_for_good(rules, request, None, &mut decision).await?;
+            self.decide_and_reserve(rules, request, None, &mut decision).await?;
             self.tell(request, &decision);
             return Ok(show(&decision));
         };
@@ -265,7 +274,7 @@ impl<S: Store> Engine<S> {
             None => {}
         }
         let (is_claimed, answer) = self.claim(&place, request).await?;
-        let charged = self.decide_for_good(rules, request, answer.as_ref(), &mut decision).await;
+        let charged = self.decide_and_reserve(rules, request, answer.as_ref(), &mut decision).await;
         if is_claimed {
             let allowed = charged.is_ok() && decision.is_allowed();
             let made = allowed.then(|| Answer::of(&decision).encode());
@@ -306,127 +315,40 @@ impl<S: Store> Engine<S> {
         }
         Err(EngineError::RequestIdInUse)
     }
+}
 
-    /// Decides requests in order, each for itself, in few calls of the store, and shows each
-    /// decision in turn. Requests with an id are answered once.
-    pub async fn decide_batch<'r>(
-        &self,
-        rules: &'r arc_swap::Guard<Arc<ActiveRules>>,
-        requests: &[Request<'r>],
-        mut show: impl FnMut(Result<&Decision<'_>, EngineError>),
-    ) {
-        // A store in memory is no round trip away: what is decided and shown at once stays in the cache.
-        let is_near = self.store.is_in_process();
-        let mut rest = requests;
-        while let Some(first) = rest.first() {
-            if is_near || first.request_id.is_some() {
-                let shown = self.decide_once(rules, first, |decision| show(Ok(decision))).await;
-                if let Err(error) = shown {
-                    show(Err(error));
-                }
-                rest = rest.get(1..).unwrap_or_default();
-                continue;
-            }
-            let plain = rest.iter().take(BATCH_PART).take_while(|one| one.request_id.is_none());
-            let (part, later) = rest.split_at(plain.count());
-            self.decide_part(rules, part, &mut show).await;
-            rest = later;
+/// The charges of one request.
+pub(crate) type Charges<'c> = SmallVec<[Charge<'c>; 8]>;
+
+/// Every line as a charge, in order.
+#[inline]
+pub(crate) fn charge_lines<'c, 'r: 'c>(
+    decision: &'c Decision<'r>,
+    lines: &Lines<'r>,
+    slot: Option<SlotId>,
+    stores: &Stores<'_>,
+    charges: &mut Charges<'c>,
+) -> Result<(), EngineError> {
+    for line in lines {
+        let slot = slot.unwrap_or_default();
+        if let Some(charge) = charge(&decision.resolution, line, slot, stores) {
+            charges.push(charge);
         }
     }
+    if charges.len() == lines.len() { Ok(()) } else { Err(no_charge()) }
+}
 
-    async fn decide_part<'r>(
-        &self,
-        rules: &'r ActiveRules,
-        requests: &[Request<'r>],
-        show: &mut impl FnMut(Result<&Decision<'_>, EngineError>),
-    ) {
-        let mut asked = Vec::with_capacity(requests.len());
-        for request in requests {
-            let (mut decision, mut lines) = (Decision::pending(rules.version), Lines::new());
-            self.prepare(rules, request, &mut decision, &mut lines);
-            let wrong = self.check_keys(rules, request, &mut decision, &mut lines).err();
-            if wrong.is_some() {
-                lines.clear();
-            }
-            let slot = new_slot(&lines, request.reserve.is_some());
-            asked.push(Asked { decision, lines, slot, wrong });
-        }
-        let mut outcomes = Outcomes::new();
-        let (decided, passed) = {
-            let mut charges = Vec::new();
-            for (request, one) in requests.iter().zip(&asked) {
-                let stores = Stores::new(&self.store, request);
-                let slot = one.slot.unwrap_or_default();
-                let of = |line| charge(&one.decision.resolution, line, slot, &stores);
-                charges.push(one.lines.iter().filter_map(of).collect::<Vec<_>>());
-            }
-            let is_whole =
-                charges.iter().zip(&asked).all(|(made, one)| made.len() == one.lines.len());
-            if !is_whole || charges.len() != asked.len() {
-                return requests.iter().for_each(|_| show(Err(no_charge())));
-            }
-            let mode = Mode::Charge;
-            let together: Vec<_> =
-                charges.iter().map(|charges| tollgate_store::Request { charges, mode }).collect();
-            let decided = self.store.decide(&together, self.clock.now(), &mut outcomes);
-            let decided = if is_traced() {
-                let span = trace_span!(target: TRACE_TARGET, "store", requests = together.len());
-                Box::pin(decided).instrument(span).await
-            } else {
-                decided.await
-            };
-            let decided = decided
-                .and_then(|decided| check_outcomes(&together, 0, &mut outcomes).map(|()| decided));
-            let mut at = 0;
-            let passed = charges.iter().map(|charges| {
-                let own = outcomes.get(at..at + charges.len()).unwrap_or_default();
-                at += charges.len();
-                (own.len(), passes(charges, own))
-            });
-            (decided, passed.collect::<Vec<_>>())
-        };
-        let mut at = 0;
-        let all = requests.iter().zip(&mut asked).zip(passed);
-        for (number, ((request, one), (length, passes))) in all.enumerate() {
-            if let Some(error) = one.wrong.take() {
-                show(Err(error));
-                continue;
-            }
-            if !one.lines.is_empty() {
-                match &decided {
-                    Ok(decided) if decided.failed_of(number).is_some() => {
-                        let failure = decided.failed_of(number).unwrap_or(Failure::Contract);
-                        show(Err(EngineError::Store(failure.into())));
-                        at += length;
-                        continue;
-                    }
-                    Ok(decided) => {
-                        let own = outcomes.get(at..at + length).unwrap_or_default();
-                        one.decision.degraded = decided.degraded_of(number);
-                        settle(&mut one.decision, &one.lines, own, (decided, at), passes);
-                        one.decision.slot = one.slot.filter(|_| passes);
-                    }
-                    Err(error) => {
-                        show(Err(EngineError::Store(*error)));
-                        continue;
-                    }
-                }
-            }
-            at += length;
-            self.relax(&mut one.decision);
-            if one.decision.slot.is_some()
-                || (request.reserve.is_some() && one.decision.is_allowed())
-            {
-                let stores = Stores::new(&self.store, request);
-                self.slot_book.note(&one.lines, &one.decision, &stores);
-                if let Err(error) = self.hold(request, &mut one.decision).await {
-                    show(Err(error));
-                    continue;
-                }
-            }
-            self.tell(request, &one.decision);
-            show(Ok(&one.decision));
-        }
+/// Checks what a store answered to one request: an outcome for every charge, and no failure.
+#[inline]
+pub(crate) fn check_answer(
+    asked: &[tollgate_store::Request<'_>; 1],
+    decided: &Decided,
+    outcomes: &mut Outcomes,
+) -> Result<(), EngineError> {
+    check_outcomes(asked, 0, outcomes)?;
+    match decided.failed_of(0) {
+        Some(failure) => Err(EngineError::Store(failure.into())),
+        None => Ok(()),
     }
 }
 
@@ -439,7 +361,7 @@ pub(crate) fn no_charge() -> EngineError {
 
 /// Puts the outcomes of its limits into a decision. `decided` is what the store said about all of
 /// them, and which of its charges is the first of this decision.
-fn settle<'r>(
+pub(crate) fn settle<'r>(
     decision: &mut Decision<'r>,
     lines: &Lines<'r>,
     outcomes: &[Outcome],

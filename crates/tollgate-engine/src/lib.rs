@@ -5,12 +5,15 @@
 //! swapped at any time; a decision sees one set from beginning to end.
 
 mod answer;
+mod batch;
 mod clock;
 mod decide;
+mod decide_now;
 mod decision;
 mod encode;
 #[cfg(fuzzing)]
 pub mod fuzzed;
+mod holding;
 mod idempotency;
 mod limit_override;
 mod lines;

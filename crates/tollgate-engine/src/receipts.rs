@@ -6,6 +6,7 @@ use tollgate_core::{Limit, MICRO, Nanos, Receipt, SECOND, SlotId};
 use tollgate_policy::Unit;
 use tollgate_store::{
     Adjusted, Adjustment, Applied, Change, Consistency, Counter, GiveBack, Home, Settlement, Store,
+    SyncStore,
 };
 
 use crate::decision::{Decision, applied};
@@ -202,6 +203,40 @@ impl Receipts {
             extra_cost: extra(Unit::Cost, actual.cost),
         }
     }
+
+    /// The keys of its counters, one for each part.
+    fn keys(&self) -> Vec<SmallVec<[&str; 8]>> {
+        self.parts.iter().map(Part::parts).collect()
+    }
+
+    /// All of it as the store undoes it.
+    fn returns<'a, 'k: 'a>(&'a self, keys: &'a [SmallVec<[&'k str; 8]>]) -> Vec<GiveBack<'a>> {
+        let parts = self.parts.iter().zip(keys);
+        let returned = |(part, key): (&'a Part, &'a SmallVec<[&'k str; 8]>)| GiveBack {
+            counter: part.counter(key),
+            limit: &part.limit,
+            receipt: part.receipt,
+        };
+        parts.map(returned).collect()
+    }
+
+    /// A change of each part, as the store makes it.
+    fn adjustments<'a, 'k: 'a>(
+        &'a self,
+        keys: &'a [SmallVec<[&'k str; 8]>],
+        change: impl Fn(&Part) -> Change,
+    ) -> Vec<Adjustment<'a>> {
+        let parts = self.parts.iter().zip(keys);
+        let adjusted = |(part, key): (&'a Part, &'a SmallVec<[&'k str; 8]>)| {
+            let (counter, limit, change) = (part.counter(key), &part.limit, change(part));
+            Adjustment { counter, limit, change, closes: part.kept(&change) }
+        };
+        parts.map(adjusted).collect()
+    }
+
+    const fn settlement<'a>(&self, id: u128, adjustments: &'a [Adjustment<'a>]) -> Settlement<'a> {
+        Settlement { id, remember: SETTLEMENT_REMEMBERED, is_here: self.is_here, adjustments }
+    }
 }
 
 impl<S: Store> Engine<S> {
@@ -234,19 +269,18 @@ impl<S: Store> Engine<S> {
         if receipts.is_empty() {
             return Ok(());
         }
-        let keys: Vec<_> = receipts.parts.iter().map(Part::parts).collect();
-        let returns: Vec<GiveBack<'_>> = receipts
-            .parts
-            .iter()
-            .zip(&keys)
-            .map(|(part, key)| GiveBack {
-                counter: part.counter(key),
-                limit: &part.limit,
-                receipt: part.receipt,
-            })
-            .collect();
-        let now: Nanos = self.clock().now();
-        Ok(self.store.give_back(&returns, now).await?)
+        let keys = receipts.keys();
+        Ok(self.store.give_back(&receipts.returns(&keys), self.clock().now()).await?)
+    }
+
+    /// [`Engine::give_back`] without a future. `None`: the store has to be awaited, and nothing was given back.
+    pub fn give_back_now(&self, receipts: &Receipts) -> Option<Result<(), EngineError>> {
+        let store = self.store.as_sync()?;
+        if receipts.is_empty() {
+            return Some(Ok(()));
+        }
+        let (keys, now) = (receipts.keys(), self.clock().now());
+        Some(store.give_back_sync(&receipts.returns(&keys), now).map_err(EngineError::from))
     }
 
     /// Holds the slots among it for another lifetime. False if one is no longer held.
@@ -302,6 +336,40 @@ impl<S: Store> Engine<S> {
         Ok(released)
     }
 
+    /// [`Engine::settle`] without a future. `None`: the store has to be awaited, and nothing was settled.
+    pub fn settle_now(
+        &self,
+        id: u128,
+        receipts: &Receipts,
+        actual: Actual,
+    ) -> Option<Result<Settled, EngineError>> {
+        let store = self.store.as_sync()?;
+        let adjusted = self.adjust_now(store, id, receipts, |part| part.change(&actual));
+        Some(adjusted.map(|adjusted| {
+            let settled = receipts.settled(&actual, &adjusted.refunded);
+            if adjusted.applied != Applied::Before {
+                self.reserved.settled(&settled);
+            }
+            settled
+        }))
+    }
+
+    /// [`Engine::release`] without a future. `None`: the store has to be awaited, and nothing was released.
+    pub fn release_now(
+        &self,
+        id: u128,
+        receipts: &Receipts,
+    ) -> Option<Result<Settled, EngineError>> {
+        let store = self.store.as_sync()?;
+        Some(self.undo_now(store, id, receipts).map(|adjusted| {
+            let released = receipts.settled(&Actual::default(), &adjusted.refunded);
+            if adjusted.applied != Applied::Before {
+                self.reserved.released(&released);
+            }
+            released
+        }))
+    }
+
     pub(crate) async fn apply_truth(
         &self,
         id: u128,
@@ -321,24 +389,37 @@ impl<S: Store> Engine<S> {
         Ok((receipts.settled(&Actual::default(), &adjusted.refunded), adjusted.applied))
     }
 
+    pub(crate) fn undo_now(
+        &self,
+        store: &dyn SyncStore,
+        id: u128,
+        receipts: &Receipts,
+    ) -> Result<Adjusted, EngineError> {
+        self.adjust_now(store, id, receipts, Part::undone)
+    }
+
     async fn adjust(
         &self,
         id: u128,
         receipts: &Receipts,
         change: impl Fn(&Part) -> Change,
     ) -> Result<Adjusted, EngineError> {
-        let keys: Vec<_> = receipts.parts.iter().map(Part::parts).collect();
-        let adjustments: Vec<Adjustment<'_>> = receipts
-            .parts
-            .iter()
-            .zip(&keys)
-            .map(|(part, key)| {
-                let (counter, limit, change) = (part.counter(key), &part.limit, change(part));
-                Adjustment { counter, limit, change, closes: part.kept(&change) }
-            })
-            .collect();
-        let (remember, is_here) = (SETTLEMENT_REMEMBERED, receipts.is_here);
-        let settlement = Settlement { id, remember, is_here, adjustments: &adjustments };
+        let keys = receipts.keys();
+        let adjustments = receipts.adjustments(&keys, change);
+        let settlement = receipts.settlement(id, &adjustments);
         Ok(self.store.settle(&settlement, self.clock().now()).await?)
+    }
+
+    fn adjust_now(
+        &self,
+        store: &dyn SyncStore,
+        id: u128,
+        receipts: &Receipts,
+        change: impl Fn(&Part) -> Change,
+    ) -> Result<Adjusted, EngineError> {
+        let keys = receipts.keys();
+        let adjustments = receipts.adjustments(&keys, change);
+        let settlement = receipts.settlement(id, &adjustments);
+        Ok(store.settle_sync(&settlement, self.clock().now())?)
     }
 }

@@ -18,9 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tollgate_core::{MICRO, Nanos, SECOND};
 use tollgate_store::{Applied, RecordAnswer, RecordAsk, Store};
 
-use crate::decision::Decision;
 use crate::receipts::{Actual, Receipts, Settled};
-use crate::{Engine, EngineError, Request, encode};
+use crate::{Engine, EngineError, encode};
 
 /// How long a reservation is held unless the request states a lifetime.
 pub const DEFAULT_RESERVATION_TTL: Nanos = 60 * SECOND;
@@ -144,7 +143,7 @@ impl ReservationFigures {
         }
     }
 
-    fn made(&self, receipts: &Receipts) {
+    pub(crate) fn made(&self, receipts: &Receipts) {
         self.reserved.fetch_add(1, Relaxed);
         self.reserved_tokens.fetch_add(receipts.tokens(), Relaxed);
         self.reserved_cost.fetch_add(receipts.cost(), Relaxed);
@@ -246,49 +245,6 @@ impl<S: Store> Engine<S> {
     /// What happened to reservations on this node.
     pub const fn reservations(&self) -> &ReservationFigures {
         &self.reserved
-    }
-
-    /// Writes down what an admitted request holds: all that was charged if it is to be settled later, its
-    /// slots if it holds any. Without a record it could not be given back, so it is given back now.
-    pub(crate) async fn hold(
-        &self,
-        request: &Request<'_>,
-        decision: &mut Decision<'_>,
-    ) -> Result<(), EngineError> {
-        if !decision.is_allowed() {
-            return Ok(());
-        }
-        let all = self.receipts(request, decision);
-        let id = decision.slot.map_or_else(|| marked(new_reservation_id(), true), |slot| slot.0);
-        let kept = if let Some(ttl) = request.reserve {
-            self.keep(id, &all, ttl).await
-        } else {
-            let slots = all.clone().slots();
-            let Some(ttl) = slots.slot_ttl() else { return Ok(()) };
-            self.keep(id, &slots, ttl).await
-        };
-        match kept {
-            Ok(expires_at) if request.reserve.is_some() => {
-                decision.reservation = Some(Reservation { id, expires_at });
-                self.reserved.made(&all);
-                Ok(())
-            }
-            Ok(_) => Ok(()),
-            Err(error) => {
-                // If that fails too, it stays charged until its window passes, as if it had expired.
-                let _ = self.undo(id, &all).await;
-                Err(error)
-            }
-        }
-    }
-
-    async fn keep(&self, id: u128, receipts: &Receipts, ttl: Nanos) -> Result<Nanos, EngineError> {
-        let content = encode::encode(receipts, self.instance, &self.store);
-        let ask = RecordAsk::Keep { content: &content, ttl, is_here: receipts.is_here };
-        match self.store.record(id, &ask, self.clock().now()).await? {
-            RecordAnswer::Open { expires_at, .. } => Ok(expires_at),
-            _ => Err(EngineError::ReservationsFull),
-        }
     }
 
     /// Settles a reservation with the truth. Repeated, it gives the first answer.

@@ -27,6 +27,7 @@ mod round_trip;
 mod secret;
 mod settle;
 mod shared;
+mod synchronous;
 
 use std::future::Future;
 
@@ -44,6 +45,7 @@ pub use settle::{Adjusted, Adjustment, Applied, Change, Refunds, Settlement};
 pub use shared::{
     Announcement, LeaseAsk, LeaseGrant, MAX_ROLL, Membership, Roll, RollEntry, SharedStore,
 };
+pub use synchronous::SyncStore;
 
 /// Which counter: one limit of one rule for one combination of key values.
 #[derive(Debug, Clone, Copy)]
@@ -243,10 +245,16 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// Whether all of it is kept in this process: then nothing of a key leaves it, a counter's [`Home`]
-    /// says nothing, and every call is answered when it is first polled. Says nothing about names.
+    /// Whether all of it is kept in this process: then nothing of a key leaves it, and a counter's [`Home`]
+    /// says nothing. Says nothing about names, nor whether calls are answered at once.
     fn is_in_process(&self) -> bool {
         false
+    }
+
+    /// The same store without futures, where it answers at once. Callers then use it instead of the
+    /// methods that are awaited.
+    fn as_sync(&self) -> Option<&dyn SyncStore> {
+        None
     }
 
     /// The names of the stores that rules can choose from; none: there is only one, and it has no name.

@@ -11,7 +11,7 @@ use tollgate_core::{Limit, Nanos, Outcome, Receipt, Slot, SlotId};
 use crate::{
     Adjusted, Adjustment, Charge, Claim, Consistency, Counter, Decided, Degraded, Failure,
     Fallback, GiveBack, Home, Membership, MemoryStore, Mode, Outcomes, RecordAnswer, RecordAsk,
-    Request, Settlement, Store, StoreError, check_outcomes, passes, report_broken,
+    Request, Settlement, Store, StoreError, SyncStore, check_outcomes, passes, report_broken,
 };
 
 /// A shared store that knows how many nodes share it.
@@ -94,8 +94,7 @@ impl<S: Member> Placed<S> {
                 };
                 let first = outcomes.len();
                 let decided = store.decide(requests, now, outcomes).await?;
-                check_outcomes(requests, first, outcomes)?;
-                Ok(decided)
+                check_outcomes(requests, first, outcomes).map(|()| decided)
             }
         }
     }
@@ -368,10 +367,7 @@ impl<S: Member> Store for Placed<S> {
         outcomes: &mut Outcomes,
     ) -> Result<Decided, StoreError> {
         if self.shared.is_empty() {
-            for request in requests {
-                self.memory.decide_now(request, now, outcomes);
-            }
-            return Ok(Decided::at(now));
+            return self.memory.decide_sync(requests, now, outcomes);
         }
         // What talks to other servers is large, and a node that is alone does not carry it.
         Box::pin(self.decide_shared(requests, now, outcomes)).await
@@ -472,6 +468,10 @@ impl<S: Member> Store for Placed<S> {
 
     fn is_in_process(&self) -> bool {
         self.shared.is_empty()
+    }
+
+    fn as_sync(&self) -> Option<&dyn SyncStore> {
+        self.shared.is_empty().then_some(&self.memory)
     }
 
     fn names(&self) -> &[String] {

@@ -2,23 +2,8 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::Handle;
-
-/// Does it at once where nothing need be waited for, so that the next decision knows of it; else in the background,
-/// for which there must be a runtime.
-pub(crate) fn finish(is_alone: bool, work: impl Future<Output = ()> + Send + 'static) {
-    let runtime = Handle::try_current();
-    if runtime.is_err() && !is_alone {
-        return;
-    }
-    let mut work = Box::pin(work);
-    let polled = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    if let (Poll::Pending, Ok(runtime)) = (polled, runtime) {
-        go_on(&runtime, work);
-    }
-}
 
 /// Does it on this runtime. A process that ends waits for it.
 pub(crate) fn go_on(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {

@@ -1,9 +1,7 @@
 //! Decisions by an engine in this process.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -11,13 +9,13 @@ use tokio::task::AbortHandle;
 use tollgate_core::Nanos;
 use tollgate_engine::{
     Actual, Decision, Engine, EngineError, MAX_VALUE_BYTES, Receipts, Refunds, Request, Scope,
-    Verdict,
+    Settled, Verdict,
 };
 use tollgate_policy::{Action, Known, RequestPath, Unit};
 use tollgate_store::Store;
 use tracing::Instrument as _;
 
-use crate::background::finish;
+use crate::background::in_background;
 use crate::bill::{Account, Bill, Unsent};
 use crate::decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Ruling, no_ruling};
 use crate::headers::{HeaderFamilies, HeaderLines};
@@ -82,24 +80,30 @@ impl<S: Store + 'static> InProcess<S> {
     async fn rule(&self, asked: &Asked) -> Ruling {
         let rules = self.engine.rules();
         let path = asked.path();
-        let request = match request(asked, path.as_ref()) {
-            Ok(request) => request,
-            Err(field) => {
-                let message = format!("{field} must not be longer than {MAX_VALUE_BYTES} bytes");
-                let status = http::StatusCode::BAD_REQUEST;
-                return Ruling::refuse(Rejection::new(status, "INVALID_REQUEST", message));
-            }
-        };
-        let place = match self.take_place(asked) {
-            Ok(place) => place,
-            Err(error) => return Ruling::refuse(no_place(&error)),
+        let (request, place) = match self.prepare(asked, path.as_ref()) {
+            Ok(prepared) => prepared,
+            Err(rejection) => return Ruling::Refuse(rejection),
         };
         let show = |decision: &Decision<'_>| self.ruling(asked, &request, decision, place);
-        match self.engine.decide_once(&rules, &request, show).await {
-            Ok(ruling) => ruling,
-            Err(error @ EngineError::MissingKey { .. }) => Ruling::refuse(unlimited(&error)),
-            Err(error) => Ruling::refuse(unavailable(&error)),
-        }
+        self.engine
+            .decide_once(&rules, &request, show)
+            .await
+            .unwrap_or_else(|error| undecided(&error))
+    }
+
+    /// The request as the engine takes it, and the place that it needs; or why it is refused before it is decided.
+    fn prepare<'a>(
+        &self,
+        asked: &'a Asked,
+        path: Option<&'a RequestPath<'_>>,
+    ) -> Result<(Request<'a>, Option<Held>), Box<Rejection>> {
+        let request = request(asked, path).map_err(|field| {
+            let message = format!("{field} must not be longer than {MAX_VALUE_BYTES} bytes");
+            let status = http::StatusCode::BAD_REQUEST;
+            Box::new(Rejection::new(status, "INVALID_REQUEST", message))
+        })?;
+        let place = self.take_place(asked).map_err(|error| Box::new(no_place(&error)))?;
+        Ok((request, place))
     }
 
     fn ruling(
@@ -176,12 +180,11 @@ impl<S: Store + 'static> InProcess<S> {
             if let Some(renewal) = renewal {
                 renewal.abort();
             }
-            let is_alone = engine.store().is_in_process();
-            finish(is_alone, async move {
-                if let Err(error) = engine.give_back(&receipts).await {
-                    tracing::warn!(%error, "a slot could not be given back; it expires by itself");
-                }
-            });
+            // At once where the store can, so that the next decision knows of it.
+            if let Some(given_back) = engine.give_back_now(&receipts) {
+                return report_kept_slot(given_back);
+            }
+            in_background(async move { report_kept_slot(engine.give_back(&receipts).await) });
         }))
     }
 }
@@ -216,35 +219,57 @@ struct Charged<S> {
 
 impl<S: Store + 'static> Account for Charged<S> {
     fn settle(self: Box<Self>, tokens: u64) {
-        let is_alone = self.engine.store().is_in_process();
-        finish(is_alone, async move {
-            let actual = Actual { tokens: Some(tokens), cost: None };
-            if let Err(error) = self.engine.settle(self.id, &self.receipts, actual).await {
-                tracing::warn!(%error, "a request could not be settled: its estimate stays charged");
-            }
+        let actual = Actual { tokens: Some(tokens), cost: None };
+        if let Some(settled) = self.engine.settle_now(self.id, &self.receipts, actual) {
+            return report_unsettled(settled);
+        }
+        in_background(async move {
+            report_unsettled(self.engine.settle(self.id, &self.receipts, actual).await);
         });
     }
 
     fn release(self: Box<Self>) {
-        let is_alone = self.engine.store().is_in_process();
-        finish(is_alone, async move {
-            if let Err(error) = self.engine.release(self.id, &self.receipts).await {
-                tracing::warn!(%error, "a charge could not be given back: it stays");
-            }
+        if let Some(released) = self.engine.release_now(self.id, &self.receipts) {
+            return report_unreleased(released);
+        }
+        in_background(async move {
+            report_unreleased(self.engine.release(self.id, &self.receipts).await);
         });
+    }
+}
+
+fn report_kept_slot(given_back: Result<(), EngineError>) {
+    if let Err(error) = given_back {
+        tracing::warn!(%error, "a slot could not be given back; it expires by itself");
+    }
+}
+
+fn report_unsettled(settled: Result<Settled, EngineError>) {
+    if let Err(error) = settled {
+        tracing::warn!(%error, "a request could not be settled: its estimate stays charged");
+    }
+}
+
+fn report_unreleased(released: Result<Settled, EngineError>) {
+    if let Err(error) = released {
+        tracing::warn!(%error, "a charge could not be given back: it stays");
     }
 }
 
 impl<S: Store + 'static> Decide for InProcess<S> {
     fn decide_now(&self, asked: &Asked) -> Option<Ruling> {
-        if !self.is_alone() {
+        if !self.engine.answers_now() {
             return None;
         }
-        // The memory answers when it is first asked. On the stack this costs less than as part of whatever waits.
-        match pin!(self.rule(asked)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(ruling) => Some(ruling),
-            Poll::Pending => None,
-        }
+        let rules = self.engine.rules();
+        let path = asked.path();
+        let (request, place) = match self.prepare(asked, path.as_ref()) {
+            Ok(prepared) => prepared,
+            Err(rejection) => return Some(Ruling::Refuse(rejection)),
+        };
+        let show = |decision: &Decision<'_>| self.ruling(asked, &request, decision, place);
+        let decided = self.engine.decide_once_now(&rules, &request, show)?;
+        Some(decided.unwrap_or_else(|error| undecided(&error)))
     }
 
     async fn decide(&self, asked: &Asked) -> Ruling {
@@ -348,6 +373,14 @@ fn unlimited(error: &EngineError) -> Rejection {
     let status = http::StatusCode::INTERNAL_SERVER_ERROR;
     let message = "this service does not know what to limit this request by";
     Rejection::new(status, "MISSING_KEY", message)
+}
+
+#[cold]
+fn undecided(error: &EngineError) -> Ruling {
+    Ruling::refuse(match error {
+        EngineError::MissingKey { .. } => unlimited(error),
+        _ => unavailable(error),
+    })
 }
 
 fn no_place(error: &EngineError) -> Rejection {

@@ -13,7 +13,7 @@ mod tests;
 use std::sync::Arc;
 
 use prost::Message;
-use tollgate_engine::{Engine, MAX_VALUE_BYTES, Part};
+use tollgate_engine::{Engine, EngineError, MAX_VALUE_BYTES, Part, Together};
 use tollgate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tollgate_store::Store;
 use tollgate_tower::headers::HeaderFamilies;
@@ -57,9 +57,30 @@ impl<S: Store + 'static> EnvoyService<S> {
         message: &[u8],
         caller: &str,
     ) -> Result<RateLimitResponse, Status> {
-        let request = RateLimitRequest::decode(message)
-            .map_err(|error| Status::invalid_argument(format!("not a valid message: {error}")))?;
-        self.should_rate_limit(&request, caller).await
+        self.should_rate_limit(&decode(message)?, caller).await
+    }
+
+    /// The same without a future. `None`: the store has to be awaited, and nothing was decided.
+    pub(crate) fn answer_now(
+        &self,
+        message: &[u8],
+        caller: &str,
+    ) -> Option<Result<RateLimitResponse, Status>> {
+        if !self.engine.answers_now() {
+            return None;
+        }
+        let request = match decode(message) {
+            Ok(request) => request,
+            Err(status) => return Some(Err(status)),
+        };
+        let described = match describe(&request) {
+            Ok(described) => described,
+            Err(status) => return Some(Err(status)),
+        };
+        let rules = self.engine.rules();
+        let parts = parts(&request, &described, caller);
+        let together = self.engine.decide_together_now(&rules, &parts)?;
+        Some(self.respond(&request, &described, together))
     }
 
     /// Whether a request is over a limit. `caller` is who asks.
@@ -68,32 +89,56 @@ impl<S: Store + 'static> EnvoyService<S> {
         request: &RateLimitRequest,
         caller: &str,
     ) -> Result<RateLimitResponse, Status> {
-        let RateLimitRequest { domain, descriptors, hits_addend } = request;
-        let wrong = |message: String| Err(Status::invalid_argument(message));
-        if domain.is_empty() {
-            return wrong("domain: must not be empty".to_owned());
-        }
-        if domain.len() > MAX_VALUE_BYTES {
-            return wrong(format!("domain: must not be longer than {MAX_VALUE_BYTES} bytes"));
-        }
-        if descriptors.is_empty() || descriptors.len() > MAX_DESCRIPTORS {
-            return wrong(format!("descriptors: must be 1 to {MAX_DESCRIPTORS}"));
-        }
-        let described = descriptors
-            .iter()
-            .enumerate()
-            .map(|(index, one)| Described::new(one, index, *hits_addend))
-            .collect::<Result<Vec<_>, Status>>()?;
+        let described = describe(request)?;
         let rules = self.engine.rules();
-        let parts: Vec<Part<'_>> = described.iter().map(|one| one.part(domain, caller)).collect();
-        // Whether a request goes on without its limits is for Envoy to say: `failure_mode_deny`.
+        let parts = parts(request, &described, caller);
         let together = self.engine.decide_together(&rules, &parts).await;
+        self.respond(request, &described, together)
+    }
+
+    fn respond(
+        &self,
+        request: &RateLimitRequest,
+        described: &[Described<'_>],
+        together: Result<Together<'_>, EngineError>,
+    ) -> Result<RateLimitResponse, Status> {
+        // Whether a request goes on without its limits is for Envoy to say: `failure_mode_deny`.
         let together = together.map_err(|error| Status::unavailable(error.to_string()))?;
         for (described, decision) in described.iter().zip(&together.parts) {
             if let Some(scope) = answer::reported(decision) {
-                self.stats.record(domain, described, scope);
+                self.stats.record(&request.domain, described, scope);
             }
         }
         Ok(answer::response(&together, self.headers))
     }
+}
+
+fn decode(message: &[u8]) -> Result<RateLimitRequest, Status> {
+    RateLimitRequest::decode(message)
+        .map_err(|error| Status::invalid_argument(format!("not a valid message: {error}")))
+}
+
+/// The descriptors of a request, checked.
+fn describe(request: &RateLimitRequest) -> Result<Vec<Described<'_>>, Status> {
+    let RateLimitRequest { domain, descriptors, hits_addend } = request;
+    let wrong = |message: String| Err(Status::invalid_argument(message));
+    if domain.is_empty() {
+        return wrong("domain: must not be empty".to_owned());
+    }
+    if domain.len() > MAX_VALUE_BYTES {
+        return wrong(format!("domain: must not be longer than {MAX_VALUE_BYTES} bytes"));
+    }
+    if descriptors.is_empty() || descriptors.len() > MAX_DESCRIPTORS {
+        return wrong(format!("descriptors: must be 1 to {MAX_DESCRIPTORS}"));
+    }
+    let described = descriptors.iter().enumerate();
+    described.map(|(index, one)| Described::new(one, index, *hits_addend)).collect()
+}
+
+fn parts<'a>(
+    request: &'a RateLimitRequest,
+    described: &'a [Described<'_>],
+    caller: &'a str,
+) -> Vec<Part<'a>> {
+    described.iter().map(|one| one.part(&request.domain, caller)).collect()
 }

@@ -3,6 +3,8 @@
 //! Calls are matched here and answered without a router between. Decisions are read and written by
 //! hand (`read`, `write`); health and reflection, which nobody calls often, are generated code.
 
+#[cfg(test)]
+mod awaited_tests;
 mod fields;
 mod frame;
 mod health;
@@ -15,11 +17,8 @@ mod tests;
 mod write;
 
 use std::convert::Infallible;
-use std::future::Future as _;
 use std::net::IpAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -38,7 +37,6 @@ use tracing::Instrument as _;
 
 use crate::envoy::{DescriptorStats, EnvoyService};
 use crate::http::read as http_read;
-use crate::http::respond::ApiError;
 use crate::reservation_shares::ReservationShares;
 use crate::telemetry::latency::{Operation, Timed};
 use crate::telemetry::traces;
@@ -267,12 +265,7 @@ impl<S: Store + 'static> GrpcRoutes<S> {
         let caller = self.caller(&head.headers)?;
         let bytes = self.read(body).await?;
         let _timed = Timed::new(Operation::Envoy);
-        if self.service.is_near() {
-            // The memory answers when it is first asked; on the stack, for it takes a lot of room.
-            let answer = pin!(self.envoy.answer(frame::only_message(&bytes)?, &caller));
-            let Poll::Ready(answer) = answer.poll(&mut Context::from_waker(Waker::noop())) else {
-                return Err(frame::status(ApiError::Internal));
-            };
+        if let Some(answer) = self.envoy.answer_now(frame::only_message(&bytes)?, &caller) {
             return Ok(frame::answer(service::framed_message(&answer?)));
         }
         let envoy = self.envoy.clone();

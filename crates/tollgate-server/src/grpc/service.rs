@@ -2,9 +2,8 @@
 
 use std::future::Future;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 use arc_swap::Guard;
 use bytes::Bytes;
@@ -61,8 +60,8 @@ impl<S> Clone for GrpcService<S> {
 }
 
 impl<S: Store + 'static> GrpcService<S> {
-    /// Whether all counters are in this process: what is asked of them is answered at once.
-    pub(crate) fn is_near(&self) -> bool {
+    /// Whether all counters are in this process: a decision that its caller gave up is nowhere half made.
+    fn is_near(&self) -> bool {
         self.engine.store().is_in_process()
     }
 
@@ -84,30 +83,31 @@ impl<S: Store + 'static> GrpcService<S> {
         self.decide_one(&rules, message, caller, |decision| framed(decision, None)).await
     }
 
-    /// `Allow` on the stack, where there is nothing to wait for; `None` where there may be.
+    /// `Allow` without a future. `None` where the store has to be awaited, or another call under the same id.
     pub(crate) fn allow_at_once(
         &self,
         bytes: &[u8],
         caller: &str,
     ) -> Option<Result<Vec<u8>, Status>> {
-        if !self.is_near() {
+        if !self.engine.answers_now() {
             return None;
         }
         let read = super::frame::only_message(bytes)
             .and_then(|message| allow_body(message).map_err(|error| status(error.into())));
         let body = match read {
-            // Others may be asking under the same id.
             Ok(body) if body.request_id.is_some() => return None,
             Ok(body) => body,
             Err(status) => return Some(Err(status)),
         };
         let rules = self.engine.rules();
+        let prepared = match Prepared::new(&body) {
+            Ok(prepared) => prepared,
+            Err(error) => return Some(Err(status(error))),
+        };
+        let request = prepared.request(&body, caller);
         let show = |decision: &Decision<'_>| framed(decision, None);
-        let decided = pin!(self.decide_body(&rules, &body, caller, show));
-        Some(match decided.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(decided) => decided.map_err(status),
-            Poll::Pending => Err(status(ApiError::Internal)),
-        })
+        let decided = self.engine.decide_once_now(&rules, &request, show)?;
+        Some(decided.map_err(|error| status(error.into())))
     }
 
     async fn decide_one<T>(
@@ -167,7 +167,7 @@ impl<S: Store + 'static> GrpcService<S> {
         mut show: impl FnMut(Result<&Decision<'_>, ApiError>),
     ) {
         let rules = self.engine.rules();
-        if self.is_near() {
+        if self.engine.answers_now() {
             // No round trip is saved by asking together; one by one they stay in the cache.
             for bytes in requests {
                 let show_one = |decision: &Decision<'_>| show(Ok(decision));

@@ -1,9 +1,5 @@
 //! `POST /rate-limit/{allow, check, peek, allow/batch}`, and which call is which.
 
-use std::future::Future as _;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-
 use axum::body::Body;
 use http::{Response, StatusCode};
 use tollgate_engine::{Decision, Reason};
@@ -89,29 +85,30 @@ impl<S: Store + 'static> Api<S> {
         Box::pin(self.decide_in_time(call, bytes, caller)).await
     }
 
-    /// The call that nearly all are, on the stack: the memory answers when it is first asked. `None` where
-    /// it may have to be waited for.
+    /// The call that nearly all are, without a future. `None` where the store has to be awaited, or another call under
+    /// the same id.
     fn allow_at_once(
         &self,
         bytes: &[u8],
         caller: &str,
     ) -> Option<Result<Response<Body>, ApiError>> {
-        if !self.engine.store().is_in_process() {
+        if !self.engine.answers_now() {
             return None;
         }
-        let body: AllowBody<'_> = match parse(bytes) {
+        let body = match parse::<AllowBody<'_>>(bytes) {
+            Ok(body) if body.request_id.is_some() => return None,
             Ok(body) => body,
             Err(error) => return Some(Err(error)),
         };
-        // Others may be asking under the same id.
-        if body.request_id.is_some() {
-            return None;
-        }
-        let answer = pin!(self.allow(&body, caller));
-        match answer.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(answer) => Some(answer),
-            Poll::Pending => Some(Err(ApiError::Internal)),
-        }
+        let rules = self.engine.rules();
+        let prepared = match Prepared::without_ttl(&body) {
+            Ok(prepared) => prepared,
+            Err(error) => return Some(Err(error)),
+        };
+        let request = prepared.request(&body, caller);
+        let show = |decision: &Decision<'_>| self.answer_decision(decision);
+        let decided = self.engine.decide_once_now(&rules, &request, show)?;
+        Some(decided.map_err(ApiError::from))
     }
 
     async fn decide_in_time(

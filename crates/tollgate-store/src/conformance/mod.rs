@@ -14,6 +14,7 @@
 )]
 
 mod algorithms;
+mod awaited;
 mod concurrent;
 mod give_back;
 mod keys;
@@ -30,6 +31,7 @@ use tollgate_core::Nanos;
 use crate::Store;
 
 pub use algorithms::*;
+pub use awaited::Awaited;
 pub use concurrent::*;
 pub use give_back::*;
 pub use keys::*;

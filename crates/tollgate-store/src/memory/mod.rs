@@ -27,7 +27,7 @@ use tollgate_core::{Ask, Limit, Nanos, Receipt, Slot, SlotId};
 use crate::once::Once;
 use crate::{
     Adjusted, Adjustment, Applied, Change, Charge, Counter, Decided, GiveBack, Mode, Outcomes,
-    RecordAnswer, RecordAsk, Refunds, Request, Role, Settlement, Store, StoreError,
+    RecordAnswer, RecordAsk, Refunds, Request, Role, Settlement, Store, StoreError, SyncStore,
 };
 use fingerprint::{Fingerprint, Hasher, SECRET_BYTES};
 use large::Budget;
@@ -298,8 +298,8 @@ fn random_secret() -> [u8; SECRET_BYTES] {
     secret
 }
 
-impl Store for MemoryStore {
-    async fn decide(
+impl SyncStore for MemoryStore {
+    fn decide_sync(
         &self,
         requests: &[Request<'_>],
         now: Nanos,
@@ -311,11 +311,39 @@ impl Store for MemoryStore {
         Ok(Decided::at(now))
     }
 
-    async fn give_back(&self, returns: &[GiveBack<'_>], now: Nanos) -> Result<(), StoreError> {
+    fn give_back_sync(&self, returns: &[GiveBack<'_>], now: Nanos) -> Result<(), StoreError> {
         for give_back in returns {
             self.give_back_now(give_back, now);
         }
         Ok(())
+    }
+
+    fn settle_sync(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Adjusted, StoreError> {
+        Ok(self.settle_now(settlement, now))
+    }
+
+    fn record_sync(
+        &self,
+        id: u128,
+        ask: &RecordAsk<'_>,
+        now: Nanos,
+    ) -> Result<RecordAnswer, StoreError> {
+        Ok(self.record_now(id, ask, now))
+    }
+}
+
+impl Store for MemoryStore {
+    async fn decide(
+        &self,
+        requests: &[Request<'_>],
+        now: Nanos,
+        outcomes: &mut Outcomes,
+    ) -> Result<Decided, StoreError> {
+        self.decide_sync(requests, now, outcomes)
+    }
+
+    async fn give_back(&self, returns: &[GiveBack<'_>], now: Nanos) -> Result<(), StoreError> {
+        self.give_back_sync(returns, now)
     }
 
     async fn reset(&self, counters: &[Counter<'_>], now: Nanos) -> Result<(), StoreError> {
@@ -362,11 +390,15 @@ impl Store for MemoryStore {
         settlement: &Settlement<'_>,
         now: Nanos,
     ) -> Result<Adjusted, StoreError> {
-        Ok(self.settle_now(settlement, now))
+        self.settle_sync(settlement, now)
     }
 
     fn is_in_process(&self) -> bool {
         true
+    }
+
+    fn as_sync(&self) -> Option<&dyn SyncStore> {
+        Some(self)
     }
 
     async fn record(
