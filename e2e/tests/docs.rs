@@ -320,9 +320,12 @@ fn every_configuration_of_the_documents_is_valid() {
 
 #[test]
 fn the_embedding_example_is_the_one_that_compiles() {
-    let examples =
-        ["crates/tollgate/examples/hello.rs", "crates/tollgate-engine/examples/embedded.rs"]
-            .map(|example| read(&root().join(example)));
+    let examples = [
+        "crates/tollgate/examples/hello.rs",
+        "crates/tollgate/examples/gate.rs",
+        "crates/tollgate-engine/examples/embedded.rs",
+    ]
+    .map(|example| read(&root().join(example)));
     for document in ["README.md", "docs/embedding.md"] {
         let text = read(&root().join(document));
         let blocks = blocks(&text);

@@ -44,6 +44,26 @@ impl RuleFile {
     }
 }
 
+impl RuleFile {
+    /// Adds all that another file holds. Its default rule and its `no_match` take the place of this one's where it
+    /// states them; lists of tiers are joined.
+    pub fn append(&mut self, other: Self) {
+        self.rules.extend(other.rules);
+        self.allow_list.extend(other.allow_list);
+        self.deny_list.extend(other.deny_list);
+        self.client_tiers.extend(other.client_tiers);
+        self.grants.extend(other.grants);
+        if let Some(tiers) = other.tiers {
+            self.tiers.get_or_insert_default().extend(tiers);
+        }
+        if !matches!(other.default, RawDefault::Builtin) {
+            self.default = other.default;
+        }
+        self.no_match = other.no_match.or(self.no_match.take());
+        self.digest = self.digest.rotate_left(1) ^ other.digest;
+    }
+}
+
 /// What `default:` says.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum RawDefault {

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use tollgate_core::{Ask, Limit, Nanos, SECOND};
+use tollgate_core::{Ask, Limit, Nanos};
 use tollgate_engine::{Clock, SystemClock};
 use tollgate_store::{MemoryStore, Mode};
 
+use crate::housekeeping::{Housekeeping, TIDY_PARTS};
 use crate::outcome::{Pass, Refusal, result_of};
 use crate::quota::Quota;
 
@@ -18,9 +18,6 @@ use crate::quota::Quota;
 /// assert_eq!(tollgate::DEFAULT_MAX_COUNTERS, 1_000_000);
 /// ```
 pub const DEFAULT_MAX_COUNTERS: usize = 1_000_000;
-
-/// The parts of the store that housekeeping visits one after another, one each second.
-const TIDY_PARTS: usize = 60;
 
 /// One quota for each key.
 ///
@@ -39,9 +36,7 @@ pub struct Limiter {
     limit: Limit,
     store: MemoryStore,
     time: Time,
-    /// When the store is tidied next.
-    tidy_at: AtomicU64,
-    tidied: AtomicU64,
+    housekeeping: Housekeeping,
 }
 
 enum Time {
@@ -74,8 +69,7 @@ impl Limiter {
             quota,
             store: MemoryStore::new(DEFAULT_MAX_COUNTERS),
             time: Time::System(SystemClock::new()),
-            tidy_at: AtomicU64::new(0),
-            tidied: AtomicU64::new(0),
+            housekeeping: Housekeeping::default(),
         }
     }
 
@@ -95,17 +89,17 @@ impl Limiter {
     /// The same with another clock, for tests or for a program with a time of its own.
     ///
     /// ```
-    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
     /// # use tollgate::{Limiter, Quota, TestClock};
-    /// let clock = Arc::new(TestClock::default());
+    /// let clock = TestClock::new();
     /// let limiter = Limiter::keyed(Quota::per_second(1)).with_clock(clock.clone());
     /// assert!(limiter.check("ann").is_ok() && limiter.check("ann").is_err());
-    /// clock.advance(1_000_000_000);
+    /// clock.advance(Duration::from_secs(1));
     /// assert!(limiter.check("ann").is_ok());
     /// ```
     #[must_use]
-    pub fn with_clock(self, clock: Arc<dyn Clock>) -> Self {
-        Self { time: Time::Given(clock), ..self }
+    pub fn with_clock(self, clock: impl Clock + 'static) -> Self {
+        Self { time: Time::Given(Arc::new(clock)), ..self }
     }
 
     /// The quota of each key.
@@ -209,8 +203,8 @@ impl Limiter {
     #[inline]
     fn decide<K: Hash + ?Sized>(&self, key: &K, cost: u64, mode: Mode) -> Result<Pass, Refusal> {
         let now = self.time.now();
-        if now >= self.tidy_at.load(Ordering::Relaxed) {
-            self.tidy(now);
+        if let Some(round) = self.housekeeping.claim(now) {
+            self.tidy(round, now);
         }
         let outcome = self.store.decide_keyed(key, &self.limit, &Ask::cost(cost), mode, now);
         result_of(&outcome, &self.quota, cost, now)
@@ -218,19 +212,11 @@ impl Limiter {
 
     /// Frees counters that are fully reset, in one part of the store, and follows the wall clock.
     #[cold]
-    fn tidy(&self, now: Nanos) {
-        let due = self.tidy_at.load(Ordering::Relaxed);
-        let next = now.saturating_add(SECOND);
-        let claimed =
-            self.tidy_at.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed);
-        if claimed.is_err() {
-            return;
-        }
+    fn tidy(&self, round: usize, now: Nanos) {
         if let Time::System(clock) = &self.time {
             clock.follow();
         }
-        let round = self.tidied.fetch_add(1, Ordering::Relaxed);
-        self.store.tidy(round as usize, TIDY_PARTS, now);
+        self.store.tidy(round, TIDY_PARTS, now);
     }
 }
 

@@ -182,6 +182,32 @@ impl Quota {
         self
     }
 
+    pub(crate) const fn window(&self) -> Duration {
+        Duration::from_nanos(self.window)
+    }
+
+    pub(crate) const fn algorithm_name(&self) -> &'static str {
+        self.algorithm.name()
+    }
+
+    /// How much is allowed; a burst of 0 lets nothing pass.
+    pub(crate) const fn effective_amount(&self) -> u64 {
+        if self.algorithm.is_bucket() && self.burst == 0 { 0 } else { self.amount }
+    }
+
+    /// The burst, where it is one and is not the quota itself.
+    pub(crate) fn own_burst(&self) -> Option<u64> {
+        let is_own = self.algorithm.is_bucket() && self.burst != self.amount && self.burst > 0;
+        is_own.then_some(self.burst)
+    }
+
+    /// Whether both can be quotas of one limit, for different tiers.
+    pub(crate) fn counts_like(&self, other: &Self) -> bool {
+        self.window == other.window
+            && self.algorithm == other.algorithm
+            && self.own_burst() == other.own_burst()
+    }
+
     /// The limit, ready to decide.
     pub(crate) fn limit(&self) -> Limit {
         let is_bucket = self.algorithm.is_bucket();

@@ -3,18 +3,16 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::{Limiter, Quota, TestClock};
+use tollgate::{Clock as _, Limiter, Quota, TestClock};
 
 const SECOND: u64 = 1_000_000_000;
-const START: u64 = 1_789_000_000 * SECOND;
 
-fn with_test_clock(quota: Quota) -> (Limiter, Arc<TestClock>) {
-    let clock = Arc::new(TestClock::new(START));
+fn with_test_clock(quota: Quota) -> (Limiter, TestClock) {
+    let clock = TestClock::new();
     (Limiter::keyed(quota).with_clock(clock.clone()), clock)
 }
 
@@ -30,9 +28,9 @@ fn retry_after_is_exact() {
         let (limiter, clock) = with_test_clock(quota);
         while limiter.check("ann").is_ok() {}
         let after = limiter.check("ann").unwrap_err().retry_after().unwrap();
-        clock.advance(u64::try_from(after.as_nanos()).unwrap() - 1);
+        clock.advance(after.checked_sub(Duration::from_nanos(1)).unwrap());
         assert!(limiter.check("ann").is_err(), "{quota:?}: a nanosecond early");
-        clock.advance(1);
+        clock.advance(Duration::from_nanos(1));
         assert!(limiter.check("ann").is_ok(), "{quota:?}: in time");
     }
 }
@@ -51,7 +49,7 @@ fn quotas_at_their_bounds_refuse_or_count_and_never_panic() {
                 let (limiter, clock) = with_test_clock(quota);
                 assert_eq!(limiter.check("ann").is_ok(), amount > 0 && burst > 0, "{quota:?}");
                 let _ = limiter.check_n("ann", u64::MAX);
-                clock.advance(u64::MAX / 4);
+                clock.advance(Duration::from_nanos(u64::MAX / 4));
                 assert_eq!(limiter.check("ann").is_ok(), amount > 0 && burst > 0, "{quota:?}");
             }
         }
@@ -101,10 +99,10 @@ fn memory_is_bounded_and_counters_that_are_reset_are_freed() {
     for key in 0..100_000u64 {
         assert!(limiter.check(&key).is_ok());
     }
-    clock.advance(2 * SECOND);
+    clock.advance(Duration::from_nanos(2 * SECOND));
     for _ in 0..61 {
         assert!(limiter.check("again").is_ok());
-        clock.advance(SECOND);
+        clock.advance(Duration::from_nanos(SECOND));
     }
     assert!(limiter.check(&0u64).is_ok());
 }
@@ -128,7 +126,7 @@ proptest! {
     ) {
         let (limiter, clock) = with_test_clock(Quota::per_second(amount).burst(burst));
         let mut tats: HashMap<u8, u128> = HashMap::new();
-        let mut now = START;
+        let mut now = clock.now();
         for (key, cost, step) in steps {
             let tat = tats.entry(key).or_default();
             let at = u128::from(now) * u128::from(amount);
@@ -139,7 +137,7 @@ proptest! {
                 *tat = filled;
             }
             now += step;
-            clock.advance(step);
+            clock.advance(Duration::from_nanos(step));
         }
     }
 }

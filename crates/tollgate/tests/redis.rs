@@ -1,0 +1,92 @@
+//! A gate on a real Redis.
+
+#![allow(clippy::unwrap_used)]
+
+use std::time::Duration;
+
+use tollgate::{Client, Error, Gate, Quota, Redis, Rule, Unsettled, Usage};
+
+fn gate(url: String) -> Gate {
+    Gate::builder()
+        .rule(Rule::per("user_id").quota(Quota::per_day(10)))
+        .rule(Rule::per("api_key").quota(Quota::per_day(15)))
+        .rule(Rule::per("user_id").tokens(Quota::per_day(100)))
+        .unsettled(Unsettled::Release)
+        // A busy machine must not make a decision fail here.
+        .store(Redis::url(url).timeout(Duration::from_secs(5)))
+        .build()
+        .unwrap()
+}
+
+/// Two gates stand for two processes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn processes_share_counters_exactly() {
+    let server = tollgate_testkit::Redis::start();
+    let gates = [gate(server.url()), gate(server.url())];
+    let passed = |user: &'static str, tries: usize| {
+        let gates = gates.clone();
+        async move {
+            let tasks: Vec<_> = (0..tries)
+                .map(|number| {
+                    let gate = gates.iter().cycle().nth(number).unwrap().clone();
+                    tokio::spawn(async move {
+                        let client = Client::user(user).api_key("k1");
+                        gate.check(&client).await.unwrap().is_allowed()
+                    })
+                })
+                .collect();
+            let mut passed = 0;
+            for task in tasks {
+                passed += usize::from(task.await.unwrap());
+            }
+            passed
+        }
+    };
+    assert_eq!(passed("ann", 30).await, 10);
+    assert_eq!(passed("bob", 30).await, 5, "the key has 5 left, and refusals charged no one");
+    let verdict = gates[0].peek(&Client::user("bob").api_key("k2")).await.unwrap();
+    assert_eq!(verdict.remaining(), Some(5));
+}
+
+#[tokio::test]
+async fn holds_are_settled_released_and_dropped() {
+    let server = tollgate_testkit::Redis::start();
+    let gate = gate(server.url());
+    let client = Client::user("ann").api_key("k1").tokens(60);
+    let left =
+        || async { gate.peek(&Client::user("ann").api_key("k1")).await.unwrap().remaining() };
+    let hold = gate.reserve(&client).await.unwrap();
+    let refused = gate.reserve(&client).await.unwrap_err();
+    assert_eq!(refused.denial().unwrap().rule_id(), Some("user_id-tokens-1d"));
+    hold.settle(Usage::tokens(20)).await.unwrap();
+    let hold = gate.reserve(&client).await.unwrap();
+    hold.release().await.unwrap();
+    assert_eq!(left().await, Some(80), "settled at 20, and released");
+    drop(gate.reserve(&client).await.unwrap());
+    // Released in the background.
+    let mut rounds = 0;
+    while left().await != Some(80) {
+        rounds += 1;
+        assert!(rounds < 10_000, "the dropped hold is never released");
+        tokio::task::yield_now().await;
+    }
+    assert!(gate.check(&client.tokens(80)).await.unwrap().is_allowed(), "20 of 100 are used");
+}
+
+#[tokio::test]
+async fn what_cannot_be_answered_is_an_error() {
+    let server = tollgate_testkit::Redis::start();
+    let gate = gate(server.url());
+    assert_eq!(gate.check_now(&Client::user("ann").api_key("k")), Err(Error::NotImmediate));
+    let nowhere = Gate::builder()
+        .rule(Rule::per("user_id").quota(Quota::per_day(10)))
+        .store(Redis::url("redis://127.0.0.1:1"))
+        .build()
+        .unwrap();
+    let error = nowhere.check(&Client::user("ann")).await.unwrap_err();
+    assert!(matches!(error, Error::Store(_)), "{error:?}");
+    let wrong = Gate::builder()
+        .rule(Rule::per("user_id").quota(Quota::per_day(10)))
+        .store(Redis::url("not an address"));
+    assert!(matches!(wrong.build(), Err(Error::Store(_))));
+}
