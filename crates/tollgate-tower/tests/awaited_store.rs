@@ -71,14 +71,13 @@ rules:
     for is_in_process in [false, true] {
         let decider = decider(rules, is_in_process);
         let asked = Asked { tokens: Some(90), ..Asked::default() };
-        let headers = http::HeaderMap::new();
-        assert!(decider.decide_now(&asked, &headers).is_none(), "it has to be awaited");
+        assert!(decider.decide_now(&asked).is_none(), "it has to be awaited");
         // Each one settles at 10 of its 90 tokens: six fit, were nothing returned the second would not.
         for _ in 0..2 {
-            let Ruling::Pass(pass) = decider.decide(&asked, &headers).await else {
+            let Ruling::Pass(pass) = decider.decide(&asked).await else {
                 panic!("refused");
             };
-            let Ruling::Refuse(_) = decider.decide(&asked, &headers).await else {
+            let Ruling::Refuse(_) = decider.decide(&asked).await else {
                 panic!("one slot, and 90 of 100 tokens");
             };
             let mut sent = pass.charge.sent();

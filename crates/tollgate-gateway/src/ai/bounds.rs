@@ -180,7 +180,7 @@ impl Bounds {
             .whole()
             .filter(|number| *number > 0 || matches!(kind, Kind::Least | Kind::Thinking));
         let number = number.ok_or_else(|| {
-            let least = if matches!(kind, Kind::Output | Kind::Answers) { 1 } else { 0 };
+            let least = u8::from(matches!(kind, Kind::Output | Kind::Answers));
             wrong(name, format!("{name:?} must be a whole number of at least {least}"))
         })?;
         match kind {
@@ -219,7 +219,10 @@ mod tests {
     use super::super::json::parse;
     use super::*;
 
-    fn read(body: &str) -> Result<(Option<u64>, u64, Option<u64>), Option<&'static str>> {
+    /// Longest answer, thinking budget, answers; or the field that is wrong.
+    type Read = Result<(Option<u64>, u64, Option<u64>), Option<&'static str>>;
+
+    fn read(body: &str) -> Read {
         let bounds = Bounds::read(parse(body).unwrap()).map_err(|wrong| wrong.param)?;
         Ok((bounds.output, bounds.thinking, bounds.answers))
     }

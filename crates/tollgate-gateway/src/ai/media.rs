@@ -154,7 +154,7 @@ fn refers(value: Value<'_>) -> bool {
         let is_data = |it: Value<'_>| it.string().is_some_and(|it| it.starts_with("data:"));
         found.is_some_and(|it| !is_data(it))
     };
-    REFERENCES.iter().any(|name| refers(&name))
+    REFERENCES.iter().any(refers)
 }
 
 /// Whether a file inside of a request is text for all that is known: a token is a few bytes of it then.

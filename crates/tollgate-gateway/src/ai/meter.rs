@@ -104,6 +104,17 @@ pub(crate) enum Ending {
     Follow { background: Arc<Background>, id: String },
 }
 
+/// What an upstream did for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// It answers.
+    Answered,
+    /// It answered with an error, and may have worked before.
+    Failed,
+    /// Nothing was made use of but the request itself.
+    None,
+}
+
 /// Measures one answer.
 pub(crate) struct Meter {
     /// What was charged, in the order in which it was.
@@ -121,10 +132,7 @@ pub(crate) struct Meter {
     renamer: Option<Renamer>,
     reading: Reading,
     reported: StreamReport,
-    /// Nothing was made use of but the request itself.
-    is_free: bool,
-    /// The upstream answered with an error.
-    has_failed: bool,
+    work: Work,
     is_settled: bool,
     /// The stream was ended by us.
     pub(crate) is_stopped: bool,
@@ -149,8 +157,7 @@ impl Meter {
             renamer: None,
             reading: Reading::Nothing,
             reported: StreamReport::default(),
-            is_free: false,
-            has_failed: false,
+            work: Work::Answered,
             is_settled: false,
             is_stopped: false,
         }
@@ -163,18 +170,18 @@ impl Meter {
 
     /// The upstream served nothing: tokens are given back, and the request counts.
     pub(crate) const fn not_served(&mut self) {
-        self.is_free = true;
+        self.work = Work::None;
     }
 
     /// The upstream failed, and may have worked until then: the prompt is paid, or what the error says was used.
     pub(crate) fn fails(&mut self) {
-        self.has_failed = true;
+        self.work = Work::Failed;
         self.reading = Reading::Json(Scan::default());
     }
 
     /// Whether [`Self::fails`] was called.
     pub(crate) const fn has_failed(&self) -> bool {
-        self.has_failed
+        matches!(self.work, Work::Failed)
     }
 
     /// A good answer begins.
@@ -326,7 +333,7 @@ impl Meter {
     /// Whether the upstream works on, although the answer has ended.
     fn is_under_way(&self) -> bool {
         let Ending::Keep { is_wanted, .. } = &self.ending else { return false };
-        let has_ended = self.is_free || self.has_failed;
+        let has_ended = self.work != Work::Answered;
         if has_ended || self.reported.usage.is_some() || self.reported.is_done {
             return false;
         }
@@ -363,14 +370,15 @@ impl Meter {
             self.bills.drain(..).for_each(Bill::release);
             return;
         }
-        let used = if self.is_free { Usage { total: 0, output: 0 } } else { self.used() };
+        let used =
+            if self.work == Work::None { Usage { total: 0, output: 0 } } else { self.used() };
         if let Ending::Follow { background, id } = &self.ending {
             let used = background::used(
                 self.progress(),
                 self.reported.usage,
                 self.estimate.unreported_prompt(),
             );
-            if let Some(used) = used.filter(|_| !self.is_free && !self.has_failed) {
+            if let Some(used) = used.filter(|_| self.work == Work::Answered) {
                 background.settle(id, used);
             }
             return;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate_core::{Limit, Nanos, Slot, SlotId};
 use tollgate_store::redis::{RedisKind, RedisOptions, RedisStore};
 use tollgate_store::{
-    Applied, Claim, Counter, Decided, GiveBack, Home, MemoryStore, Outcomes, RecordAnswer,
+    Adjusted, Claim, Counter, Decided, GiveBack, Home, MemoryStore, Outcomes, RecordAnswer,
     RecordAsk, Request, Settlement, Store, StoreError, SyncStore,
 };
 
@@ -195,7 +195,11 @@ impl Store for GateStore {
         on!(self, store => store.slots(counter, now).await)
     }
 
-    async fn settle(&self, settlement: &Settlement<'_>, now: Nanos) -> Result<Applied, StoreError> {
+    async fn settle(
+        &self,
+        settlement: &Settlement<'_>,
+        now: Nanos,
+    ) -> Result<Adjusted, StoreError> {
         on!(self, store => store.settle(settlement, now).await)
     }
 
