@@ -287,7 +287,7 @@ fn the_two_nodes_of_the_readme_agree() {
     let redis = Redis::builder().args(&["--maxmemory-policy", "noeviction"]).start();
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
     let readme = fs::read_to_string(readme).expect("the README");
-    let (_, section) = readme.split_once("### More than one node").expect("the section");
+    let (_, section) = readme.split_once("### Run several nodes").expect("the section");
     let commands: Vec<Vec<String>> = section
         .lines()
         .take_while(|line| !line.starts_with("### "))
