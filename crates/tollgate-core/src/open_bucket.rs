@@ -9,8 +9,8 @@
 //! Charges of one instant can change places without a difference, so all refundable charges of an instant are one entry, and a
 //! receipt names its charge by the instant. An entry is dropped when its charge is refunded or closed, when nothing of its
 //! effect is left (the bucket was empty since), or, being a short-lived hold, when nobody can want it back any more. Beyond
-//! [`MAX_OPEN_CHARGES`] one entry becomes final: the oldest hold, or else the oldest chunk on lease, or else the oldest. A
-//! chunk on lease takes the place of another one, or of a hold; where there is none, it is final itself.
+//! [`MAX_OPEN_CHARGES`] one entry becomes final: the oldest hold, or else the oldest. Chunks on lease have as many places of
+//! their own, so that they displace no reservation, and reservations displace no chunk whose rest is still to be returned.
 
 use crate::pace::Pace;
 use crate::state::Refundable;
@@ -62,9 +62,9 @@ impl OpenBucket {
     /// [`MAX_OPEN_CHARGES`] become final.
     pub fn from_parts(base: Span, unit: u64, charges: Vec<OpenCharge>) -> Self {
         let mut bucket = Self { tat: base, base, unit, charges, finalized: 0 };
-        while bucket.charges.len() > MAX_OPEN_CHARGES {
-            bucket.finalize(0);
-        }
+        bucket.trim(false);
+        bucket.trim(true);
+        bucket.finalized = 0;
         bucket.replay();
         bucket
     }
@@ -143,10 +143,14 @@ impl OpenBucket {
             Some(last) if refundable == Refundable::No => last.append_final(instant, span, unit),
             Some(last) if last.at == at => {
                 last.span = last.span.plus(span, unit);
-                let is_leased =
-                    last.is_leased || (last.is_brief && refundable == Refundable::OnLease);
+                let was_leased = last.is_leased;
+                let is_leased = was_leased || (last.is_brief && refundable == Refundable::OnLease);
                 last.is_leased = is_leased && refundable != Refundable::UntilClosed;
                 last.is_brief &= refundable == Refundable::Briefly;
+                // It has become one of the others, of which there may be enough.
+                if was_leased != last.is_leased {
+                    self.trim(!was_leased);
+                }
             }
             None if refundable == Refundable::No || span.is_zero() => self.base = self.tat,
             _ => self.open(at, span, refundable),
@@ -154,42 +158,28 @@ impl OpenBucket {
         at
     }
 
-    /// Adds an entry, or, where there is no room for it, a final charge.
+    /// Adds an entry.
     fn open(&mut self, at: Nanos, span: Span, refundable: Refundable) {
-        if self.make_room(at, refundable) {
-            let is_brief = refundable == Refundable::Briefly;
-            let is_leased = refundable == Refundable::OnLease;
-            self.charges.push(OpenCharge {
-                at,
-                is_brief,
-                is_leased,
-                span,
-                ..OpenCharge::default()
-            });
-            return;
-        }
-        match self.charges.last_mut() {
-            Some(last) => last.append_final(Span::whole(at), span, self.unit),
-            None => self.base = self.tat,
-        }
-    }
-
-    /// Makes room for one more entry. False if the charge becomes final instead.
-    fn make_room(&mut self, now: Nanos, refundable: Refundable) -> bool {
-        while self.charges.first().is_some_and(|first| first.is_brief && first.at + BRIEF <= now) {
+        while self.charges.first().is_some_and(|first| first.is_brief && first.at + BRIEF <= at) {
             self.finalize(0);
         }
-        if self.charges.len() < MAX_OPEN_CHARGES {
-            return true;
+        let is_brief = refundable == Refundable::Briefly;
+        let is_leased = refundable == Refundable::OnLease;
+        self.charges.push(OpenCharge { at, is_brief, is_leased, span, ..OpenCharge::default() });
+        self.trim(is_leased);
+    }
+
+    /// Makes entries of one sort final until they are within their bound. The newest entry stays.
+    fn trim(&mut self, is_leased: bool) {
+        let is_of_sort = |charge: &&OpenCharge| charge.is_leased == is_leased;
+        while self.charges.iter().filter(is_of_sort).count() > MAX_OPEN_CHARGES {
+            let Some((_, older)) = self.charges.split_last() else { return };
+            let hold = older.iter().position(|charge| charge.is_brief && !is_leased);
+            let oldest = older.iter().position(|charge| charge.is_leased == is_leased);
+            let Some(place) = hold.or(oldest) else { return };
+            self.finalized += 1;
+            self.finalize(place);
         }
-        self.finalized += 1;
-        let brief = self.charges.iter().position(|charge| charge.is_brief);
-        let leased = self.charges.iter().position(|charge| charge.is_leased);
-        let place = match refundable {
-            Refundable::OnLease => leased.or(brief),
-            _ => brief.or(leased).or(Some(0)),
-        };
-        place.inspect(|place| self.finalize(*place)).is_some()
     }
 
     /// Makes the charge of an entry final.

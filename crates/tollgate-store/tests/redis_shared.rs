@@ -181,7 +181,7 @@ async fn chunks_on_lease_leave_the_charges_of_reservations_their_places() {
             let lessee = Lessee { clock: &clock, probe: &probe, node: &node };
             assert_eq!(lessee.ask(1, 1, 0, NONE).await.granted, 1, "{algorithm}");
         }
-        assert_eq!(clock.store.metrics().finalized_charges(), part * 76, "{algorithm}");
+        assert_eq!(clock.store.metrics().finalized_charges(), part * 36, "{algorithm}");
         for receipt in reserved {
             let (counter, limit) = (probe.counter(&["k"]), &probe.limit);
             let back = GiveBack { counter, limit, receipt };

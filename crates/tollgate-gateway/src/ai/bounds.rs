@@ -114,6 +114,9 @@ const NO_OPTIONS: [&str; 9] = [
     "prediction",
 ];
 
+/// No name that means something is longer.
+const MAX_NAME_BYTES: usize = 64;
+
 impl Bounds {
     /// Searches a body. The fields that are read by their own name are left out.
     pub(super) fn read(whole: Value<'_>) -> Result<Self, Wrong> {
@@ -135,14 +138,20 @@ impl Bounds {
         place: Place,
         depth: u32,
     ) -> Result<(), Wrong> {
-        let is_nested = value.is_object() || value.is_array();
-        // No name that means something is longer.
-        if !is_nested && name.len() > 64 {
-            return Ok(());
-        }
-        let plain = plain(name);
-        if !is_nested {
-            return match kind_of(&plain, place) {
+        let plain = if name.len() > MAX_NAME_BYTES { String::new() } else { plain(name) };
+        self.search(&plain, value, place, depth)
+    }
+
+    /// The value of a member whose name was read once: an array may have many elements.
+    fn search(
+        &mut self,
+        plain: &str,
+        value: Value<'_>,
+        place: Place,
+        depth: u32,
+    ) -> Result<(), Wrong> {
+        if !value.is_object() && !value.is_array() {
+            return match kind_of(plain, place) {
                 Some((kind, name)) => self.take(kind, name, value),
                 None => Ok(()),
             };
@@ -150,13 +159,13 @@ impl Bounds {
         if depth >= MAX_DEPTH {
             return Ok(());
         }
-        let inner = match plain.as_str() {
+        let inner = match plain {
             name if name.contains("thinking") || name.contains("reasoning") => Place::Thinking,
             name if OPTION_OBJECTS.contains(&name) => Place::Options,
             _ => Place::Other,
         };
         for element in value.elements().filter(|it| it.is_object() || it.is_array()) {
-            self.member(name, element, place, depth + 1)?;
+            self.search(plain, element, place, depth + 1)?;
         }
         for member in value.members() {
             self.member(&member.name, member.value, inner, depth + 1)?;

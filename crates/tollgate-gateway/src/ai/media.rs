@@ -65,10 +65,48 @@ pub(super) fn is_media(name: &str) -> bool {
     MEDIA.contains(&name)
 }
 
-/// What a member brings: one, or several in an array. `part` is the object that it is a member of.
-pub(super) fn media(name: &str, value: Value<'_>, part: Option<Value<'_>>, sink: &mut TextSink) {
+/// What a part says about the media in it. It is read once, because a part may have any number of members.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Stated {
+    /// A `format` says that it is no image.
+    is_no_image: bool,
+    /// A `filename` ends like that of a file that is no text.
+    is_binary: bool,
+}
+
+impl Stated {
+    pub(super) fn of(part: Value<'_>) -> Self {
+        let mut stated = Self::default();
+        for member in part.members() {
+            match member.name.as_ref() {
+                "format" => stated.is_no_image |= is_no_image(member.value),
+                "filename" => stated.is_binary |= is_binary_name(member.value),
+                _ => {}
+            }
+        }
+        stated
+    }
+}
+
+fn is_no_image(format: Value<'_>) -> bool {
+    format.string().is_some_and(|it| it.contains('/') && !starts_with(&it, "image/"))
+}
+
+fn is_binary_name(filename: Value<'_>) -> bool {
+    let name = filename.string().unwrap_or_default().to_ascii_lowercase();
+    BINARY_NAMES.iter().any(|end| name.ends_with(end))
+}
+
+/// Whether a text starts like this, in any case, after any space.
+fn starts_with(text: &str, start: &str) -> bool {
+    let text = text.trim_start().as_bytes();
+    text.get(..start.len()).is_some_and(|it| it.eq_ignore_ascii_case(start.as_bytes()))
+}
+
+/// What a member brings: one, or several in an array. `stated` is what the part says that it is a member of.
+pub(super) fn media(name: &str, value: Value<'_>, stated: Stated, sink: &mut TextSink) {
     if value.is_array() {
-        return value.elements().for_each(|it| media(name, it, None, sink));
+        return value.elements().for_each(|it| media(name, it, Stated::default(), sink));
     }
     if value.is_null() {
         return;
@@ -77,23 +115,19 @@ pub(super) fn media(name: &str, value: Value<'_>, part: Option<Value<'_>>, sink:
     if name.ends_with("_embeds") {
         sink.tensor(length);
     } else if name.contains("image") {
-        image(name, value, part, sink);
+        image(name, value, stated, sink);
     } else if name == "multimodal_data" {
         sink.media(length);
     } else {
-        file(name, value, part, sink);
+        file(name, value, stated, sink);
     }
 }
 
 /// An image, unless its address says that it is something else: some servers take documents as images.
-fn image(name: &str, value: Value<'_>, part: Option<Value<'_>>, sink: &mut TextSink) {
-    let is_stated = |of: Value<'_>| {
-        let format = of.get("format").and_then(Value::string);
-        format.is_some_and(|it| it.contains('/') && !it.starts_with("image/"))
-    };
+fn image(name: &str, value: Value<'_>, stated: Stated, sink: &mut TextSink) {
     let url = if value.is_object() { value.get("url") } else { Some(value) };
     let is_document = match url.and_then(Value::string) {
-        Some(url) if url.starts_with("data:") => !url.starts_with("data:image/"),
+        Some(url) if starts_with(&url, "data:") => !starts_with(&url, "data:image/"),
         Some(url) if url.contains("://") => {
             let unsure = !has_end(&url, &IMAGE_NAMES) && sink.is_upper_bound();
             unsure || has_end(&url, &DOCUMENT_NAMES)
@@ -101,7 +135,7 @@ fn image(name: &str, value: Value<'_>, part: Option<Value<'_>>, sink: &mut TextS
         _ => false,
     };
     let length = value.text.len() as u64;
-    if is_document || is_stated(value) || part.is_some_and(is_stated) {
+    if is_document || Stated::of(value).is_no_image || stated.is_no_image {
         sink.document(length);
     } else if matches!(name, "image" | "image_url") {
         sink.image();
@@ -117,18 +151,18 @@ fn has_end(url: &str, ends: &[&str]) -> bool {
 }
 
 /// A recording, a video or a file.
-fn file(name: &str, value: Value<'_>, part: Option<Value<'_>>, sink: &mut TextSink) {
+fn file(name: &str, value: Value<'_>, stated: Stated, sink: &mut TextSink) {
     let length = value.text.len() as u64;
     let Some(data) = data_of(name, value).filter(|_| !refers(value)) else {
         return sink.document(length);
     };
-    let filename = value.get("filename").or_else(|| part.and_then(|part| part.get("filename")));
-    let is = |kind: &str| data.starts_with(kind);
+    let is_binary = stated.is_binary || Stated::of(value).is_binary;
+    let is = |kind: &str| starts_with(&data, kind);
     if name.contains("video") || is("data:video/") {
         sink.document(length);
     } else if name.contains("audio") || is("data:audio/") || is("data:image/") {
         sink.media(length);
-    } else if is_text_file(&data, filename) {
+    } else if is_text_file(&data, is_binary) {
         sink.text_file(length);
     } else {
         sink.document(length);
@@ -139,31 +173,28 @@ fn file(name: &str, value: Value<'_>, part: Option<Value<'_>>, sink: &mut TextSi
 fn data_of<'a>(name: &str, value: Value<'a>) -> Option<std::borrow::Cow<'a, str>> {
     if value.is_object() {
         let data = DATA.iter().find_map(|name| value.get(name)).and_then(Value::string);
-        let url = || value.get("url").and_then(Value::string).filter(|it| it.starts_with("data:"));
+        let url =
+            || value.get("url").and_then(Value::string).filter(|it| starts_with(&it, "data:"));
         return data.filter(|it| !it.contains("://")).or_else(url);
     }
     let text = value.string()?;
     let is_data = name.ends_with("_data") && !text.contains("://");
-    (is_data || text.starts_with("data:")).then_some(text)
+    (is_data || starts_with(&text, "data:")).then_some(text)
 }
 
 /// Whether an object refers to something that the upstream fetches or keeps.
 fn refers(value: Value<'_>) -> bool {
     let refers = |name: &&str| {
         let found = value.get(name).filter(|it| !it.is_null());
-        let is_data = |it: Value<'_>| it.string().is_some_and(|it| it.starts_with("data:"));
+        let is_data = |it: Value<'_>| it.string().is_some_and(|it| starts_with(&it, "data:"));
         found.is_some_and(|it| !is_data(it))
     };
     REFERENCES.iter().any(refers)
 }
 
 /// Whether a file inside of a request is text for all that is known: a token is a few bytes of it then.
-fn is_text_file(data: &str, filename: Option<Value<'_>>) -> bool {
-    if data.starts_with("data:") {
-        return !BINARY_TYPES.iter().any(|kind| data.starts_with(kind));
-    }
-    let name = filename.and_then(Value::string).unwrap_or_default().to_ascii_lowercase();
-    !BINARY_NAMES.iter().any(|end| name.ends_with(end))
+fn is_text_file(data: &str, is_binary: bool) -> bool {
+    !is_binary && !BINARY_TYPES.iter().any(|kind| starts_with(data, kind))
 }
 
 /// A part of a kind that is not known, and that no member known by name says more about: a document where it refers to

@@ -6,7 +6,7 @@
 use super::ask::{Ask, Call, Wrong, wrong};
 use super::fields::{OPTIONS, STORED};
 use super::json::Value;
-use super::media::{is_media, media, unknown_part};
+use super::media::{Stated, is_media, media, unknown_part};
 use super::text::{Tariff, TextSink};
 
 /// A string in an option is free up to this; a longer one is a text.
@@ -35,7 +35,7 @@ impl Ask<'_> {
                 }
                 "prompt" | "input" | "content" | "suffix" | "instructions" => plain(value, sink, 0),
                 "prompt_embeds" => embeds(value, sink),
-                name @ "multimodal_data" => media(name, value, None, sink),
+                name @ "multimodal_data" => media(name, value, Stated::default(), sink),
                 // Texts that the model reads: what describes tools and answers, documents, templates.
                 "tools"
                 | "functions"
@@ -49,11 +49,11 @@ impl Ask<'_> {
                 name if OPTIONS.contains(&name) => option(value, sink, 0),
                 // Next to the conversation, as some servers take it. `audio` says how an answer is to be spoken.
                 name if is_media(name) && name != "audio" => {
-                    media(name, value, None, sink);
+                    media(name, value, Stated::default(), sink);
                     unknown.push(member);
                 }
                 "file_ids" | "attachments" => {
-                    media("file_id", value, None, sink);
+                    media("file_id", value, Stated::default(), sink);
                     unknown.push(member);
                 }
                 _ => unknown.push(member),
@@ -148,7 +148,7 @@ fn plain(value: Value<'_>, sink: &mut TextSink, depth: u32) {
     } else if value.is_object() {
         for member in value.members() {
             match member.name.as_ref() {
-                name if is_media(name) => media(name, member.value, None, sink),
+                name if is_media(name) => media(name, member.value, Stated::default(), sink),
                 "messages" => messages(member.value, sink),
                 _ => plain(member.value, sink, depth + 1),
             }
@@ -242,7 +242,7 @@ fn messages(value: Value<'_>, sink: &mut TextSink) {
                 "content" | "output" => content(member.value, sink),
                 "role" => role(member.value, sink),
                 "type" | "id" | "status" => option(member.value, sink, 0),
-                name if is_media(name) => media(name, member.value, None, sink),
+                name if is_media(name) => media(name, member.value, Stated::default(), sink),
                 _ if member.value.is_null() => {}
                 _ => walk(member.value, sink),
             }
@@ -304,6 +304,7 @@ fn content(value: Value<'_>, sink: &mut TextSink) {
 
 fn part(part: Value<'_>, sink: &mut TextSink) {
     let (mut is_text, mut has_text, mut has_media) = (None, false, false);
+    let stated = Stated::of(part);
     for member in part.members() {
         match member.name.as_ref() {
             "type" => {
@@ -316,7 +317,7 @@ fn part(part: Value<'_>, sink: &mut TextSink) {
             }
             name if is_media(name) => {
                 has_media = true;
-                media(name, member.value, Some(part), sink);
+                media(name, member.value, stated, sink);
             }
             name if PART_OPTIONS.contains(&name) => option(member.value, sink, 0),
             _ if member.value.is_null() => {}
@@ -335,6 +336,26 @@ mod tests {
 
     use super::super::text::Tariff;
     use super::*;
+
+    /// Two megabytes of members that each would have their part or their name read again: work that grows with the
+    /// square of the body would not end within the time that a test has.
+    #[test]
+    fn reading_grows_with_the_length_of_the_body() {
+        const COUNT: usize = 200_000;
+        let part = "\"image\":1,".repeat(COUNT);
+        let media = format!(
+            r#"{{"model":"m","messages":[{{"role":"user","content":[{{{part}"x":1}}]}}]}}"#
+        );
+        let elements = "[],".repeat(COUNT);
+        let name = "a".repeat(1_000_000);
+        let names = format!(r#"{{"model":"m","messages":[],"{name}":[{elements}[]]}}"#);
+        for body in [media, names] {
+            let ask = Ask::read(Call::Chat, body.as_bytes(), None).unwrap();
+            let mut sink = TextSink::new(Tariff::default());
+            ask.prompt(&mut sink);
+            assert!(sink.total() > 0);
+        }
+    }
 
     fn estimate(call: Call, body: &Json) -> u64 {
         let text = body.to_string();

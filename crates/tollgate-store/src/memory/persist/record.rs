@@ -188,7 +188,7 @@ impl Records<'_> {
 
     fn open_bucket(&mut self) -> Result<OpenBucket, Garbled> {
         let (base, unit, count) = (self.span()?, self.word()?, self.half()? as usize);
-        if base.part >= unit || count > MAX_OPEN_CHARGES {
+        if base.part >= unit || count > 2 * MAX_OPEN_CHARGES {
             return Err(Garbled);
         }
         let mut charges: Vec<OpenCharge> = Vec::with_capacity(count);

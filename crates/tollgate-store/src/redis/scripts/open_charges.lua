@@ -7,6 +7,7 @@
 --   [5] [6] added and [7] [8] floor: the final charges that followed, tat -> max(tat + added, floor)
 -- Entries that nobody has looked at stay the bytes they were read as.
 
+-- Of reservations and holds, and as many again of chunks on lease.
 local MAX_OPEN_CHARGES = 64
 -- Whether a charge can be refunded; 0: no.
 local BRIEFLY, UNTIL_CLOSED, ON_LEASE = 1, 2, 3
@@ -60,7 +61,7 @@ end
 -- Splits a value into a state's list; nil: it is not one of ours.
 local function read_open(value)
   local bytes = #value - OPEN_HEAD_BYTES
-  if bytes <= 0 or bytes % ENTRY_BYTES ~= 0 or bytes > MAX_OPEN_CHARGES * ENTRY_BYTES
+  if bytes <= 0 or bytes % ENTRY_BYTES ~= 0 or bytes > 2 * MAX_OPEN_CHARGES * ENTRY_BYTES
     or string.sub(value, 1, #OPEN_MAGIC) ~= OPEN_MAGIC then
     return nil
   end
@@ -119,40 +120,46 @@ end
 
 local HOLD, LEASED = 1, 2
 
--- The place of the first entry of this sort, if there is one.
-local function first_of(state, sort)
-  for i = 1, #state.entries do
-    if entry_at_place(state, i)[2] == sort then return i end
-  end
-  return nil
-end
-
 -- Whether nobody can want the first entry back any more.
 local function is_first_over(state, at)
   local first = entry_at_place(state, 1)
   return first[2] == HOLD and first[1] + BRIEF <= at
 end
 
+-- How many entries of one sort there are, and the one that becomes final if there are too many: the oldest hold, or else the
+-- oldest, but never the newest of all.
+local function count_of(state, is_leased)
+  local count, hold, oldest = 0, nil, nil
+  for i = 1, #state.entries do
+    local sort = entry_at_place(state, i)[2]
+    if (sort == LEASED) == is_leased then
+      count = count + 1
+      if i < #state.entries then
+        oldest = oldest or i
+        if sort == HOLD then hold = hold or i end
+      end
+    end
+  end
+  return count, hold or oldest
+end
+
 -- Whether another refundable charge makes one final.
-local function is_full(state)
+local function is_full(state, refundable)
   if not state.entries or #state.entries < MAX_OPEN_CHARGES then return false end
   local at = math.max(now, state[3])
   local is_empty = state[1] < at or (state[1] == at and state[2] == 0)
-  return state[3] < at and not is_empty and not is_first_over(state, at)
+  if state[3] >= at or is_empty then return false end
+  local is_leased = refundable == ON_LEASE
+  return count_of(state, is_leased) >= MAX_OPEN_CHARGES and (is_leased or not is_first_over(state, at))
 end
 
--- Makes room for one more entry. False if the charge becomes final instead.
-local function make_room(state, at, refundable)
-  while state.entries[1] and is_first_over(state, at) do finalize(state, 1) end
-  if #state.entries < MAX_OPEN_CHARGES then return true end
-  local place
-  if refundable == ON_LEASE then
-    place = first_of(state, LEASED) or first_of(state, HOLD)
-  else
-    place = first_of(state, HOLD) or first_of(state, LEASED) or 1
+-- Makes entries of one sort final until they are within their bound.
+local function trim(state, is_leased)
+  while #state.entries > MAX_OPEN_CHARGES do
+    local count, place = count_of(state, is_leased)
+    if count <= MAX_OPEN_CHARGES or not place then return end
+    finalize(state, place)
   end
-  if place then finalize(state, place) end
-  return place ~= nil
 end
 
 -- Works out the arrival time anew, and drops entries that make no difference to it.
@@ -211,16 +218,20 @@ local function charge_open(state, span, span_part, refundable)
   elseif count > 0 and state[3] == at then
     local last = entry_at_place(state, count)
     last[3], last[4] = add_spans(last[3], last[4], span, span_part, unit)
+    local was_leased = last[2] == LEASED
     if refundable == UNTIL_CLOSED then
       last[2] = 0
     elseif last[2] == HOLD then
       last[2] = SORT_OF[refundable]
     end
-  elseif make_room(state, at, refundable) then
+    -- It has become one of the others, of which there may be enough.
+    local is_leased = last[2] == LEASED
+    if is_leased ~= was_leased then trim(state, is_leased) end
+  else
+    while state.entries[1] and is_first_over(state, at) do finalize(state, 1) end
     state.entries[#state.entries + 1] = {at, SORT_OF[refundable], span, span_part, 0, 0, 0, 0}
     state[3] = at
-  else
-    append_final(state, at, span, span_part)
+    trim(state, refundable == ON_LEASE)
   end
 end
 
