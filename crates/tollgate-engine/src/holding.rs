@@ -6,7 +6,7 @@ use tollgate_store::{RecordAnswer, RecordAsk, Store, StoreError, SyncStore};
 use crate::decision::Decision;
 use crate::receipts::Receipts;
 use crate::reservations::{Reservation, marked, new_reservation_id};
-use crate::{Engine, EngineError, Request, encode};
+use crate::{Engine, EngineError, Refunds, Request, encode};
 
 /// What is to be written down of an admitted request.
 struct Holding {
@@ -44,6 +44,10 @@ impl<S: Store> Engine<S> {
         let (kept, ttl) = if let Some(ttl) = request.reserve {
             (all.clone(), ttl)
         } else {
+            // A caller that keeps the receipts gives slots back by them: nobody would end the record.
+            if request.refunds != Refunds::Never {
+                return None;
+            }
             let slots = all.clone().slots();
             let ttl = slots.slot_ttl()?;
             (slots, ttl)

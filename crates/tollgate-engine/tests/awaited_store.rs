@@ -57,7 +57,7 @@ async fn history<S: Store>(engine: &Engine<S>) -> Vec<String> {
         seen.push(engine.decide_once(&rules, &with_id, figures).await.unwrap());
     }
     // A slot, which is released by its record.
-    let second = request("bob", "acme", 0);
+    let second = Request { refunds: Refunds::Never, ..request("bob", "acme", 0) };
     let slot = engine.decide_once(&rules, &second, held_under);
     let slot = slot.await.unwrap().unwrap();
     seen.push(engine.decide_once(&rules, &second, figures).await.unwrap());

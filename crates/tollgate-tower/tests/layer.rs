@@ -209,6 +209,23 @@ async fn a_slot_is_held_until_the_body_ends_or_is_dropped() {
     assert_eq!(call(&layer, &upstream, get("/")).await.status(), StatusCode::OK);
 }
 
+/// Slots are given back by their receipts. A record of each, which nobody would end, would take the room of reservations.
+#[tokio::test]
+async fn slots_of_the_layer_take_no_place_of_reservations() {
+    let rules = "default: false\nrules: [{rule_id: r, unit: concurrency, limit: 1, slot_ttl: 1h}]";
+    let rules = RuleSet::from_yaml(rules, "t").unwrap();
+    let store = MemoryStore::new(1_000).with_max_reservations(1);
+    let engine = Engine::new(store, Arc::new(ManualClock::new(SECOND)), rules);
+    let layer = TollgateLayer::new(InProcess::new(Arc::new(engine), HeaderFamilies::default()));
+    let upstream = Upstream::default();
+    for _ in 0..3 {
+        let response = call(&layer, &upstream, get("/")).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        drop(response);
+        tokio::task::yield_now().await;
+    }
+}
+
 /// A slot that is not renewed is free when its lifetime ends; one whose request is under way is not.
 #[tokio::test(start_paused = true)]
 async fn a_slot_is_renewed_for_as_long_as_its_request_is_under_way() {
