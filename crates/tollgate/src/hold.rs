@@ -140,8 +140,9 @@ impl Hold {
     /// # }
     /// ```
     pub async fn settle(mut self, usage: Usage) -> Result<(), Error> {
+        // Also if it fails or is cancelled: what was used must not be released on drop.
+        self.has_ended = true;
         let settled = self.gate.engine.settle(self.id, &self.receipts, usage.actual).await;
-        self.has_ended = settled.is_ok();
         settled.map(drop).map_err(Error::of)
     }
 
@@ -155,9 +156,9 @@ impl Hold {
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     pub fn settle_now(mut self, usage: Usage) -> Result<(), Error> {
+        self.has_ended = true;
         let settled = self.gate.engine.settle_now(self.id, &self.receipts, usage.actual);
         let settled = settled.ok_or(Error::NotImmediate)?;
-        self.has_ended = settled.is_ok();
         settled.map(drop).map_err(Error::of)
     }
 

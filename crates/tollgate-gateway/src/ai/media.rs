@@ -173,8 +173,7 @@ fn file(name: &str, value: Value<'_>, stated: Stated, sink: &mut TextSink) {
 fn data_of<'a>(name: &str, value: Value<'a>) -> Option<std::borrow::Cow<'a, str>> {
     if value.is_object() {
         let data = DATA.iter().find_map(|name| value.get(name)).and_then(Value::string);
-        let url =
-            || value.get("url").and_then(Value::string).filter(|it| starts_with(&it, "data:"));
+        let url = || value.get("url").and_then(Value::string).filter(|it| starts_with(it, "data:"));
         return data.filter(|it| !it.contains("://")).or_else(url);
     }
     let text = value.string()?;
