@@ -81,7 +81,7 @@ fn a_slow_header_a_slow_body_and_an_idle_connection_are_cut() {
 }
 
 #[test]
-fn one_connection_too_many_is_told_so_and_room_comes_back() {
+fn one_connection_too_many_is_refused_and_room_returns() {
     let server = ServerBuilder::default().env("TOLLGATE_LIMITS_MAX_CONNECTIONS", "4").start();
     let mut held: Vec<_> = (0..4).map(|_| server.client()).collect();
     for client in &mut held {

@@ -146,7 +146,7 @@ fn a_made_up_request_is_decided_as_any_other() {
 }
 
 #[test]
-fn a_live_stream_tells_every_second() {
+fn a_live_stream_reports_every_second() {
     let server = Server::start();
     server.client().allow(&json!({"userId": "ann"}));
     let mut client = Client::connect(server.admin_addr()).unwrap();

@@ -65,7 +65,7 @@ rules:
 }
 
 #[test]
-fn throttle_returns_the_wait_and_log_only_only_tells() {
+fn throttle_returns_the_wait_and_log_only_only_reports() {
     let server = Server::with_rules(
         "
 rules:

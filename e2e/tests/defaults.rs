@@ -96,7 +96,7 @@ fn peek_and_status_charge_nothing() {
 }
 
 #[test]
-fn it_tells_how_it_is_and_what_it_offers() {
+fn it_reports_its_health_and_its_services() {
     let server = Server::start();
     let mut client = server.client();
     assert_eq!(client.get("/healthz").status, 200);

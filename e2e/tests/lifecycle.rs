@@ -90,7 +90,7 @@ fn a_signal_ends_other_commands_as_the_system_does() {
 }
 
 #[test]
-fn load_balancers_are_told_before_the_door_closes() {
+fn load_balancers_are_notified_before_the_listener_closes() {
     let mut server = ServerBuilder::default().env("TOLLGATE_LIMITS_DRAIN_DELAY_MS", "1500").start();
     let mut client = server.client();
     server.signal("TERM");

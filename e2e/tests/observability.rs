@@ -155,7 +155,7 @@ fn labels_are_escaped_and_hold_no_api_keys() {
 }
 
 #[test]
-fn top_keys_history_and_the_node_are_told_to_operators() {
+fn operators_see_top_keys_history_and_the_node() {
     let server = Server::with_rules(
         "{default: false, rules: [{rule_id: u, identifier_type: user_id, limit: 5, window: 1h, scope: USERS}]}",
     );

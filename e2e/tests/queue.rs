@@ -60,7 +60,7 @@ const KEYS: usize = 5;
 const REQUESTS: usize = 1_000;
 
 /// How often it is looked whether the queue is empty: a rule that has changed is noticed within half a minute.
-const MOST_LOOKS: usize = 600;
+const MAX_LOOKS: usize = 600;
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// 1,000 requests are queued for five keys, and then sent on, while the server is killed five times.
@@ -88,7 +88,7 @@ fn killed_five_times(mut server: Server, upstream: &Upstream) {
     assert_eq!(upstream.arrived().len(), KEYS, "nothing is sent before its time");
     server.write_rules(FAST);
     let arrive = |count: usize| {
-        let has_arrived = (0..MOST_LOOKS).any(|_| {
+        let has_arrived = (0..MAX_LOOKS).any(|_| {
             std::thread::sleep(LOOK_INTERVAL);
             upstream.arrived().len() >= count
         });

@@ -4,7 +4,8 @@ use serde_json::json;
 use tollgate_client::{Client, OnFailure};
 use tollgate_e2e::{Server, ServerBuilder, eventually};
 use tollgate_tower::{
-    Asked, Bill, Decide, Dialect, Format, HeaderFamilies, Identity, Pass, Remote, Ruling,
+    Decide, Dialect, EdgeRequest, Format, HeaderFamilies, Identity, Pass, PendingCharge, Remote,
+    Ruling,
 };
 
 const RULES: &str = "
@@ -15,9 +16,9 @@ rules:
   - {rule_id: slots, identifier_type: user_id, unit: concurrency, algorithm: concurrency, limit: 2, slot_ttl: 1h}
 ";
 
-fn asked(tokens: Option<u64>) -> Asked {
+fn asked(tokens: Option<u64>) -> EdgeRequest {
     let identity = Identity { user_id: Some("ann".to_owned()), ..Identity::default() };
-    Asked { identity, tokens, dialect: Dialect::OpenAi, ..Asked::default() }
+    EdgeRequest { identity, tokens, dialect: Dialect::OpenAi, ..EdgeRequest::default() }
 }
 
 fn used(server: &Server) -> [u64; 3] {
@@ -43,9 +44,9 @@ async fn pass(remote: &Remote, tokens: Option<u64>) -> Pass {
     }
 }
 
-/// Sends a request: its charge is kept, and settled by the bill.
-fn sent(pass: &mut Pass) -> Option<Bill> {
-    std::mem::take(&mut pass.charge).sent().take_bill()
+/// Sends a request: its charge is kept, and settled by the pending.
+fn sent(pass: &mut Pass) -> Option<PendingCharge> {
+    std::mem::take(&mut pass.charge).sent().take_pending()
 }
 
 fn remote(client: Client, on_failure: OnFailure) -> Remote {
@@ -60,9 +61,9 @@ async fn settles(server: &Server, client: Client) {
     // What it used is paid, and the slot comes back.
     let mut one = pass(&remote, Some(100)).await;
     assert_eq!(used(server), [tokens + 100, calls + 1, 1], "reserved there");
-    let bill = sent(&mut one).expect("a bill");
-    assert_eq!(bill.tokens(), 100);
-    bill.settle(30);
+    let pending = sent(&mut one).expect("a pending");
+    assert_eq!(pending.tokens(), 100);
+    pending.settle(30);
     drop(one);
     eventually("it is settled", || used(server) == [tokens + 30, calls + 1, 0]);
 
@@ -77,7 +78,7 @@ async fn settles(server: &Server, client: Client) {
     drop(three);
     eventually("its slot is given back", || used(server) == [tokens + 40, calls + 2, 0]);
 
-    // Without tokens there is a slot, and no bill.
+    // Without tokens there is a slot, and no pending.
     let four = pass(&remote, None).await;
     assert!(four.charge.tokens().is_none() && four.held.is_some());
     drop(four);
@@ -85,13 +86,13 @@ async fn settles(server: &Server, client: Client) {
 
     // More of a request is tokens alone, and settled by itself.
     let mut five = pass(&remote, Some(10)).await;
-    let more = Asked { is_more: true, ..asked(Some(50)) };
+    let more = EdgeRequest { is_more: true, ..asked(Some(50)) };
     let Ruling::Pass(mut topped) = remote.decide(&more).await else {
         panic!("there is room for more")
     };
     assert_eq!(used(server), [tokens + 100, calls + 4, 1]);
-    sent(&mut five).expect("a bill").settle(10);
-    sent(&mut topped).expect("a bill").settle(20);
+    sent(&mut five).expect("a pending").settle(10);
+    sent(&mut topped).expect("a pending").settle(20);
     drop((five, topped));
     eventually("both are settled", || used(server) == [tokens + 70, calls + 4, 0]);
 
@@ -105,7 +106,7 @@ async fn settles(server: &Server, client: Client) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_are_reserved_elsewhere_and_settled() {
+async fn tokens_are_reserved_remotely_and_settled() {
     let server = ServerBuilder::default().rules(RULES).start();
     settles(&server, Client::http(&format!("http://{}", server.addr())).expect("a client")).await;
     settles(&server, Client::grpc(&format!("http://{}", server.grpc_addr())).expect("a client"))

@@ -367,7 +367,7 @@ fn reservations_in_memory_are_bounded() {
 
 /// An API key is not stored in Redis, neither in keys nor in records.
 #[test]
-fn api_keys_are_not_told() {
+fn api_keys_are_not_revealed() {
     let rules = "
 default: false
 rules:

@@ -25,7 +25,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tollgate_fuzz::runtime;
 use tollgate_gateway::{ConnectionInfo, Gateway, GatewayOptions, WatchedStream, Worker};
-use tollgate_tower::{Asked, Decide, Identifier, Pass, Ruling};
+use tollgate_tower::{EdgeRequest, Decide, Identifier, Pass, Ruling};
 
 /// How long one connection may take before it counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ const PEER: &str = "198.51.100.77:4711";
 struct Counting(Arc<AtomicUsize>);
 
 impl Decide for Counting {
-    async fn decide(&self, asked: &Asked) -> Ruling {
+    async fn decide(&self, asked: &EdgeRequest) -> Ruling {
         assert_eq!(asked.identity.ip.as_deref(), Some("198.51.100.77"));
         self.0.fetch_add(1, Ordering::SeqCst);
         Ruling::Pass(Pass::default())

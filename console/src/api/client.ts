@@ -113,7 +113,7 @@ export function get<T>(path: string, query?: Options['query'], signal?: AbortSig
 }
 
 /** The most entries that a list is followed to. */
-const MOST_ENTRIES = 20_000;
+const MAX_ENTRIES = 20_000;
 
 /** All pages of a list, up to a bound. */
 export async function all<T>(path: string, query: Options['query'] = {}, signal?: AbortSignal): Promise<T[]> {
@@ -123,7 +123,7 @@ export async function all<T>(path: string, query: Options['query'] = {}, signal?
     const page: Page<T> = await get<Page<T>>(path, { ...query, limit: 1000, cursor }, signal);
     items.push(...page.items);
     cursor = page.next_cursor;
-  } while (cursor !== null && items.length < MOST_ENTRIES);
+  } while (cursor !== null && items.length < MAX_ENTRIES);
   return items;
 }
 

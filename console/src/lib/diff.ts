@@ -6,11 +6,11 @@ export interface Line {
 }
 
 /** Above this many lines the table of the comparison would be too large; then all of it came and went. */
-const MOST_LINES = 2_000;
+const MAX_LINES = 2_000;
 
 export function diff(before: string, after: string): Line[] {
   const [a, b] = [before, after].map((text) => (text === '' ? [] : text.split('\n'))) as [string[], string[]];
-  if (a.length > MOST_LINES || b.length > MOST_LINES) {
+  if (a.length > MAX_LINES || b.length > MAX_LINES) {
     return [...a.map((text): Line => ({ kind: 'gone', text })), ...b.map((text): Line => ({ kind: 'new', text }))];
   }
   const width = b.length + 1;

@@ -42,7 +42,7 @@ const COLUMNS: Record<Kind, string[]> = {
 };
 const PAGE = 100;
 /** Lines of an export at most: a browser has to hold them. */
-const MOST_EXPORTED = 10_000;
+const MAX_EXPORTED = 10_000;
 const LOOK_MS = 5_000;
 
 const KIND_NAMES: Record<string, string> = {
@@ -74,7 +74,7 @@ export default function Audit() {
         const page: Page<Record<string, unknown>> = await get('audit', { kind, ...filters, cursor, limit: 1000 });
         lines.push(...page.items);
         cursor = page.next_cursor;
-      } while (cursor !== null && lines.length < MOST_EXPORTED);
+      } while (cursor !== null && lines.length < MAX_EXPORTED);
       download(`tollgate-${kind}.csv`, csv(COLUMNS[kind], lines));
       toast(`${plural(lines.length, 'line')} exported${cursor === null ? '' : '; there are more: narrow the filter'}.`);
     } catch (error) {

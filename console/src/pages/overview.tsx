@@ -19,7 +19,7 @@ const BY = [
 type By = (typeof BY)[number]['value'];
 
 /** The most lines of one chart. */
-const MOST_SERIES = 10;
+const MAX_SERIES = 10;
 const TOP_MS = 5_000;
 
 export default function Overview() {
@@ -154,7 +154,7 @@ function Refusals({ history, axis, by, onBy }: { history: History; axis: number[
   const ranked = useMemo(() => shares(history).filter((one) => one.refused > 0), [history]);
   const series = useMemo(() => {
     const named = new Map(history.values.map((one) => [one.name, one]));
-    return ranked.slice(0, MOST_SERIES).map(({ name }, index): Series => ({
+    return ranked.slice(0, MAX_SERIES).map(({ name }, index): Series => ({
       name,
       color: PALETTE[index] ?? '--ink-2',
       values: perSecond(column(named.get(name)?.refused, axis.length), history.step_seconds),
@@ -170,7 +170,7 @@ function Refusals({ history, axis, by, onBy }: { history: History; axis: number[
       ) : (
         <div className="grid chart-table">
           <Chart times={axis} series={series} format={rate} height={240} label={`Refusals by the second, by ${word.toLowerCase()}: ${ranked.slice(0, 3).map((one) => `${one.name} ${count(one.refused)}`).join(', ')}.`} />
-          <ShareTable rows={ranked.slice(0, MOST_SERIES)} word={word} by={by} />
+          <ShareTable rows={ranked.slice(0, MAX_SERIES)} word={word} by={by} />
         </div>
       )}
     </Card>

@@ -31,7 +31,7 @@ type Typed = Partial<Record<Name | 'cost' | 'tokens', string>>;
 /** So many are sent to watch a limit fill. */
 const MANY = 50;
 /** The outcomes that are shown of those. */
-const MOST_SHOWN = 200;
+const MAX_SHOWN = 200;
 
 function bodyOf(typed: Typed): Attributes {
   const body: Record<string, string | number> = {};
@@ -55,7 +55,7 @@ export default function Playground() {
     mutationFn: send,
     onSuccess: (answer, path) => {
       setTried(answer);
-      if (path === 'decide') setRun((before) => [...before, answer.decision.allowed].slice(-MOST_SHOWN));
+      if (path === 'decide') setRun((before) => [...before, answer.decision.allowed].slice(-MAX_SHOWN));
     },
   });
   const many = useMutation({
@@ -65,7 +65,7 @@ export default function Playground() {
       for (let index = 0; index < MANY && !signal.aborted; index += 1) {
         const answer = await send('decide');
         setTried(answer);
-        setRun((before) => [...before, answer.decision.allowed].slice(-MOST_SHOWN));
+        setRun((before) => [...before, answer.decision.allowed].slice(-MAX_SHOWN));
       }
     },
   });

@@ -19,7 +19,7 @@ const ROLES = [
 ] as const;
 const DAY_MS = 86_400_000;
 /** A hundred years: longer is never. */
-const MOST_DAYS = 36_500;
+const MAX_DAYS = 36_500;
 type Doing = { what: 'rotate' | 'revoke'; token: Token };
 
 export default function Tokens() {
@@ -60,8 +60,8 @@ function Make({ onClose, onMade }: { onClose: () => void; onMade: (secret: Secre
   const [form, setForm] = useState({ name: '', role: 'viewer', tenant_id: '', days: '' });
   const isTenant = form.role === 'tenant_admin';
   const days = form.days.trim();
-  const isDays = days === '' || (/^\d+$/.test(days) && Number(days) >= 1 && Number(days) <= MOST_DAYS);
-  const wrongDays = isDays ? undefined : `A whole number of 1 to ${String(MOST_DAYS)}.`;
+  const isDays = days === '' || (/^\d+$/.test(days) && Number(days) >= 1 && Number(days) <= MAX_DAYS);
+  const wrongDays = isDays ? undefined : `A whole number of 1 to ${String(MAX_DAYS)}.`;
   const make = useMutation({
     mutationFn: () =>
       call<Secret>('POST', 'tokens', {

@@ -17,7 +17,7 @@ export interface Column<T> {
 
 const ROW_HEIGHT = 44;
 /** Longer lists are shown in part. */
-const MOST_ROWS = 60;
+const MAX_ROWS = 60;
 
 function Head<T>({ columns }: { columns: Column<T>[] }) {
   return (
@@ -50,7 +50,7 @@ export function Table<T>({
   id: (row: T) => string;
   fixed?: boolean;
 }) {
-  const isLong = rows.length > MOST_ROWS;
+  const isLong = rows.length > MAX_ROWS;
   if (isLong) return <LongTable label={label} columns={columns} rows={rows} id={id} />;
   return (
     // A table that is wider than the page scrolls by itself, also by keyboard.

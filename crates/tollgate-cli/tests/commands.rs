@@ -84,7 +84,7 @@ fn the_schema_is_a_json_schema() {
 }
 
 #[test]
-fn config_check_tells_all_problems_and_exits_2() {
+fn config_check_reports_all_problems_and_exits_2() {
     let right = file("threads: 2\n");
     let ran = run(&["config", "check", "--config", right.to_str().unwrap()]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "ok\n"));

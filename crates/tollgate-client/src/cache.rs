@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_for_less_is_not_answered_from_memory() {
+    fn a_smaller_request_is_not_answered_from_memory() {
         let now = Instant::now();
         let refusals = Refusals::new(10, Duration::from_secs(60));
         refusals.note(&user("ann").cost(5), &refused(5), now);

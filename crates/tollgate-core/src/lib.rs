@@ -27,7 +27,7 @@ pub use bucket::Bucket;
 pub use calendar::{Calendar, CalendarError, CalendarUnit};
 pub use fixed_window::FixedWindow;
 pub use limit::{Algorithm, Limit, LimitError, LimitSpec, Window};
-pub use micros::{MICRO, MOST_MICROS, MicroPace, MicroSpan};
+pub use micros::{MAX_MICROS, MICRO, MicroPace, MicroSpan};
 pub use open_bucket::{BRIEF, MAX_OPEN_CHARGES, OpenBucket, OpenCharge};
 pub use refund::largest_part;
 pub use share::share_of;

@@ -8,7 +8,7 @@
 use crate::{Algorithm, Ask, Bucket, Limit, Nanos, Span};
 
 /// The largest whole number that all of it stays at or below.
-pub const MOST_MICROS: u64 = (1 << 53) - 1;
+pub const MAX_MICROS: u64 = (1 << 53) - 1;
 
 /// Nanoseconds in one microsecond.
 pub const MICRO: Nanos = 1_000;
@@ -38,8 +38,8 @@ impl Limit {
     pub fn fits_micros(&self) -> bool {
         match self.algorithm() {
             Algorithm::Concurrency => self.slot_ttl().is_multiple_of(MICRO),
-            algorithm if algorithm.is_bucket() => self.micro_pace().unit <= MOST_MICROS,
-            _ => self.window_nanos().is_multiple_of(MICRO) && self.quota() <= MOST_MICROS,
+            algorithm if algorithm.is_bucket() => self.micro_pace().unit <= MAX_MICROS,
+            _ => self.window_nanos().is_multiple_of(MICRO) && self.quota() <= MAX_MICROS,
         }
     }
 
@@ -92,7 +92,7 @@ impl MicroPace<'_> {
 
     fn rounded_up(&self, span: Span) -> MicroSpan {
         let (down, is_exact) = self.converted(span);
-        if is_exact || down.micros == MOST_MICROS {
+        if is_exact || down.micros == MAX_MICROS {
             down
         } else if down.part + 1 == self.unit {
             MicroSpan { micros: down.micros + 1, part: 0 }
@@ -103,8 +103,8 @@ impl MicroPace<'_> {
 
     fn converted(&self, span: Span) -> (MicroSpan, bool) {
         let micros = span.nanos / MICRO;
-        if micros >= MOST_MICROS {
-            return (MicroSpan { micros: MOST_MICROS, part: 0 }, true);
+        if micros >= MAX_MICROS {
+            return (MicroSpan { micros: MAX_MICROS, part: 0 }, true);
         }
         let denominator = u128::from(self.limit.pace().denominator);
         let rest = u128::from(span.nanos % MICRO) * denominator + u128::from(span.part);
@@ -180,8 +180,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_known() {
+    fn what_cannot_be_reported_is_known() {
         assert!(bucket(3, 1_000_000_000, 2).fits_micros());
-        assert!(!bucket(MOST_MICROS - 1, 1_000_000_007, 2).fits_micros());
+        assert!(!bucket(MAX_MICROS - 1, 1_000_000_007, 2).fits_micros());
     }
 }

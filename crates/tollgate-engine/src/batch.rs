@@ -8,7 +8,7 @@ use tracing::{Instrument as _, trace_span};
 
 use crate::decide::{no_charge, settle};
 use crate::decision::Decision;
-use crate::lines::{Lines, Stores, charge, new_slot};
+use crate::limit_checks::{Lines, Stores, charge, new_slot};
 use crate::observer::{TRACE_TARGET, is_traced};
 use crate::request::Request;
 use crate::{ActiveRules, Engine, EngineError};
@@ -132,7 +132,7 @@ impl<S: Store> Engine<S> {
                 }
             }
             at += length;
-            self.relax(&mut one.decision);
+            self.apply_shadow_mode(&mut one.decision);
             if one.decision.slot.is_some()
                 || (request.reserve.is_some() && one.decision.is_allowed())
             {

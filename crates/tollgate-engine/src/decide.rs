@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tollgate_core::{Examination, Nanos, Outcome, SlotId};
-use tollgate_policy::{Known, Listed, NoMatch};
+use tollgate_policy::{Known, ListMatch, NoMatch};
 use tollgate_store::{
     Charge, Claim, Decided, Failure, Mode, Outcomes, Store, check_outcomes, passes, report_broken,
 };
@@ -13,7 +13,7 @@ use tracing::{Instrument as _, trace_span};
 use crate::answer::{Answer, shape};
 use crate::decision::Decision;
 use crate::idempotency::Place;
-use crate::lines::{Lines, Stores, charge, collect, new_slot};
+use crate::limit_checks::{Lines, Stores, charge, collect, new_slot};
 use crate::observer::{TRACE_TARGET, is_traced};
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
@@ -70,7 +70,7 @@ impl<S: Store> Engine<S> {
         if !lines.is_empty() {
             self.check(request, &lines, mode, answered, decision).await?;
         }
-        self.relax(decision);
+        self.apply_shadow_mode(decision);
         Ok(())
     }
 
@@ -103,12 +103,12 @@ impl<S: Store> Engine<S> {
             return;
         }
         match rules.set.listed(&request.attributes, decision.now) {
-            Some(Listed::Denied(entry)) => {
+            Some(ListMatch::Denied(entry)) => {
                 (decision.verdict, decision.reason) = (Verdict::Denied, Reason::DenyListed);
                 decision.note = entry.reason.as_deref();
                 return;
             }
-            Some(Listed::Allowed(_)) => {
+            Some(ListMatch::Allowed(_)) => {
                 decision.reason = Reason::AllowListed;
                 return;
             }
@@ -136,7 +136,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// In shadow a refusal is only reported.
-    pub(crate) fn relax(&self, decision: &mut Decision<'_>) {
+    pub(crate) fn apply_shadow_mode(&self, decision: &mut Decision<'_>) {
         if self.enforcement() == Enforcement::Shadow {
             decision.is_shadow = true;
             if !decision.is_allowed() {

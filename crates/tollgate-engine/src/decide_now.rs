@@ -5,7 +5,7 @@ use tracing::trace_span;
 
 use crate::decide::{Charges, charge_lines, check_answer};
 use crate::decision::Decision;
-use crate::lines::{Lines, Stores, new_slot};
+use crate::limit_checks::{Lines, Stores, new_slot};
 use crate::observer::{TRACE_TARGET, is_traced};
 use crate::request::Request;
 use crate::{ActiveRules, Engine, EngineError};
@@ -83,7 +83,7 @@ impl<S: Store> Engine<S> {
         if !lines.is_empty() {
             self.check_now(store, request, &lines, mode, decision)?;
         }
-        self.relax(decision);
+        self.apply_shadow_mode(decision);
         let holds = request.reserve.is_some() || decision.slot.is_some();
         if holds && mode == Mode::Charge {
             return self.hold_now(store, request, decision);

@@ -162,7 +162,7 @@ pub(crate) fn decode(bytes: &[u8], instance: u64) -> Option<Receipts> {
     let mut receipts = Receipts { is_here, ..Receipts::default() };
     for _ in 0..count {
         let mut part = reader.part()?;
-        part.is_elsewhere = part.is_local() && !is_own;
+        part.is_remote = part.is_local() && !is_own;
         receipts.parts.push(part);
     }
     reader.0.is_empty().then_some(receipts)
@@ -210,8 +210,8 @@ impl Reader<'_> {
         }
         let key = (0..values).map(|_| self.text()).collect::<Option<Vec<_>>>()?;
         let (home, limit, receipt) = (self.home()?, self.limit()?, self.receipt()?);
-        let is_elsewhere = false;
-        Some(Part { unit, rule_id, tag, salt, key, home, limit, receipt, is_elsewhere })
+        let is_remote = false;
+        Some(Part { unit, rule_id, tag, salt, key, home, limit, receipt, is_remote })
     }
 
     fn home(&mut self) -> Option<Home> {
@@ -315,7 +315,7 @@ mod tests {
                     home,
                     limit: Limit::new(spec).unwrap(),
                     receipt,
-                    is_elsewhere: false,
+                    is_remote: false,
                 });
             }
         }
@@ -376,7 +376,7 @@ mod tests {
         receipts.parts[0].home.consistency = Consistency::Local;
         let bytes = encode(&receipts, 5, &MemoryStore::new(1));
         let remote_parts =
-            |receipts: Receipts| receipts.parts.iter().filter(|part| part.is_elsewhere).count();
+            |receipts: Receipts| receipts.parts.iter().filter(|part| part.is_remote).count();
         assert_eq!(remote_parts(decode(&bytes, 5).unwrap()), 0);
         assert_eq!(remote_parts(decode(&bytes, 6).unwrap()), 1);
     }

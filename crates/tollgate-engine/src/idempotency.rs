@@ -21,7 +21,7 @@ pub const REMEMBERED_FOR: Nanos = 60 * SECOND;
 const SHARDS: usize = 64;
 
 /// The most answers one shard remembers; beyond, the oldest go.
-const MOST_PER_SHARD: usize = 8_192;
+const MAX_PER_SHARD: usize = 8_192;
 
 /// An admission, kept with the rules that made it.
 pub(crate) struct Remembered {
@@ -208,14 +208,14 @@ impl Place<'_> {
         let mut shard = self.shard.lock();
         let shard = &mut *shard;
         while let Some((until, id)) = shard.order.front().copied() {
-            if now < until && shard.order.len() < MOST_PER_SHARD {
+            if now < until && shard.order.len() < MAX_PER_SHARD {
                 break;
             }
             shard.order.pop_front();
             if now < until && !shard.has_warned {
                 shard.has_warned = true;
                 tracing::warn!(
-                    most = SHARDS * MOST_PER_SHARD,
+                    most = SHARDS * MAX_PER_SHARD,
                     "more request ids than are remembered came within a minute; the oldest are \
                      forgotten early, and a repeated call may be charged again"
                 );

@@ -9,7 +9,7 @@ use tollgate_policy::{Applied, EnvoyOptions, Known, Rule, RuleLimit, RuleSet, Un
 use tollgate_store::Role;
 
 use crate::decision::Decision;
-use crate::lines::{Line, Lines, max_delay};
+use crate::limit_checks::{LimitCheck, Lines, max_delay};
 use crate::request::Request;
 
 /// A limit that a part brings along, instead of those of its rules.
@@ -82,7 +82,8 @@ fn rule_id(seconds: u64, answer: Answer) -> String {
 pub(crate) fn share_counter<'r>(with: &'r LimitOverride, lines: &mut Lines<'r>) -> bool {
     let Some((_, own)) = override_rule(with, None) else { return false };
     // The tag says algorithm and window.
-    let is_same = |line: &Line<'_>| line.rule.unit == Unit::Requests && line.limit.tag == own.tag;
+    let is_same =
+        |line: &LimitCheck<'_>| line.rule.unit == Unit::Requests && line.limit.tag == own.tag;
     let Some(place) = lines.iter().position(is_same) else { return false };
     let mut line = lines.swap_remove(place);
     lines.clear();
@@ -119,7 +120,7 @@ pub(crate) fn put_override<'r>(
     decision.resolution.enforced.push(Applied { rule, key, listed_cost: None });
     let role = Role::Must;
     let (quota, max_delay) = (&with.limit, max_delay(rule));
-    lines.push(Line {
+    lines.push(LimitCheck {
         applied: 0,
         rule,
         limit,

@@ -4,7 +4,7 @@ use tollgate_policy::{Known, Unmet};
 use tollgate_store::Store;
 
 use crate::decision::Decision;
-use crate::lines::Lines;
+use crate::limit_checks::Lines;
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
 use crate::{ActiveRules, Enforcement, Engine, EngineError};

@@ -10,7 +10,7 @@ use tollgate_store::{
 };
 
 use crate::decision::{Decision, applied};
-use crate::lines::Stores;
+use crate::limit_checks::Stores;
 use crate::{Engine, EngineError, Request};
 
 /// For how long a settlement is remembered beside the counters it changed: as long as anybody may
@@ -37,7 +37,7 @@ pub(crate) struct Part {
     pub(crate) limit: Limit,
     pub(crate) receipt: Receipt,
     /// It is counted by another node alone, and stays as it is.
-    pub(crate) is_elsewhere: bool,
+    pub(crate) is_remote: bool,
 }
 
 /// The truth about a request whose cost was estimated.
@@ -75,7 +75,7 @@ impl Part {
 
     /// What becomes of the charge when the truth is known.
     fn change(&self, actual: &Actual) -> Change {
-        if self.is_elsewhere {
+        if self.is_remote {
             return Change::Keep;
         }
         if let Receipt::Slot(_) = self.receipt {
@@ -100,7 +100,7 @@ impl Part {
     /// What stays of the charge after such a change.
     fn kept(&self, change: &Change) -> Receipt {
         match *change {
-            _ if self.is_elsewhere => Receipt::Nothing,
+            _ if self.is_remote => Receipt::Nothing,
             Change::Keep | Change::Owe(_) => self.receipt,
             Change::GiveBack(Receipt::Open { cost, .. }) if cost < self.cost() => {
                 self.receipt.part(self.cost() - cost)
@@ -110,7 +110,7 @@ impl Part {
     }
 
     const fn undone(&self) -> Change {
-        if self.is_elsewhere { Change::Keep } else { Change::GiveBack(self.receipt) }
+        if self.is_remote { Change::Keep } else { Change::GiveBack(self.receipt) }
     }
 
     fn parts(&self) -> SmallVec<[&str; 8]> {
@@ -255,7 +255,7 @@ impl<S: Store> Engine<S> {
                 home: stores.home(scope.rule, &one.key),
                 limit: scope.exact.clone(),
                 receipt: scope.outcome.receipt,
-                is_elsewhere: false,
+                is_remote: false,
             })
         };
         Receipts {
@@ -296,7 +296,7 @@ impl<S: Store> Engine<S> {
     ) -> Result<bool, EngineError> {
         let most = most.max(MICRO).div_ceil(MICRO).saturating_mul(MICRO);
         let mut held = true;
-        for part in receipts.parts.iter().filter(|part| !part.is_elsewhere) {
+        for part in receipts.parts.iter().filter(|part| !part.is_remote) {
             let Receipt::Slot(slot) = part.receipt else { continue };
             let key = part.parts();
             let counter = part.counter(&key);

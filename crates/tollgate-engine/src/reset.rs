@@ -5,7 +5,7 @@ use tollgate_policy::Rule;
 use tollgate_store::{Counter, Store};
 
 use crate::decision::Decision;
-use crate::lines::{Lines, Stores, charge};
+use crate::limit_checks::{Lines, Stores, charge};
 use crate::request::Request;
 use crate::{ActiveRules, Engine, EngineError};
 

@@ -12,14 +12,14 @@ use tollgate_store::{Counter, Home, Store};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::decision::applied;
-use crate::lines::{Lines, Stores};
+use crate::limit_checks::{Lines, Stores};
 use crate::{Decision, Engine, EngineError};
 
 /// So many counters are known; beyond, new ones are not.
-const MOST_COUNTERS: usize = 10_000;
+const MAX_COUNTERS: usize = 10_000;
 
 /// So many counters are looked at for one page.
-const MOST_LOOKED_AT: usize = 1_000;
+const MAX_LOOKED_AT: usize = 1_000;
 
 /// The counters that hold slots, or did.
 #[derive(Default)]
@@ -66,7 +66,7 @@ impl SlotBook {
             let Some(one) = applied(&decision.resolution, line.applied) else { continue };
             let place = place(line.limit.salt, &one.key);
             let mut book = self.0.lock();
-            let has_room = book.len() < MOST_COUNTERS;
+            let has_room = book.len() < MAX_COUNTERS;
             match book.get_mut(&place) {
                 Some(known) => known.quota = line.quota.quota(),
                 None if has_room => {
@@ -91,7 +91,7 @@ impl SlotBook {
         let book = self.0.lock();
         let wanted = |known: &Known| rule_id.is_none_or(|rule_id| known.rule_id == rule_id);
         let found = book.range((from, Bound::Unbounded)).filter(|(_, known)| wanted(known));
-        found.take(MOST_LOOKED_AT).map(|(place, known)| (*place, known.clone())).collect()
+        found.take(MAX_LOOKED_AT).map(|(place, known)| (*place, known.clone())).collect()
     }
 }
 
@@ -115,7 +115,7 @@ impl<S: Store> Engine<S> {
         most: usize,
     ) -> Result<SlotsPage, EngineError> {
         let known = self.slot_book.page(after, rule_id);
-        let is_all = known.len() < MOST_LOOKED_AT;
+        let is_all = known.len() < MAX_LOOKED_AT;
         let mut page = SlotsPage::default();
         let mut last = None;
         for (place, known) in known {

@@ -116,7 +116,7 @@ async fn more_tokens_count_no_request_take_no_slot_and_do_not_wait() {
 }
 
 #[tokio::test]
-async fn nobody_is_told_of_more_and_where_nothing_counts_it_there_is_more() {
+async fn more_notifies_no_observer_and_passes_where_nothing_counts_it() {
     let Bed { engine, .. } = bed(RULES);
     let engine = engine.with_observer(Arc::new(Deaf));
     let rules = engine.rules();

@@ -40,7 +40,7 @@ fn bed() -> (Engine<MemoryStore>, Arc<Notes>) {
 }
 
 #[tokio::test]
-async fn decisions_are_told_once_and_peeks_never() {
+async fn decisions_are_reported_once_and_peeks_never() {
     let (engine, notes) = bed();
     let rules = engine.rules();
     for user in ["ann", "ann", "ann", "mallory"] {
@@ -56,7 +56,7 @@ async fn decisions_are_told_once_and_peeks_never() {
 }
 
 #[tokio::test]
-async fn a_repeated_id_is_told_once() {
+async fn a_repeated_id_is_reported_once() {
     let (engine, notes) = bed();
     let rules = engine.rules();
     for _ in 0..3 {

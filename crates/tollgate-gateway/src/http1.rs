@@ -31,7 +31,7 @@ pub(crate) type Sent = Result<Response<Incoming>, TrySendError<Request<RequestBo
 ///
 /// To take a piece of an answer wakes the connection that it came over, and so the task that takes it, which is
 /// about to continue anyway: it would begin once more from the top, for nothing.
-struct Bell {
+struct MutableWaker {
     task: Mutex<Waker>,
     state: AtomicU8,
 }
@@ -41,7 +41,7 @@ const OPEN: u8 = 0;
 const MUTED: u8 = 1;
 const RUNG: u8 = 2;
 
-impl Wake for Bell {
+impl Wake for MutableWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -59,7 +59,7 @@ pub(crate) struct Http1 {
     sender: SendRequest<RequestBody>,
     /// None when it has ended, or has a task of its own.
     driver: Option<Driver>,
-    bell: Arc<Bell>,
+    bell: Arc<MutableWaker>,
     /// The bell as its driver knows it.
     waker: Waker,
     /// Kept from request to request: to arm one for each costs more than to let one run.
@@ -72,7 +72,7 @@ impl Http1 {
         driver: impl Future<Output = ()> + Send + 'static,
     ) -> Self {
         let task = Mutex::new(Waker::noop().clone());
-        let bell = Arc::new(Bell { task, state: AtomicU8::new(OPEN) });
+        let bell = Arc::new(MutableWaker { task, state: AtomicU8::new(OPEN) });
         let waker = Waker::from(Arc::clone(&bell));
         let (driver, timer) = (Some(Box::pin(driver) as Driver), IdleTimer::new(Duration::ZERO));
         Self { sender, driver, bell, waker, timer }
@@ -175,7 +175,7 @@ impl Http1 {
 
 fn drive(
     driver: &mut Option<Driver>,
-    bell: &Bell,
+    bell: &MutableWaker,
     waker: &Waker,
     context: &mut Context<'_>,
 ) -> bool {

@@ -7,7 +7,7 @@ use http::request::Parts;
 use http::{HeaderMap, Response};
 use http_body::Body;
 use http_body_util::BodyExt as _;
-use tollgate_tower::{Asked, Postponed};
+use tollgate_tower::{EdgeRequest, Postponed};
 
 use crate::body::BodyError;
 use crate::queue::{LONGEST_RECHECK, Queue, QueueError, StoredRequest, accepted};
@@ -27,7 +27,7 @@ pub enum PostponeError {
 /// Keeps requests for later.
 #[async_trait]
 pub trait Postpone: Send + Sync + 'static {
-    /// Whether there is room for a request whose body has at least so many bytes. Asked before the body is read.
+    /// Whether there is room for a request whose body has at least so many bytes. The caller asks before the body is read.
     async fn has_room(
         &self,
         postponed: &Postponed,
@@ -84,7 +84,12 @@ impl From<QueueError> for PostponeError {
 }
 
 /// A request as it is stored: clean, with the headers that describe its client to upstreams.
-pub(crate) fn stored(parts: &Parts, body: &Bytes, asked: Asked, route: &str) -> StoredRequest {
+pub(crate) fn stored(
+    parts: &Parts,
+    body: &Bytes,
+    asked: EdgeRequest,
+    route: &str,
+) -> StoredRequest {
     let path = parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let host = parts.headers.get(HOST).and_then(|host| host.to_str().ok());
     StoredRequest {

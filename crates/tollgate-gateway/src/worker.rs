@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tollgate_policy::canonical_path;
 use tollgate_tower::{
-    Asked, Decide, Dialect, Format, Held, Identity, Pass, Postponed, Rejection, Ruling, Sent,
+    Decide, Dialect, EdgeRequest, Format, Held, Identity, Pass, Postponed, Rejection, Ruling, Sent,
     TRACE_TARGET,
 };
 use tracing::{Instrument as _, trace_span};
@@ -200,7 +200,7 @@ impl<D: Decide> Worker<D> {
         &self,
         parts: &mut Parts,
         connection: &ConnectionInfo,
-    ) -> Result<(Asked, &Route), Stop> {
+    ) -> Result<(EdgeRequest, &Route), Stop> {
         let gateway = &*self.gateway;
         if connection.framing.as_ref().is_some_and(|framing| framing.is_ambiguous()) {
             return Err(Fault::AmbiguousFraming.into());
@@ -212,7 +212,7 @@ impl<D: Decide> Worker<D> {
         }
         let domain = hygiene::check(parts, gateway.options.max_header_bytes)?;
         let path = hygiene::path(parts)?;
-        let mut asked = Asked::default();
+        let mut asked = EdgeRequest::default();
         asked.set_path(&path).map_err(Fault::BadPath)?;
         let is_forwarded_so = asked.endpoint.as_deref() == Some(&*path);
         let model = match &gateway.options.model_header {
@@ -232,7 +232,7 @@ impl<D: Decide> Worker<D> {
         if route.is_ai && gateway.ai.refuses(&identity, &gateway.identifier) {
             return Err(Stop::Rejected(Box::new(ai::no_key()), Format::OpenAi));
         }
-        let asked = Asked {
+        let asked = EdgeRequest {
             identity,
             model_id: model.map(str::to_owned),
             method: Some(parts.method.as_str().to_owned()),
@@ -266,7 +266,7 @@ impl<D: Decide> Worker<D> {
     async fn postpone(
         &self,
         postponed: Postponed,
-        asked: Asked,
+        asked: EdgeRequest,
         route: &Route,
         parts: Parts,
         body: Incoming,

@@ -19,7 +19,7 @@ use crate::timetable::Slot;
 const DIGITS: u8 = 3;
 const LEAST_NANOS: u64 = 100;
 /// A request can be as late as its run is long.
-const MOST_NANOS: u64 = MAX_DURATION.as_nanos() as u64;
+const MAX_NANOS: u64 = MAX_DURATION.as_nanos() as u64;
 
 /// The steps of the time series.
 pub(crate) const STEP: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(crate) type Times = Histogram<u64>;
 
 /// An empty histogram; `None` only if the bounds above made no sense.
 pub(crate) fn times() -> Option<Times> {
-    Histogram::new_with_bounds(LEAST_NANOS, MOST_NANOS, DIGITS).ok()
+    Histogram::new_with_bounds(LEAST_NANOS, MAX_NANOS, DIGITS).ok()
 }
 
 /// What was seen in a time.

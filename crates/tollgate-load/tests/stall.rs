@@ -76,7 +76,7 @@ fn without_a_rate_both_latencies_are_the_same() {
 }
 
 #[test]
-fn requests_that_were_never_sent_are_told() {
+fn requests_that_were_never_sent_are_reported() {
     let mut plan = Plan { rate_per_second: Some(RATE), ..plan(server(STALL * 3)) };
     plan.length = Length::Duration(STALL);
     let report = load(&plan);

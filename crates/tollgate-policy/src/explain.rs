@@ -5,7 +5,7 @@ use tollgate_core::Nanos;
 use crate::matcher::{Fit, Seen};
 use crate::readings::merge_explained;
 use crate::resolve::{Match, without_overridden};
-use crate::{Attributes, KeyPart, Known, ListKind, Listed, Rule, RuleSet};
+use crate::{Attributes, KeyPart, Known, ListKind, ListMatch, Rule, RuleSet};
 
 /// Where the tier of a request comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub struct Explained<'s> {
 #[derive(Debug, Clone)]
 pub struct Explanation<'s> {
     /// The list that the request is on: rules do not count then.
-    pub listed: Option<Listed<'s>>,
+    pub listed: Option<ListMatch<'s>>,
     /// Its tier, and where that comes from.
     pub tier: Option<(&'s str, TierSource)>,
     /// Rules that apply, in the order of [`crate::Resolution`], those that are enforced first; then

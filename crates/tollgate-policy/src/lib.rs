@@ -60,7 +60,7 @@ pub use envoy::{EnvoyOptions, MAX_DESCRIPTOR_ENTRIES, MAX_METADATA_BYTES};
 pub use explain::{Explained, Explanation, RuleVerdict, TierSource};
 pub use grants::Grant;
 pub use import_envoy::{ImportOptions, MAX_IMPORT_DEPTH, descriptor_name, import_envoy};
-pub use lists::{ListEntry, ListKind, Listed};
+pub use lists::{ListEntry, ListKind, ListMatch};
 pub use missing::Unmet;
 pub use model::{
     Action, Consistency, IdentifierType, KeyPart, NoMatch, OnStoreFailure, Quota, Rule, RuleLimit,

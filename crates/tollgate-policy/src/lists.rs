@@ -62,7 +62,7 @@ pub struct ListEntry {
 
 /// Where a request is listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listed<'s> {
+pub enum ListMatch<'s> {
     /// On the deny list.
     Denied(&'s ListEntry),
     /// On the allow list, and not on the deny list.

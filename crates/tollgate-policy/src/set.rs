@@ -14,7 +14,8 @@ use crate::raw::RuleFile;
 use crate::resolve::Rank;
 use crate::tiers::Tiers;
 use crate::{
-    Attributes, ClientTiers, EnvoyOptions, Grant, Known, ListEntry, Listed, NoMatch, Problems, Rule,
+    Attributes, ClientTiers, EnvoyOptions, Grant, Known, ListEntry, ListMatch, NoMatch, Problems,
+    Rule,
 };
 
 /// Everything compiled from one rule file: immutable, to be swapped as a whole.
@@ -89,14 +90,14 @@ impl RuleSet {
     }
 
     /// Where the request is listed: the deny list comes first.
-    pub fn listed(&self, request: &Attributes<'_>, now: Nanos) -> Option<Listed<'_>> {
+    pub fn listed(&self, request: &Attributes<'_>, now: Nanos) -> Option<ListMatch<'_>> {
         if self.deny.entries().is_empty() && self.allow.entries().is_empty() {
             return None;
         }
         let wants_address = self.deny.has_networks() || self.allow.has_networks();
         let address = request.get(Known::Ip).filter(|_| wants_address).and_then(parse_address);
-        let denied = self.deny.find(request, address, now).map(Listed::Denied);
-        denied.or_else(|| self.allow.find(request, address, now).map(Listed::Allowed))
+        let denied = self.deny.find(request, address, now).map(ListMatch::Denied);
+        denied.or_else(|| self.allow.find(request, address, now).map(ListMatch::Allowed))
     }
 
     /// The tier of a request: the stated one, else that of its key, user or tenant by the file, else

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tollgate_policy::{Applied, Attributes, Known, Listed, RequestPath, RuleSet, RuleVerdict};
+use tollgate_policy::{Applied, Attributes, Known, ListMatch, RequestPath, RuleSet, RuleVerdict};
 
 const NEW_YEAR_2026: u64 = 1_767_225_600;
 const SECOND: u64 = 1_000_000_000;
@@ -82,8 +82,8 @@ fn run(set: &RuleSet, case: &Case) -> Result<(), String> {
         request.set(Known::Tier, tier);
     }
     let listed = set.listed(&request, now).map(|listed| match listed {
-        Listed::Denied(entry) => format!("denied {} {}", entry.kind.name(), entry.value),
-        Listed::Allowed(entry) => format!("allowed {} {}", entry.kind.name(), entry.value),
+        ListMatch::Denied(entry) => format!("denied {} {}", entry.kind.name(), entry.value),
+        ListMatch::Allowed(entry) => format!("allowed {} {}", entry.kind.name(), entry.value),
     });
     let expect = |what: &str, found: &[String], wanted: &[String]| {
         if found == wanted { Ok(()) } else { Err(format!("{what}: {found:?}, not {wanted:?}")) }

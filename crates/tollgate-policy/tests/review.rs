@@ -1,6 +1,8 @@
 //! What a rule set says and cannot mean; what rules do to each other; why a request meets them.
 
-use tollgate_policy::{Attributes, Effect, FindingKind, Listed, RuleSet, RuleVerdict, TierSource};
+use tollgate_policy::{
+    Attributes, Effect, FindingKind, ListMatch, RuleSet, RuleVerdict, TierSource,
+};
 
 #[expect(clippy::unwrap_used, reason = "a helper of a test")]
 fn set(text: &str) -> RuleSet {
@@ -216,5 +218,7 @@ rules:
     request.push_extra("user_id", "friend");
     let explanation = set.explain(&request, 0, 100);
     assert_eq!(explanation.tier, Some(("free", TierSource::Default)));
-    assert!(matches!(explanation.listed, Some(Listed::Allowed(entry)) if entry.value == "friend"));
+    assert!(
+        matches!(explanation.listed, Some(ListMatch::Allowed(entry)) if entry.value == "friend")
+    );
 }

@@ -4,7 +4,7 @@
 use tollgate_gateway::{Gateway, GatewayOptions};
 use tollgate_policy::{Action, KeyPart, Known, RuleSet};
 use tollgate_tower::identity::ApiKeys;
-use tollgate_tower::{Asked, Decide, Rejection, Ruling};
+use tollgate_tower::{Decide, EdgeRequest, Rejection, Ruling};
 
 use crate::config::{Config, ConfigProblem, IdentityConfig, Origin};
 use crate::edge::{Callers, EdgeError, check_pool, gateway_options, read_api_keys};
@@ -101,7 +101,7 @@ fn check_options(options: GatewayOptions) -> Result<(), EdgeError> {
 struct NoDecisions;
 
 impl Decide for NoDecisions {
-    async fn decide(&self, _: &Asked) -> Ruling {
+    async fn decide(&self, _: &EdgeRequest) -> Ruling {
         let status = http::StatusCode::SERVICE_UNAVAILABLE;
         let message = "this gateway is only being checked";
         Ruling::Refuse(Box::new(Rejection::new(status, "NOT_SERVING", message)))

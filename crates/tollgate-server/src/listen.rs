@@ -36,7 +36,7 @@ const MAX_STREAMS: u32 = 256;
 const MAX_RESET_STREAMS: usize = 32;
 
 /// How long a listener rests when the system gives it no connection (out of file handles, say).
-const REST: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// After connections are cut, so long until what they held is on its way back.
 const AFTER_CUT: Duration = Duration::from_millis(50);
@@ -143,7 +143,7 @@ pub(crate) async fn accept<A: Answer>(
                     tracing::warn!(%error, failures, "connections cannot be accepted");
                 }
                 failures += 1;
-                tokio::time::sleep(REST).await;
+                tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 continue;
             }
         };
@@ -186,7 +186,7 @@ pub(crate) async fn accept<A: Answer>(
     }
     let settled = async {
         while tollgate_tower::unfinished() > 0 {
-            tokio::time::sleep(REST).await;
+            tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
         }
     };
     if tokio::time::timeout(SETTLING, settled).await.is_err() {

@@ -14,10 +14,10 @@ use crate::control::{ControlPlane, ControlStartError, Surroundings};
 use crate::edge::grpc::GrpcDoor;
 use crate::edge::{Edge, EdgeError, trusted_proxies};
 use crate::http::Api;
-use crate::inside::Inside;
 use crate::listen;
 use crate::reload::{self, RuleWatch, RulesError};
 use crate::reservation_shares::ReservationShares;
+use crate::runtime::Inside;
 use crate::signals::EarlySignals;
 use crate::stores::{StoreKeeper, Stores};
 use crate::tls::{Tls, TlsError};
@@ -70,15 +70,19 @@ impl ServeError {
 
 /// Serves until SIGTERM or SIGINT, then drains and returns.
 pub fn run(config: Config, signals: EarlySignals) -> Result<(), ServeError> {
-    live(config, signals, false)
+    run_until_shutdown(config, signals, false)
 }
 
 /// [`run`] as a gateway.
 pub fn run_gateway(config: Config, signals: EarlySignals) -> Result<(), ServeError> {
-    live(config, signals, true)
+    run_until_shutdown(config, signals, true)
 }
 
-fn live(config: Config, signals: EarlySignals, is_gateway: bool) -> Result<(), ServeError> {
+fn run_until_shutdown(
+    config: Config,
+    signals: EarlySignals,
+    is_gateway: bool,
+) -> Result<(), ServeError> {
     // A signal during the start ends the process with exit code 0, as later.
     let mut signals = signals.take()?;
     let config = Arc::new(config);

@@ -169,7 +169,7 @@ pub fn passes_as(mode: Mode, charges: &[Charge<'_>], outcomes: &[Outcome]) -> bo
 }
 
 /// The most slots of one counter that a store returns.
-pub const MOST_SLOTS_TOLD: usize = 1_000;
+pub const MAX_REPORTED_SLOTS: usize = 1_000;
 
 /// A place where counters live. Several requests at once are decided in order, each atomically.
 pub trait Store: Send + Sync {
@@ -216,7 +216,7 @@ pub trait Store: Send + Sync {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// The slots of a concurrency counter that are held, the one that expires first before the others,
-    /// at most [`MOST_SLOTS_TOLD`].
+    /// at most [`MAX_REPORTED_SLOTS`].
     fn slots(
         &self,
         counter: &Counter<'_>,

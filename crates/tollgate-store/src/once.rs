@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use tollgate_core::Nanos;
 
 /// So many ids are remembered; beyond, the oldest go.
-const MOST_IDS: usize = 1 << 18;
+const MAX_IDS: usize = 1 << 18;
 
 /// Sees to it that what is done under an id is done once.
 #[derive(Default)]
@@ -46,7 +46,7 @@ impl<T: Clone> Once<T> {
 impl<T> Done<T> {
     fn make_room(&mut self, now: Nanos) {
         while let Some((until, id)) = self.order.front().copied() {
-            if now < until && self.order.len() < MOST_IDS {
+            if now < until && self.order.len() < MAX_IDS {
                 break;
             }
             self.order.pop_front();
@@ -54,7 +54,7 @@ impl<T> Done<T> {
             if now < until && !self.has_warned {
                 self.has_warned = true;
                 tracing::warn!(
-                    most = MOST_IDS,
+                    most = MAX_IDS,
                     "more settlements than are remembered came in a short time; the oldest are \
                      forgotten early, and one that is repeated may be applied again"
                 );
@@ -79,10 +79,10 @@ mod tests {
     #[test]
     fn the_bound_holds() {
         let once = Once::default();
-        for id in 0..MOST_IDS as u128 + 10 {
+        for id in 0..MAX_IDS as u128 + 10 {
             once.run(id, Nanos::MAX, 0, || 0);
         }
-        assert_eq!(once.0.lock().noted.len(), MOST_IDS);
+        assert_eq!(once.0.lock().noted.len(), MAX_IDS);
         assert!(once.run(0, Nanos::MAX, 0, || 0).1, "the oldest went");
     }
 }

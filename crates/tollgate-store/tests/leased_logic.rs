@@ -329,7 +329,7 @@ async fn the_same_lease_twice_in_one_request() {
 
 /// An asker who goes away leaves nothing charged.
 #[tokio::test]
-async fn whoever_stops_waiting_is_not_charged() {
+async fn a_caller_that_stops_waiting_is_not_charged() {
     let world = World::new();
     let store = node(&world, "a");
     let limit = limit(Algorithm::TokenBucket, 100, LONG);

@@ -183,7 +183,7 @@ async fn a_user_who_may_not_publish_may_write() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_not_ours_is_told() {
+async fn a_foreign_key_is_reported() {
     let server = Redis::start();
     let board = board(&options(&[server.url()]));
     server.call(&["SET", "tg:{config}:set", "a word"]).unwrap().ok().unwrap();

@@ -69,7 +69,7 @@ async fn tls_with_a_client_certificate() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn tls_takes_any_certificate_only_where_told() {
+async fn tls_takes_any_certificate_only_where_configured() {
     let server = Redis::builder().tls().start();
     let trusting = RedisOptions { tls_insecure: true, ..options(&[server.tls_url()]) };
     conformance::any_of_charges_those_that_fit(&RealClock::new(trusting).await).await;

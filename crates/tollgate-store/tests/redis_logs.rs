@@ -82,7 +82,7 @@ fn hasty(url: String) -> RedisOptions {
 }
 
 #[tokio::test]
-async fn an_outage_is_told_once_and_its_end_too() {
+async fn an_outage_is_logged_once_and_its_end_too() {
     let server = Redis::builder().password("hunter2").start();
     let (lines, port) = (Lines::all(), server.port().to_string());
     let store = RedisStore::connect(hasty(server.url())).await.unwrap();

@@ -13,8 +13,8 @@ mod redis_support;
 
 use redis_support::VirtualClock;
 use tollgate_core::{
-    Algorithm, Ask, Calendar, CalendarUnit, Examination, Limit, LimitSpec, MAX_OPEN_CHARGES, MICRO,
-    MOST_MICROS, Nanos, Outcome, Receipt, Refundable, SlotId, State, Status, Window,
+    Algorithm, Ask, Calendar, CalendarUnit, Examination, Limit, LimitSpec, MAX_MICROS,
+    MAX_OPEN_CHARGES, MICRO, Nanos, Outcome, Receipt, Refundable, SlotId, State, Status, Window,
 };
 use tollgate_store::{
     Adjustment, Change, Charge, Counter, Failure, GiveBack, Home, Mode, Outcomes, Request, Role,
@@ -377,8 +377,8 @@ impl Draw {
             0 => (1 + self.below(20), 1 + self.below(50)),
             1 => (1 + self.below(20), 1_000_000 * (1 + self.below(100))),
             2 => (self.any_length(42).max(1), self.any_length(40).max(1)),
-            _ if algorithm.is_bucket() => (MOST_MICROS / 1_000 - self.below(9), 3_600_000_000),
-            _ => (MOST_MICROS - self.below(9), 1 << (30 + self.below(14))),
+            _ if algorithm.is_bucket() => (MAX_MICROS / 1_000 - self.below(9), 3_600_000_000),
+            _ => (MAX_MICROS - self.below(9), 1 << (30 + self.below(14))),
         };
         // Windows of buckets need not be whole microseconds.
         let nanos = micros * MICRO + if algorithm.is_bucket() { self.below(1_000) } else { 0 };
@@ -409,13 +409,13 @@ impl Draw {
     }
 
     fn cost(&mut self, limit: &Limit) -> u64 {
-        let capacity = limit.capacity().min(MOST_MICROS);
+        let capacity = limit.capacity().min(MAX_MICROS);
         match self.below(8) {
             0..=2 => 1,
             3 => self.below(4),
             4 => capacity,
             5 => capacity / 2 + 1,
-            6 => (capacity + 1).min(MOST_MICROS),
+            6 => (capacity + 1).min(MAX_MICROS),
             _ => self.below(capacity + 1),
         }
     }
@@ -466,7 +466,7 @@ async fn random_history(clock: &VirtualClock, algorithm: Algorithm, seed: u64) {
         let mode = match draw.below(8) {
             0 | 1 => Mode::Peek,
             // Debts up to what numbers hold.
-            2 if owed < 3 && ask.cost < MOST_MICROS / 8 && limit.quota() < MOST_MICROS / 2 => {
+            2 if owed < 3 && ask.cost < MAX_MICROS / 8 && limit.quota() < MAX_MICROS / 2 => {
                 owed += 1;
                 Mode::Owe
             }

@@ -58,7 +58,7 @@ cases! {
     a_quota_of_zero_suspends,
     a_changed_quota_keeps_what_was_counted,
     throttling_waits_its_turn,
-    an_expired_counter_is_as_new,
+    an_expired_counter_is_reset,
     all_or_none_in_any_order,
     all_or_none_over_every_algorithm,
     any_of_charges_those_that_fit,

@@ -446,7 +446,7 @@ async fn reports_are_bounded() {
 
 /// A refusal because the store is unavailable reports the usage that was last known.
 #[tokio::test]
-async fn a_closed_refusal_tells_the_last_known_usage() {
+async fn a_closed_refusal_reports_the_last_known_usage() {
     let world = World::new();
     let store = node(&world, "a");
     let limit = limit(Algorithm::FixedWindow, 5, LONG);

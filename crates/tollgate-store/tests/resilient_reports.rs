@@ -110,7 +110,7 @@ async fn an_outage_forgets_nothing_of_counters_that_were_not_reported() {
 /// The store answers again before anything was reported to it: it must not admit everything once
 /// more.
 #[tokio::test]
-async fn a_decision_tells_the_store_first() {
+async fn a_decision_names_the_store_first() {
     for algorithm in COSTS {
         let world = World::new();
         let fussy = Fussy::new(&world);
@@ -469,7 +469,7 @@ impl Subscriber for Lines {
 
 /// One log line when the store is lost and one when it is back, whatever a bad key does meanwhile.
 #[tokio::test]
-async fn every_change_is_told_once() {
+async fn every_change_is_reported_once() {
     let lines = Lines::default();
     let _guard = tracing::subscriber::set_default(lines.clone());
     let said = || std::mem::take(&mut *lines.0.lock().expect("sound"));

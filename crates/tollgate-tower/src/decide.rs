@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tollgate_policy::{PathError, RequestPath, normalize_path};
 
-use crate::bill::Unsent;
 use crate::headers::HeaderLines;
 use crate::held::Held;
 use crate::identity::Identity;
+use crate::pending_charge::Unsent;
 use crate::rejection::Rejection;
 
 /// A request at the edge, as far as rules look at it.
 #[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
-pub struct Asked {
+pub struct EdgeRequest {
     /// Who calls, verified.
     pub identity: Identity,
     /// The path, normalised ([`tollgate_policy::normalize_path`]).
@@ -31,7 +31,7 @@ pub struct Asked {
     pub model_id: Option<String>,
     /// What it costs, where the edge knows better than the rules.
     pub cost: Option<u64>,
-    /// How many tokens it is thought to cost. What it truly cost settles its [`crate::Bill`].
+    /// How many tokens it is thought to cost. What it truly cost settles its [`crate::PendingCharge`].
     #[serde(default)]
     pub tokens: Option<u64>,
     /// More tokens for a request that was let pass before: only limits of tokens are asked, no request is counted, no
@@ -46,7 +46,7 @@ pub struct Asked {
     pub dialect: Dialect,
 }
 
-impl Asked {
+impl EdgeRequest {
     /// Sets the path from the one that the service gets.
     pub fn set_path(&mut self, sent: &str) -> Result<(), PathError> {
         let path = RequestPath::parse(sent)?;
@@ -110,7 +110,7 @@ pub struct Pass {
     /// What it holds while it is under way, such as a concurrency slot; given back when dropped.
     pub held: Option<Held>,
     /// What it was charged, where that can be refunded: because it waits, or on an estimate
-    /// ([`Asked::tokens`]). Dropped before the request was sent, it is refunded.
+    /// ([`EdgeRequest::tokens`]). Dropped before the request was sent, it is refunded.
     pub charge: Unsent,
     /// What others may wait for that this one got.
     pub lines: Vec<Line>,
@@ -154,10 +154,10 @@ pub(crate) fn no_ruling() -> Ruling {
 /// Decides requests at the edge: an engine in this process, or a remote Tollgate.
 pub trait Decide: Send + Sync + 'static {
     /// Decides, and charges if it passes.
-    fn decide(&self, asked: &Asked) -> impl Future<Output = Ruling> + Send;
+    fn decide(&self, asked: &EdgeRequest) -> impl Future<Output = Ruling> + Send;
 
     /// The same, where nothing need be waited for; None where something must be, and nothing has been decided.
-    fn decide_now(&self, asked: &Asked) -> Option<Ruling> {
+    fn decide_now(&self, asked: &EdgeRequest) -> Option<Ruling> {
         let _ = asked;
         None
     }
@@ -169,13 +169,13 @@ mod tests {
 
     #[test]
     fn a_path_with_an_encoded_slash_keeps_what_was_sent() {
-        let mut asked = Asked::default();
+        let mut asked = EdgeRequest::default();
         asked.set_path("/files/a%2Fb/..;x/c").unwrap();
         let path = asked.path().unwrap();
         assert_eq!((path.endpoint(), path.others()), ("/files/a/c", &["/files/c".to_owned()][..]));
         // As it is stored with a queued request, and read again.
         let stored = serde_json::to_string(&asked).unwrap();
-        let again: Asked = serde_json::from_str(&stored).unwrap();
+        let again: EdgeRequest = serde_json::from_str(&stored).unwrap();
         assert_eq!(again.path(), asked.path());
         assert_eq!(again.sent(), Some("/files/a%2Fb/..;x/c"));
         asked.endpoint = Some("/other".to_owned());

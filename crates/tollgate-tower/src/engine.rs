@@ -16,11 +16,11 @@ use tollgate_store::Store;
 use tracing::Instrument as _;
 
 use crate::background::in_background;
-use crate::bill::{Account, Bill, Unsent};
-use crate::decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Ruling, no_ruling};
+use crate::decide::{Decide, Dialect, EdgeRequest, Line, Pass, Postponed, Ruling, no_ruling};
 use crate::headers::{HeaderFamilies, HeaderLines};
 use crate::held::Held;
 use crate::identity::Identity;
+use crate::pending_charge::{Account, PendingCharge, Unsent};
 use crate::rejection::Rejection;
 
 /// A slot is renewed so often in its lifetime.
@@ -63,7 +63,7 @@ impl<S: Store + 'static> InProcess<S> {
     }
 
     /// The place that this request needs. More of a request that has one needs none.
-    fn take_place(&self, asked: &Asked) -> Result<Option<Held>, EngineError> {
+    fn take_place(&self, asked: &EdgeRequest) -> Result<Option<Held>, EngineError> {
         match &self.take_place {
             Some(take_place) if asked.tokens.is_some() && !asked.is_more => {
                 take_place(&asked.identity).map(Some)
@@ -77,7 +77,7 @@ impl<S: Store + 'static> InProcess<S> {
         self.engine.store().is_in_process()
     }
 
-    async fn rule(&self, asked: &Asked) -> Ruling {
+    async fn rule(&self, asked: &EdgeRequest) -> Ruling {
         let rules = self.engine.rules();
         let path = asked.path();
         let (request, place) = match self.prepare(asked, path.as_ref()) {
@@ -94,7 +94,7 @@ impl<S: Store + 'static> InProcess<S> {
     /// The request as the engine takes it, and the place that it needs; or why it is refused before it is decided.
     fn prepare<'a>(
         &self,
-        asked: &'a Asked,
+        asked: &'a EdgeRequest,
         path: Option<&'a RequestPath<'_>>,
     ) -> Result<(Request<'a>, Option<Held>), Box<Rejection>> {
         let request = request(asked, path).map_err(|field| {
@@ -108,7 +108,7 @@ impl<S: Store + 'static> InProcess<S> {
 
     fn ruling(
         &self,
-        asked: &Asked,
+        asked: &EdgeRequest,
         request: &Request<'_>,
         decision: &Decision<'_>,
         place: Option<Held>,
@@ -126,8 +126,8 @@ impl<S: Store + 'static> InProcess<S> {
                     let receipts = self.engine.receipts(request, decision);
                     let rest = receipts.clone().without_slots();
                     if asked.tokens.is_some() {
-                        let bill = self.bill(rest, asked.tokens, place);
-                        charge = bill.map(Unsent::estimated).unwrap_or_default();
+                        let pending = self.pending(rest, asked.tokens, place);
+                        charge = pending.map(Unsent::estimated).unwrap_or_default();
                     } else if decision.wait > 0 {
                         let refund = self.hold(rest);
                         charge = refund.map(Unsent::refundable).unwrap_or_default();
@@ -150,13 +150,18 @@ impl<S: Store + 'static> InProcess<S> {
         }
     }
 
-    fn refusal(&self, asked: &Asked, decision: &Decision<'_>) -> Box<Rejection> {
+    fn refusal(&self, asked: &EdgeRequest, decision: &Decision<'_>) -> Box<Rejection> {
         let line = if asked.dialect == Dialect::OpenAi { line(decision) } else { None };
         Box::new(Rejection::of(decision, line, asked.dialect, self.families))
     }
 
     /// What was charged on an estimate. Its id makes sure that it is settled once, whatever is retried.
-    fn bill(&self, receipts: Receipts, tokens: Option<u64>, place: Option<Held>) -> Option<Bill> {
+    fn pending(
+        &self,
+        receipts: Receipts,
+        tokens: Option<u64>,
+        place: Option<Held>,
+    ) -> Option<PendingCharge> {
         if receipts.is_empty() {
             return None;
         }
@@ -165,7 +170,7 @@ impl<S: Store + 'static> InProcess<S> {
         let mut id = [0; 16];
         ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut id).ok()?;
         let account = Charged { engine, receipts, id: u128::from_le_bytes(id), _place: place };
-        Some(Bill::new(account, tokens.unwrap_or(0)))
+        Some(PendingCharge::new(account, tokens.unwrap_or(0)))
     }
 
     /// What is given back when it is dropped. Slots are renewed until then; without a runtime to do it
@@ -257,7 +262,7 @@ fn report_unreleased(released: Result<Settled, EngineError>) {
 }
 
 impl<S: Store + 'static> Decide for InProcess<S> {
-    fn decide_now(&self, asked: &Asked) -> Option<Ruling> {
+    fn decide_now(&self, asked: &EdgeRequest) -> Option<Ruling> {
         if !self.engine.answers_now() {
             return None;
         }
@@ -272,7 +277,7 @@ impl<S: Store + 'static> Decide for InProcess<S> {
         Some(decided.unwrap_or_else(|error| undecided(&error)))
     }
 
-    async fn decide(&self, asked: &Asked) -> Ruling {
+    async fn decide(&self, asked: &EdgeRequest) -> Ruling {
         if self.is_alone() {
             return self.rule(asked).await;
         }
@@ -287,7 +292,7 @@ impl<S: Store + 'static> Decide for InProcess<S> {
 
 /// The request as the engine takes it, or which value is too long for it.
 fn request<'a>(
-    asked: &'a Asked,
+    asked: &'a EdgeRequest,
     path: Option<&'a RequestPath<'_>>,
 ) -> Result<Request<'a>, &'a str> {
     let only = asked.is_more.then_some(Unit::Tokens);

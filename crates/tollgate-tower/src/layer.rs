@@ -43,7 +43,7 @@ use http::request::Parts;
 use tokio::sync::Semaphore;
 use tower_layer::Layer;
 
-use crate::decide::{Asked, Decide};
+use crate::decide::{Decide, EdgeRequest};
 use crate::identity::Identifier;
 use crate::service::TollgateService;
 
@@ -57,7 +57,7 @@ pub const DEFAULT_MAX_WAITING: usize = 10_000;
 pub struct Peer(pub IpAddr);
 
 type FindPeer = Arc<dyn Fn(&Parts) -> Option<IpAddr> + Send + Sync>;
-type Refine = Arc<dyn Fn(&Parts, &mut Asked) + Send + Sync>;
+type Refine = Arc<dyn Fn(&Parts, &mut EdgeRequest) + Send + Sync>;
 
 /// Makes any HTTP service ask before it answers. A clone that is changed is a layer of its own: the
 /// original stays as it is.
@@ -137,7 +137,7 @@ impl<D: Decide> TollgateLayer<D> {
 
     /// Adds what the application knows of a request: its model, its cost, a user of its own session.
     #[must_use]
-    pub fn refine(self, refine: impl Fn(&Parts, &mut Asked) + Send + Sync + 'static) -> Self {
+    pub fn refine(self, refine: impl Fn(&Parts, &mut EdgeRequest) + Send + Sync + 'static) -> Self {
         self.change(|shared| shared.refine = Some(Arc::new(refine)))
     }
 }

@@ -4,7 +4,6 @@
 //! server ([`Remote`]); [`Rejection`] and [`headers`] say what came of it, and [`render`] writes it as HTTP. The gateway uses the same parts.
 
 mod background;
-mod bill;
 mod body;
 pub mod decide;
 mod engine;
@@ -13,6 +12,7 @@ mod held;
 pub mod identity;
 pub mod layer;
 mod openai;
+mod pending_charge;
 mod rejection;
 mod remote;
 mod remote_hold;
@@ -20,14 +20,14 @@ pub mod render;
 pub mod service;
 
 pub use background::{in_background, unfinished};
-pub use bill::{Account, Bill, Sent, Unsent};
 pub use body::LimitedBody;
-pub use decide::{Asked, Decide, Dialect, Line, Pass, Postponed, Ruling};
+pub use decide::{Decide, Dialect, EdgeRequest, Line, Pass, Postponed, Ruling};
 pub use engine::{InProcess, TakePlace};
 pub use headers::{HeaderFamilies, HeaderLines};
 pub use held::Held;
 pub use identity::{Identifier, Identity};
 pub use layer::{Peer, TollgateLayer};
+pub use pending_charge::{Account, PendingCharge, Sent, Unsent};
 pub use rejection::{RefusedBy, Rejection};
 pub use remote::Remote;
 pub use render::Format;

@@ -12,14 +12,14 @@ use tollgate_client::{Check, Client, ClientError, Decision, OnFailure, Scope};
 use tollgate_engine::{Clock, Reason, SystemClock};
 use tracing::Instrument as _;
 
-use crate::bill::{Bill, Unsent};
-use crate::decide::{Asked, Decide, Pass, Postponed, Ruling, no_ruling};
+use crate::decide::{Decide, EdgeRequest, Pass, Postponed, Ruling, no_ruling};
 use crate::headers::{
     HeaderFamilies, HeaderLines, RATE_LIMIT, RATE_LIMIT_POLICY, X_LIMIT, X_POLICY, X_REMAINING,
     X_RESET, X_WARNING, ascii, quoted, whole_seconds,
 };
 use crate::held::Held;
 use crate::identity::Identity;
+use crate::pending_charge::{PendingCharge, Unsent};
 use crate::rejection::{RefusedBy, Rejection, code_of, status_of};
 use crate::remote_hold::{Charged, End, RESERVED_FOR, RemoteHold};
 
@@ -39,8 +39,8 @@ use crate::remote_hold::{Charged, End, RESERVED_FOR, RemoteHold};
 /// ```
 ///
 /// A slot that a concurrency rule gives is renewed while the request is under way, every five seconds, and given back
-/// when it is done. Tokens ([`Asked::tokens`]) are reserved there, and settled when the truth is known
-/// ([`Bill`]); without another word they stay as estimated.
+/// when it is done. Tokens ([`EdgeRequest::tokens`]) are reserved there, and settled when the truth is known
+/// ([`PendingCharge`]); without another word they stay as estimated.
 #[derive(Clone)]
 pub struct Remote {
     client: Client,
@@ -68,7 +68,7 @@ impl Remote {
         Self { client, on_failure, families, clock, is_failing }
     }
 
-    fn ruling(&self, decision: &Decision, asked: &Asked) -> Ruling {
+    fn ruling(&self, decision: &Decision, asked: &EdgeRequest) -> Ruling {
         let headers = self.describe(decision);
         if decision.allowed {
             let (held, charge) = self.hold(decision, asked.tokens);
@@ -100,12 +100,12 @@ impl Remote {
         let Some(id) = decision.reservation_id.clone() else { return none };
         let unsaid = if tokens.is_some() { End::Settled(None) } else { End::Released };
         let Some(held) = RemoteHold::new(&self.client, id, unsaid) else { return none };
-        let bill = tokens.map(|tokens| Bill::new(Charged(Arc::clone(&held)), tokens));
-        let charge = bill.map(Unsent::estimated).unwrap_or_default();
+        let pending = tokens.map(|tokens| PendingCharge::new(Charged(Arc::clone(&held)), tokens));
+        let charge = pending.map(Unsent::estimated).unwrap_or_default();
         (Some(Held::new(move || drop(held))), charge)
     }
 
-    async fn ask(&self, asked: &Asked) -> Ruling {
+    async fn ask(&self, asked: &EdgeRequest) -> Ruling {
         let check = check(asked);
         let ttl = Some(RESERVED_FOR);
         let decision = match asked.tokens {
@@ -176,7 +176,7 @@ impl Remote {
 }
 
 impl Decide for Remote {
-    async fn decide(&self, asked: &Asked) -> Ruling {
+    async fn decide(&self, asked: &EdgeRequest) -> Ruling {
         if asked.tokens.is_none() {
             return self.ask(asked).await;
         }
@@ -189,7 +189,7 @@ impl Decide for Remote {
 }
 
 /// The question, as the decision call takes it.
-fn check(asked: &Asked) -> Check {
+fn check(asked: &EdgeRequest) -> Check {
     type Set = fn(Check, String) -> Check;
     let identity = &asked.identity;
     // The call takes addresses: the first address of a network stands for it.

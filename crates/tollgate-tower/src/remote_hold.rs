@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 use tollgate_client::{Actual, Client, ClientError};
 
 use crate::background::go_on;
-use crate::bill::Account;
+use crate::pending_charge::Account;
 
 /// How long a reservation is held there unless it is renewed. If this process is killed, it is settled at its
 /// estimate then, and its slots come back.

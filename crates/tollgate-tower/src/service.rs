@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use tower_service::Service;
 
 use crate::body::LimitedBody;
-use crate::decide::{Asked, Decide, Pass};
+use crate::decide::{Decide, EdgeRequest, Pass};
 use crate::layer::Shared;
 use crate::rejection::Rejection;
 use crate::render::Format;
@@ -94,14 +94,14 @@ impl<D: Decide> Shared<D> {
         Ok(pass)
     }
 
-    fn asked(&self, head: &Parts) -> Result<Asked, Box<Rejection>> {
+    fn asked(&self, head: &Parts) -> Result<EdgeRequest, Box<Rejection>> {
         let peer = (self.find_peer)(head);
         let identity = self.identifier.identify(&head.headers, peer)?;
-        let mut asked = Asked {
+        let mut asked = EdgeRequest {
             identity,
             method: Some(head.method.as_str().to_owned()),
             domain: host(head),
-            ..Asked::default()
+            ..EdgeRequest::default()
         };
         asked.set_path(head.uri.path()).map_err(|error| {
             let message = format!("the path cannot be matched: {error}");

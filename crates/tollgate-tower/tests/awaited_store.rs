@@ -15,7 +15,7 @@ use tollgate_engine::{Engine, ManualClock};
 use tollgate_policy::RuleSet;
 use tollgate_store::conformance::Awaited;
 use tollgate_tower::{
-    Asked, Decide as _, HeaderFamilies, InProcess, Peer, Ruling, TollgateLayer, unfinished,
+    Decide as _, EdgeRequest, HeaderFamilies, InProcess, Peer, Ruling, TollgateLayer, unfinished,
 };
 use tower_layer::Layer as _;
 use tower_service::Service;
@@ -70,7 +70,7 @@ rules:
 ";
     for is_in_process in [false, true] {
         let decider = decider(rules, is_in_process);
-        let asked = Asked { tokens: Some(90), ..Asked::default() };
+        let asked = EdgeRequest { tokens: Some(90), ..EdgeRequest::default() };
         assert!(decider.decide_now(&asked).is_none(), "it has to be awaited");
         // Each one settles at 10 of its 90 tokens: six fit, were nothing returned the second would not.
         for _ in 0..2 {
@@ -81,7 +81,7 @@ rules:
                 panic!("one slot, and 90 of 100 tokens");
             };
             let mut sent = pass.charge.sent();
-            sent.take_bill().unwrap().settle(5);
+            sent.take_pending().unwrap().settle(5);
             drop(pass.held);
             while unfinished() > 0 {
                 tokio::task::yield_now().await;

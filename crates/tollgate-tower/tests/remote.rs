@@ -15,7 +15,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tollgate_client::{Client, OnFailure};
-use tollgate_tower::{Asked, Decide, Format, HeaderFamilies, Identity, Remote, Ruling};
+use tollgate_tower::{Decide, EdgeRequest, Format, HeaderFamilies, Identity, Remote, Ruling};
 
 /// Returns the answers that the test sets, and keeps the requests.
 #[derive(Default)]
@@ -78,7 +78,7 @@ fn refused(changes: Value) -> Value {
     decision
 }
 
-fn asked(user: &str) -> Asked {
+fn asked(user: &str) -> EdgeRequest {
     let identity = Identity {
         user_id: Some(user.to_owned()),
         api_key: Some("key".to_owned()),
@@ -87,7 +87,13 @@ fn asked(user: &str) -> Asked {
         ..Identity::default()
     };
     let endpoint = Some("/a".to_owned());
-    Asked { identity, endpoint, method: Some("GET".to_owned()), cost: Some(2), ..Asked::default() }
+    EdgeRequest {
+        identity,
+        endpoint,
+        method: Some("GET".to_owned()),
+        cost: Some(2),
+        ..EdgeRequest::default()
+    }
 }
 
 fn remote(url: &str, on_failure: OnFailure) -> Remote {

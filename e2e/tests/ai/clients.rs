@@ -97,7 +97,7 @@ fn the_python_client_reads_refusals_as_its_own_errors() {
 }
 
 #[test]
-fn the_python_client_comes_back_when_it_is_told_to() {
+fn the_python_client_retries_when_it_is_asked_to() {
     let model = Model::start();
     let server = start(&model, SLOW, "");
     assert_eq!(python(&server, "retried"), json!({"texts": [TEXT, TEXT]}));

@@ -100,7 +100,7 @@ fn who_sends_a_byte_now_and_then_is_let_go() {
 }
 
 #[test]
-fn an_upstreams_own_limits_are_not_told_and_its_retry_after_is() {
+fn an_upstreams_own_limits_are_hidden_and_its_retry_after_is_not() {
     let model = Model::start();
     let server = gateway(&model, &rules(1_000, 100), "").start();
     let headers = json!({"x-ratelimit-limit-requests": "7", "x-ratelimit-remaining-images": "3",

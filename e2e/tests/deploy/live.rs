@@ -226,7 +226,7 @@ fn impatient_alerts(folder: &std::path::Path) -> PathBuf {
 }
 
 #[test]
-fn a_lost_redis_and_a_lost_node_are_told() {
+fn a_lost_redis_and_a_lost_node_are_reported() {
     let _alone = tollgate_e2e::alone();
     let dir = tempfile::tempdir().expect("a temporary directory");
     let redis = Redis::start();

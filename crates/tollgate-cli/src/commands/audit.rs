@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn differences_are_told_in_short() {
+    fn differences_are_reported_in_short() {
         let record = json!({"before": {"limit": 5, "window": "1h"},
             "after": {"limit": 9, "window": "1h", "name": "x"}});
         assert_eq!(difference(&record), "limit 5 → 9, name (none) → x");

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Clients whose former tiers are looked up for the audit log, when many are put at once.
-const MOST_LOOKED_UP: usize = 1_000;
+const MAX_LOOKED_UP: usize = 1_000;
 
 /// What the caller says about the version that is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -130,7 +130,7 @@ impl Control {
     ) -> Result<Changed, ControlError> {
         let olds = match how.precondition {
             // Whatever was there is replaced; for the record of so many it is not looked up.
-            _ if drafts.len() > MOST_LOOKED_UP => vec![None; drafts.len()],
+            _ if drafts.len() > MAX_LOOKED_UP => vec![None; drafts.len()],
             _ => {
                 let mut olds = Vec::new();
                 for draft in &drafts {

@@ -35,7 +35,7 @@ pub use entries::{Precondition, Put};
 pub use tokens::{FIRST_TOKEN, NewToken};
 
 /// How often a change is tried anew because another process changed the set meanwhile.
-const MOST_ATTEMPTS: usize = 8;
+const MAX_ATTEMPTS: usize = 8;
 
 /// The rule set as this process knows it.
 #[derive(Debug)]
@@ -198,7 +198,7 @@ impl Control {
         plan: impl Fn(&Current) -> Result<Vec<Write>, ControlError>,
     ) -> Result<Changed, ControlError> {
         let _turn = self.changing.lock().await;
-        for _ in 0..MOST_ATTEMPTS {
+        for _ in 0..MAX_ATTEMPTS {
             let known = self.current.borrow().clone();
             let before = match known {
                 Some(known) => known,

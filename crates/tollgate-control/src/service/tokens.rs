@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Former secrets of a token that are remembered, so that none comes back.
-const MOST_RETIRED: usize = 50;
+const MAX_RETIRED: usize = 50;
 
 /// The id of the token that is made at the first start, or given in the environment.
 pub const FIRST_TOKEN: &str = "token_first";
@@ -141,7 +141,7 @@ impl Control {
             let retired = body.entry("retired").or_insert_with(|| json!([]));
             if let (Some(retired), Some(former)) = (retired.as_array_mut(), former) {
                 retired.push(former);
-                let spare = retired.len().saturating_sub(MOST_RETIRED);
+                let spare = retired.len().saturating_sub(MAX_RETIRED);
                 retired.drain(..spare);
             }
         }

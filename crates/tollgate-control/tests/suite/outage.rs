@@ -120,7 +120,7 @@ async fn a_database_file_is_its_owners_alone() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_no_database_is_told_from_one_that_is_not_there() {
+async fn a_file_that_is_no_database_differs_from_a_missing_one() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notes.txt");
     std::fs::write(&path, "these are my notes, and nobody shall take them for pages\n".repeat(100))

@@ -8,7 +8,7 @@ use tollgate_store::{Charge, Decided, Degraded, GiveBack, Mode, Role};
 use super::{Hits, Part};
 use crate::decide::tell_by;
 use crate::decision::Decision;
-use crate::lines::{Line, Lines};
+use crate::limit_checks::{LimitCheck, Lines};
 use crate::verdict::Verdict;
 
 /// Which part and which of its lines a charge is of.
@@ -42,7 +42,7 @@ impl Call {
                 && matches!(part.hits, Hits::Charge(_))
                 && one.lines.iter().any(charges_above_limit)
         };
-        let is_open = |line: &Line<'_>| {
+        let is_open = |line: &LimitCheck<'_>| {
             line.role == Role::Watch && line.rule.quota_mode && line.rule.envoy.is_some()
         };
         Self {
@@ -52,7 +52,7 @@ impl Call {
     }
 }
 
-pub(super) fn charges_above_limit(line: &Line<'_>) -> bool {
+pub(super) fn charges_above_limit(line: &LimitCheck<'_>) -> bool {
     line.rule.envoy.as_ref().is_some_and(|envoy| envoy.charge_above_limit)
 }
 
@@ -65,7 +65,7 @@ pub(super) enum Step {
 }
 
 impl Asked<'_> {
-    pub(super) fn step(&self, line: &Line<'_>, call: Call) -> Step {
+    pub(super) fn step(&self, line: &LimitCheck<'_>, call: Call) -> Step {
         match (self.hits, line.rule.unit) {
             (Hits::Check | Hits::GiveBack(_), _) => Step::Look,
             (Hits::Charge(_), Unit::Tokens | Unit::Cost) => Step::Owe,
@@ -81,7 +81,7 @@ impl Asked<'_> {
     /// Whether one of its limits that stand alone has no room.
     pub(super) fn refuses(&self) -> bool {
         let lines = self.lines.iter().zip(&self.outcomes);
-        let refuses = |(line, outcome): (&Line<'_>, &Option<(Outcome, Nanos)>)| {
+        let refuses = |(line, outcome): (&LimitCheck<'_>, &Option<(Outcome, Nanos)>)| {
             line.role == Role::Must
                 && outcome.as_ref().is_some_and(|(outcome, _)| !outcome.examination.admits())
         };
@@ -210,7 +210,7 @@ pub(super) fn is_group_spent(asked: &[Asked<'_>]) -> bool {
 
 /// Whether a check of this limit asks for no more than that it is not exceeded yet. A limit of 0 suspends,
 /// and never lets anything pass.
-pub(super) fn allows_check_at_limit(line: &Line<'_>) -> bool {
+pub(super) fn allows_check_at_limit(line: &LimitCheck<'_>) -> bool {
     let allows = line.rule.envoy.as_ref().is_some_and(|envoy| envoy.allow_check_at_limit);
     allows && line.quota.quota() > 0
 }

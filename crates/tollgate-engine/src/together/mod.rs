@@ -23,8 +23,8 @@ use tracing::Instrument as _;
 
 use crate::decide::no_charge;
 use crate::decision::Decision;
+use crate::limit_checks::{Lines, Stores, charge, new_slot};
 use crate::limit_override::{LimitOverride, put_override, share_counter};
-use crate::lines::{Lines, Stores, charge, new_slot};
 use crate::observer::TRACE_TARGET;
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
@@ -304,7 +304,7 @@ impl<S: Store> Engine<S> {
                 let passes = is_answered && !one.refuses() && (!in_group || group_has_room);
                 settle(one, degraded, passes || matches!(part.hits, Hits::GiveBack(_)));
             }
-            self.relax(&mut one.decision);
+            self.apply_shadow_mode(&mut one.decision);
             is_over |= !one.decision.is_allowed();
             if matches!(part.hits, Hits::Charge(_)) {
                 self.tell(&part.request, &one.decision);

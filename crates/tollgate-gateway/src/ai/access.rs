@@ -2,12 +2,12 @@
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
-use tollgate_tower::{Asked, Rejection};
+use tollgate_tower::{EdgeRequest, Rejection};
 
 use super::paths::check_query;
 
 /// A key that is registered here is of no use to an upstream, and none of its business, whatever header it came in.
-pub(crate) fn keep_own_key(headers: &mut HeaderMap, asked: &Asked) {
+pub(crate) fn keep_own_key(headers: &mut HeaderMap, asked: &EdgeRequest) {
     let Some(key) = &asked.identity.api_key else { return };
     let is_it = |value: &HeaderValue| {
         let mut words = value.as_bytes().split(u8::is_ascii_whitespace);
@@ -78,7 +78,7 @@ pub(super) fn with_path(uri: &Uri, path: &str, query: Option<&str>) -> Uri {
 }
 
 /// What is none of the calls that are known here.
-pub(crate) fn unknown_call(parts: &Parts, asked: &Asked) -> Rejection {
+pub(crate) fn unknown_call(parts: &Parts, asked: &EdgeRequest) -> Rejection {
     let path: String = asked.endpoint.as_deref().unwrap_or("/").chars().take(100).collect();
     let message = format!(
         "{} {path} is not served here: only chat/completions, completions, embeddings, responses \

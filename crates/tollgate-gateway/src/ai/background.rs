@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use tollgate_tower::{Bill, Identity};
+use tollgate_tower::{Identity, PendingCharge};
 
 use super::ask::{Ask, Call};
 use super::meter::pay;
@@ -50,7 +50,7 @@ struct Response {
     owner: Owner,
     source: Source,
     /// What is reserved for it; nothing once it is settled.
-    bills: Vec<Bill>,
+    pending_charges: Vec<PendingCharge>,
     expires: Instant,
     is_deleted: bool,
 }
@@ -83,8 +83,8 @@ struct Known {
 
 impl Known {
     /// Forgets what has expired. Its charges are left as they are.
-    fn expire(&mut self, now: Instant) -> Vec<Bill> {
-        let mut bills = Vec::new();
+    fn expire(&mut self, now: Instant) -> Vec<PendingCharge> {
+        let mut pending_charges = Vec::new();
         while let Some((expires, id)) = self.ages.pop_front() {
             if expires > now {
                 self.ages.push_front((expires, id));
@@ -94,10 +94,10 @@ impl Known {
                 && let Some(response) = self.responses.remove(&id)
             {
                 self.places.give_back(&response.owner.party);
-                bills.extend(response.bills);
+                pending_charges.extend(response.pending_charges);
             }
         }
-        bills
+        pending_charges
     }
 }
 
@@ -124,7 +124,13 @@ impl Background {
 
     /// Remembers a response and what is reserved for it. Where there is no room the charges stay as they are, and nobody
     /// may ask for it.
-    pub(crate) fn keep(&self, id: &str, owner: Owner, source: Source, bills: Vec<Bill>) {
+    pub(crate) fn keep(
+        &self,
+        id: &str,
+        owner: Owner,
+        source: Source,
+        pending_charges: Vec<PendingCharge>,
+    ) {
         let now = Instant::now();
         let expires = now + self.ttl;
         let mut known = self.known.lock();
@@ -134,7 +140,7 @@ impl Background {
         if is_new && id.len() <= MAX_ID_BYTES && known.places.has_room(&owner.party) {
             known.places.take(owner.party.clone());
             known.ages.push_back((expires, id.into()));
-            let response = Response { owner, source, bills, expires, is_deleted: false };
+            let response = Response { owner, source, pending_charges, expires, is_deleted: false };
             known.responses.insert(id.into(), response);
         } else {
             tracing::debug!(
@@ -163,9 +169,10 @@ impl Background {
     /// Settles what is reserved for a response, once.
     pub(crate) fn settle(&self, id: &str, used: u64) {
         let mut known = self.known.lock();
-        let bills = known.responses.get_mut(id).map(|it| std::mem::take(&mut it.bills));
+        let pending_charges =
+            known.responses.get_mut(id).map(|it| std::mem::take(&mut it.pending_charges));
         drop(known);
-        pay(bills.unwrap_or_default(), used);
+        pay(pending_charges.unwrap_or_default(), used);
     }
 
     /// Nobody may ask for it any more. What is reserved for it stays charged.
@@ -250,22 +257,22 @@ mod tests {
         Source { pool: 1, prompt: 10, max_usage: 1_000, shown_name: None }
     }
 
-    fn bills(book: &Book) -> Vec<Bill> {
-        vec![Bill::new(book.clone(), 30)]
+    fn pending_charges(book: &Book) -> Vec<PendingCharge> {
+        vec![PendingCharge::new(book.clone(), 30)]
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_reservation_is_settled_once_or_stays() {
         let known = Background::new(Duration::from_secs(60));
         let (book, ann) = (Book::default(), owner("acme", Some("ann")));
-        known.keep("r1", ann.clone(), source(), bills(&book));
+        known.keep("r1", ann.clone(), source(), pending_charges(&book));
         assert_eq!(known.find("r1", &ann), Found::Own(source()));
         assert!(book.0.lock().is_empty());
         known.settle("r1", 17);
         known.settle("r1", 18);
         assert_eq!(*book.0.lock(), [Some(17)]);
         assert_eq!(known.find("r1", &ann), Found::Own(source()), "it can still be read");
-        known.keep("r2", ann.clone(), source(), bills(&book));
+        known.keep("r2", ann.clone(), source(), pending_charges(&book));
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(known.find("r2", &ann), Found::Unknown);
         known.settle("r2", 1);
@@ -278,13 +285,13 @@ mod tests {
     async fn nobody_else_may_ask_for_a_response() {
         let known = Background::new(Duration::from_secs(60));
         let (book, ann) = (Book::default(), owner("acme", Some("ann")));
-        known.keep("r1", ann.clone(), source(), bills(&book));
+        known.keep("r1", ann.clone(), source(), pending_charges(&book));
         for other in [owner("acme", Some("bob")), owner("other", Some("ann")), owner("acme", None)]
         {
             assert_eq!(known.find("r1", &other), Found::Hidden);
         }
         // Not even where an upstream gives the same id to another.
-        known.keep("r1", owner("other", None), source(), bills(&book));
+        known.keep("r1", owner("other", None), source(), pending_charges(&book));
         assert_eq!(known.find("r1", &owner("other", None)), Found::Hidden);
         assert_eq!(known.find("r1", &ann), Found::Own(source()));
         known.delete("r1");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use tollgate_tower::{Asked, Decide, Dialect, Format, Pass, Rejection};
+use tollgate_tower::{Decide, Dialect, EdgeRequest, Format, Pass, Rejection};
 
 use super::access::{drop_model_headers, keep_own_key};
 use super::answer::metered;
@@ -26,7 +26,7 @@ use crate::worker::Worker;
 /// The response that a request is about, if it is about one.
 pub(crate) fn response_of<'a>(
     parts: &Parts,
-    asked: &'a Asked,
+    asked: &'a EdgeRequest,
     route: &Route,
 ) -> Option<ResponsePath<'a>> {
     let path = asked.endpoint.as_deref().unwrap_or("/");
@@ -44,7 +44,7 @@ impl<D: Decide> Worker<D> {
     pub(super) fn ending(
         &self,
         ask: &Ask<'_>,
-        asked: &Asked,
+        asked: &EdgeRequest,
         source: Source,
     ) -> Result<Ending, Box<Rejection>> {
         if ask.call != Call::Responses {
@@ -64,7 +64,7 @@ impl<D: Decide> Worker<D> {
     pub(crate) async fn answer_response(
         &self,
         parts: &mut Parts,
-        asked: &Asked,
+        asked: &EdgeRequest,
         route: &Route,
         connection: &ConnectionInfo,
     ) -> Option<Response<GatewayBody>> {
@@ -87,7 +87,7 @@ impl<D: Decide> Worker<D> {
         id: String,
         source: Source,
         parts: &mut Parts,
-        asked: Asked,
+        asked: EdgeRequest,
         route: &Route,
         connection: &ConnectionInfo,
     ) -> Result<Response<GatewayBody>, Box<Rejection>> {
@@ -96,7 +96,7 @@ impl<D: Decide> Worker<D> {
             Box::new(Rejection::new(StatusCode::BAD_REQUEST, "UNKNOWN_QUERY", message))
         })?;
         // It is about work that was charged already, and a caller in debt must get at it.
-        let asked = Asked { uses_no_tokens: true, dialect: Dialect::OpenAi, ..asked };
+        let asked = EdgeRequest { uses_no_tokens: true, dialect: Dialect::OpenAi, ..asked };
         let pass = self.decide_ai(&asked).await?;
         let Pass { wait, headers, held, charge, .. } = pass;
         if !wait.is_zero() {
@@ -128,7 +128,7 @@ impl<D: Decide> Worker<D> {
     fn outgoing_follow(
         &self,
         parts: &mut Parts,
-        asked: &Asked,
+        asked: &EdgeRequest,
         connection: &ConnectionInfo,
     ) -> Request<RequestBody> {
         self.clean(parts, connection);

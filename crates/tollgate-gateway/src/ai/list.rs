@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
-use tollgate_tower::{Asked, Decide, Format, Rejection};
+use tollgate_tower::{Decide, EdgeRequest, Format, Rejection};
 
 use super::paths::ListPath;
 use crate::body::GatewayBody;
@@ -13,7 +13,11 @@ use crate::routes::Route;
 use crate::worker::Worker;
 
 /// What a request asks about models, if it does.
-pub(crate) fn list_of<'a>(parts: &Parts, asked: &'a Asked, route: &Route) -> Option<ListPath<'a>> {
+pub(crate) fn list_of<'a>(
+    parts: &Parts,
+    asked: &'a EdgeRequest,
+    route: &Route,
+) -> Option<ListPath<'a>> {
     let path = asked.endpoint.as_deref().unwrap_or("/");
     let is_get = parts.method == Method::GET;
     ListPath::read(path, route.bases(path)).filter(|_| is_get)

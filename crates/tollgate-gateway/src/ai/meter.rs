@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use tollgate_tower::Bill;
+use tollgate_tower::PendingCharge;
 
 use super::ask::Call;
 use super::background::{self, Background, Owner, Progress, Source};
@@ -118,7 +118,7 @@ enum Work {
 /// Measures one answer.
 pub(crate) struct Meter {
     /// What was charged, in the order in which it was.
-    bills: Vec<Bill>,
+    pending_charges: Vec<PendingCharge>,
     estimate: Estimate,
     expectations: Option<Arc<Expectations>>,
     overrun: Overrun,
@@ -139,13 +139,13 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    pub(crate) fn new(bill: Option<Bill>, estimate: Estimate, how: Metering) -> Self {
+    pub(crate) fn new(pending: Option<PendingCharge>, estimate: Estimate, how: Metering) -> Self {
         let Metering { expectations, overrun, more, sent, max_usage, shown_name, ending } = how;
         let more = more.map(|ask| TopUps::new(ask, estimate.output));
         let least = estimate.prompt.min(1);
         let most = max_usage.saturating_mul(estimate.answers.max(1));
         Self {
-            bills: bill.into_iter().collect(),
+            pending_charges: pending.into_iter().collect(),
             estimate,
             expectations,
             overrun,
@@ -165,7 +165,7 @@ impl Meter {
 
     /// It was never sent: everything is given back.
     pub(crate) fn not_sent(mut self) {
-        self.bills.drain(..).for_each(Bill::release);
+        self.pending_charges.drain(..).for_each(PendingCharge::release);
     }
 
     /// The upstream served nothing: tokens are given back, and the request counts.
@@ -247,7 +247,7 @@ impl Meter {
         }
         let needed = self.needed();
         if let Some(more) = &mut self.more {
-            return more.cover(needed, &mut self.bills);
+            return more.cover(needed, &mut self.pending_charges);
         }
         if needed > self.estimate.output {
             return Err("ask for more with max_tokens".to_owned());
@@ -349,15 +349,15 @@ impl Meter {
     /// the estimate stays charged.
     fn keep(&mut self) {
         if let Some(more) = &mut self.more {
-            more.end(&mut self.bills);
+            more.end(&mut self.pending_charges);
         }
-        let bills = std::mem::take(&mut self.bills);
+        let pending_charges = std::mem::take(&mut self.pending_charges);
         let id = match &self.reading {
             Reading::Json(scan) => scan.id(),
             _ => self.reported.id.as_deref(),
         };
         if let (Ending::Keep { background, owner, source, .. }, Some(id)) = (&self.ending, id) {
-            background.keep(id, owner.clone(), source.clone(), bills);
+            background.keep(id, owner.clone(), source.clone(), pending_charges);
         }
     }
 
@@ -367,7 +367,7 @@ impl Meter {
             return;
         }
         if !self.sent.is_set() {
-            self.bills.drain(..).for_each(Bill::release);
+            self.pending_charges.drain(..).for_each(PendingCharge::release);
             return;
         }
         let used =
@@ -407,20 +407,20 @@ impl Meter {
             expectations.note(&self.estimate.history_key, each);
         }
         if let Some(more) = &mut self.more {
-            more.end(&mut self.bills);
+            more.end(&mut self.pending_charges);
         }
-        pay(std::mem::take(&mut self.bills), used.total);
+        pay(std::mem::take(&mut self.pending_charges), used.total);
     }
 }
 
 /// Settles several charges of one request: what was used came out of the first, then out of the next; what none of them
 /// holds is owed on the last.
-pub(super) fn pay(bills: Vec<Bill>, used: u64) {
-    let (mut left, mut bills) = (used, bills.into_iter().peekable());
-    while let Some(bill) = bills.next() {
-        let part = if bills.peek().is_some() { left.min(bill.tokens()) } else { left };
+pub(super) fn pay(pending_charges: Vec<PendingCharge>, used: u64) {
+    let (mut left, mut pending_charges) = (used, pending_charges.into_iter().peekable());
+    while let Some(pending) = pending_charges.next() {
+        let part = if pending_charges.peek().is_some() { left.min(pending.tokens()) } else { left };
         left -= part;
-        bill.settle(part);
+        pending.settle(part);
     }
 }
 

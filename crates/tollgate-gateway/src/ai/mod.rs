@@ -50,7 +50,7 @@ mod usage;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tollgate_tower::{Asked, Identifier, Identity};
+use tollgate_tower::{EdgeRequest, Identifier, Identity};
 
 pub use text::{EstimateMode, Tariff, Tokenizer};
 
@@ -96,7 +96,7 @@ impl Ai {
 
     /// Whether other calls than those whose tokens are counted go to the upstream. What ends like one of them never
     /// does: the upstream might serve it.
-    pub(crate) fn forwards_others(&self, asked: &Asked) -> bool {
+    pub(crate) fn forwards_others(&self, asked: &EdgeRequest) -> bool {
         let path = asked.endpoint.as_deref().unwrap_or("/");
         self.options.others == Others::Forward && !paths::looks_like_call(path)
     }

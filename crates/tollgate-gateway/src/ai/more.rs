@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
-use tollgate_tower::{Asked, Bill, Decide, Ruling, in_background};
+use tollgate_tower::{Decide, EdgeRequest, PendingCharge, Ruling, in_background};
 
 use crate::gateway::Gateway;
 
@@ -17,16 +17,16 @@ use crate::gateway::Gateway;
 const LEAST_MORE: u64 = 64;
 
 /// The most, unless more has passed already: what is reserved and not used is not available to other requests.
-const MOST_MORE: u64 = 4_096;
+const MAX_MORE: u64 = 4_096;
 
 /// Tokens that pass while an answer is awaited. A stream that is faster than that is held.
-const MOST_UNGRANTED: u64 = 4_096;
+const MAX_UNRESERVED_TOKENS: u64 = 4_096;
 
 /// What came of asking.
 #[derive(Debug)]
 pub(crate) enum More {
     /// There is more; what it was charged, if anything counts it.
-    Granted(Option<Bill>),
+    Granted(Option<PendingCharge>),
     /// There is not, and why.
     Refused(String),
 }
@@ -42,10 +42,10 @@ pub(crate) enum Answer {
 pub(crate) type AskMore = Box<dyn Fn(u64) -> Answer + Send + Sync>;
 
 /// Asks on behalf of this request.
-pub(crate) fn asker<D: Decide>(gateway: &Arc<Gateway<D>>, asked: &Asked) -> AskMore {
-    let (gateway, asked) = (Arc::clone(gateway), Asked { is_more: true, ..asked.clone() });
+pub(crate) fn asker<D: Decide>(gateway: &Arc<Gateway<D>>, asked: &EdgeRequest) -> AskMore {
+    let (gateway, asked) = (Arc::clone(gateway), EdgeRequest { is_more: true, ..asked.clone() });
     Box::new(move |tokens| {
-        let asked = Asked { tokens: Some(tokens), ..asked.clone() };
+        let asked = EdgeRequest { tokens: Some(tokens), ..asked.clone() };
         if let Some(ruling) = gateway.decide.decide_now(&asked) {
             return Answer::Now(outcome(ruling));
         }
@@ -54,8 +54,8 @@ pub(crate) fn asker<D: Decide>(gateway: &Arc<Gateway<D>>, asked: &Asked) -> AskM
         let asking = async move {
             let more = outcome(gateway.decide.decide(&asked).await);
             // Nobody wants it any more: it is given back.
-            if let Err(More::Granted(Some(bill))) = sender.send(more) {
-                bill.release();
+            if let Err(More::Granted(Some(pending))) = sender.send(more) {
+                pending.release();
             }
         };
         if in_background(asking) {
@@ -68,7 +68,7 @@ pub(crate) fn asker<D: Decide>(gateway: &Arc<Gateway<D>>, asked: &Asked) -> AskM
 
 fn outcome(ruling: Ruling) -> More {
     match ruling.passed() {
-        Ok(pass) => More::Granted(pass.charge.sent().take_bill()),
+        Ok(pass) => More::Granted(pass.charge.sent().take_pending()),
         Err(rejection) => More::Refused(rejection.message.into_owned()),
     }
 }
@@ -105,9 +105,13 @@ impl TopUps {
         Self { ask, reserved, pending: None, arrived: None, is_held: false, less: None }
     }
 
-    /// Whether a stream that needs so much in all may go on. What was charged for it is added to `bills`. Else, why
+    /// Whether a stream that needs so much in all may go on. What was charged for it is added to `pending_charges`. Else, why
     /// not.
-    pub(crate) fn cover(&mut self, needed: u64, bills: &mut Vec<Bill>) -> Result<(), String> {
+    pub(crate) fn cover(
+        &mut self,
+        needed: u64,
+        pending_charges: &mut Vec<PendingCharge>,
+    ) -> Result<(), String> {
         loop {
             let missing = needed.saturating_sub(self.reserved);
             let (more, tokens) = if let Some(mut pending) = self.pending.take() {
@@ -116,7 +120,8 @@ impl TopUps {
                     Ok(more) => (more, pending.tokens),
                     Err(TryRecvError::Closed) => (nobody(), 0),
                     Err(TryRecvError::Empty) => {
-                        self.is_held = needed.saturating_sub(pending.needed) > MOST_UNGRANTED;
+                        self.is_held =
+                            needed.saturating_sub(pending.needed) > MAX_UNRESERVED_TOKENS;
                         self.pending = Some(pending);
                         return Ok(());
                     }
@@ -125,7 +130,7 @@ impl TopUps {
                 return Ok(());
             } else {
                 // As much again as there was: long streams ask seldom.
-                let again = || self.reserved.clamp(LEAST_MORE, MOST_MORE).max(missing);
+                let again = || self.reserved.clamp(LEAST_MORE, MAX_MORE).max(missing);
                 let tokens = self.less.take().unwrap_or_else(again);
                 match (self.ask)(tokens) {
                     Answer::Now(more) => (more, tokens),
@@ -137,9 +142,9 @@ impl TopUps {
             };
             self.is_held = false;
             match more {
-                More::Granted(bill) => {
+                More::Granted(pending) => {
                     self.reserved = self.reserved.saturating_add(tokens);
-                    bills.extend(bill);
+                    pending_charges.extend(pending);
                 }
                 // There may be room for what it needs, if not for more.
                 More::Refused(why) => {
@@ -167,12 +172,12 @@ impl TopUps {
 
     /// Nothing more is wanted. What was granted meanwhile is settled with the rest; what is granted from now on is
     /// refunded by the task that asked.
-    pub(crate) fn end(&mut self, bills: &mut Vec<Bill>) {
+    pub(crate) fn end(&mut self, pending_charges: &mut Vec<PendingCharge>) {
         let Some(mut pending) = self.pending.take() else { return };
         pending.answer.close();
         let arrived = self.arrived.take().map_or_else(|| pending.answer.try_recv(), Ok);
-        if let Ok(More::Granted(bill)) = arrived {
-            bills.extend(bill);
+        if let Ok(More::Granted(pending)) = arrived {
+            pending_charges.extend(pending);
         }
     }
 
@@ -200,14 +205,14 @@ mod tests {
     }
 
     fn granted(tokens: u64) -> More {
-        More::Granted(Some(Bill::new(Nothing, tokens)))
+        More::Granted(Some(PendingCharge::new(Nothing, tokens)))
     }
 
-    type Asked = Arc<Mutex<Vec<u64>>>;
+    type EdgeRequest = Arc<Mutex<Vec<u64>>>;
 
     /// Gives these answers in turn, and notes what was asked for.
-    fn asking(answers: Vec<Answer>, reserved: u64) -> (TopUps, Asked) {
-        let (answers, asked) = (Mutex::new(VecDeque::from(answers)), Asked::default());
+    fn asking(answers: Vec<Answer>, reserved: u64) -> (TopUps, EdgeRequest) {
+        let (answers, asked) = (Mutex::new(VecDeque::from(answers)), EdgeRequest::default());
         let noted = Arc::clone(&asked);
         let ask: AskMore = Box::new(move |tokens| {
             noted.lock().push(tokens);
@@ -220,20 +225,20 @@ mod tests {
     fn as_much_again_is_asked_for_within_bounds() {
         let many = |count| (0..count).map(|_| Answer::Now(granted(1))).collect();
         let (mut more, asked) = asking(many(4), 100);
-        let mut bills = Vec::new();
+        let mut pending_charges = Vec::new();
         for (needed, reserved) in
             [(100, 100), (101, 200), (200, 200), (201, 400), (500_000, 500_000)]
         {
-            more.cover(needed, &mut bills).unwrap();
+            more.cover(needed, &mut pending_charges).unwrap();
             assert_eq!(more.reserved(), reserved, "{needed}");
         }
         assert_eq!(*asked.lock(), [100, 200, 499_600], "or what has passed already");
         let (mut more, asked) = asking(many(1), 1);
-        more.cover(2, &mut bills).unwrap();
+        more.cover(2, &mut pending_charges).unwrap();
         let (mut most, asked_most) = asking(many(1), 1_000_000);
-        most.cover(1_000_001, &mut bills).unwrap();
-        assert_eq!((&**asked.lock(), &**asked_most.lock()), (&[LEAST_MORE][..], &[MOST_MORE][..]));
-        assert_eq!(bills.len(), 5);
+        most.cover(1_000_001, &mut pending_charges).unwrap();
+        assert_eq!((&**asked.lock(), &**asked_most.lock()), (&[LEAST_MORE][..], &[MAX_MORE][..]));
+        assert_eq!(pending_charges.len(), 5);
     }
 
     fn refused(why: &str) -> Answer {
@@ -245,10 +250,14 @@ mod tests {
         let answers =
             vec![refused("a"), Answer::Now(granted(64)), refused("b"), refused("c"), refused("d")];
         let (mut more, asked) = asking(answers, 1_000);
-        let mut bills = Vec::new();
-        more.cover(1_010, &mut bills).unwrap();
+        let mut pending_charges = Vec::new();
+        more.cover(1_010, &mut pending_charges).unwrap();
         assert_eq!(more.reserved(), 1_064);
-        assert_eq!(more.cover(1_065, &mut bills), Err("d".to_owned()), "not even what it needs");
+        assert_eq!(
+            more.cover(1_065, &mut pending_charges),
+            Err("d".to_owned()),
+            "not even what it needs"
+        );
         assert_eq!(*asked.lock(), [1_000, 64, 1_064, 64, 1]);
     }
 
@@ -257,18 +266,18 @@ mod tests {
         let (sender, receiver) = oneshot::channel();
         let (mut more, asked) = asking(vec![Answer::Later(receiver)], 100);
         let mut context = Context::from_waker(std::task::Waker::noop());
-        let mut bills = Vec::new();
-        for needed in [101, 150, 101 + MOST_UNGRANTED] {
-            more.cover(needed, &mut bills).unwrap();
+        let mut pending_charges = Vec::new();
+        for needed in [101, 150, 101 + MAX_UNRESERVED_TOKENS] {
+            more.cover(needed, &mut pending_charges).unwrap();
             assert!(more.poll_answer(&mut context).is_ready(), "{needed}");
         }
-        more.cover(102 + MOST_UNGRANTED, &mut bills).unwrap();
+        more.cover(102 + MAX_UNRESERVED_TOKENS, &mut pending_charges).unwrap();
         assert!(more.poll_answer(&mut context).is_pending(), "and goes on when it has come");
-        assert!(bills.is_empty() && sender.send(granted(100)).is_ok());
+        assert!(pending_charges.is_empty() && sender.send(granted(100)).is_ok());
         assert!(more.poll_answer(&mut context).is_ready() && more.has_arrived());
         assert_eq!(asked.lock().len(), 1, "asked once");
-        more.end(&mut bills);
-        assert_eq!(bills.len(), 1, "what was granted is not forgotten");
+        more.end(&mut pending_charges);
+        assert_eq!(pending_charges.len(), 1, "what was granted is not forgotten");
     }
 
     #[test]
@@ -276,12 +285,12 @@ mod tests {
         let (sender, receiver) = oneshot::channel();
         let answers = vec![Answer::Later(receiver), refused("a"), refused("b"), refused("no room")];
         let (mut more, asked) = asking(answers, 100);
-        let mut bills = Vec::new();
-        more.cover(101, &mut bills).unwrap();
+        let mut pending_charges = Vec::new();
+        more.cover(101, &mut pending_charges).unwrap();
         sender.send(granted(100)).unwrap();
-        more.cover(150, &mut bills).unwrap();
-        assert_eq!((more.reserved(), bills.len()), (200, 1));
-        assert_eq!(more.cover(201, &mut bills), Err("no room".to_owned()));
+        more.cover(150, &mut pending_charges).unwrap();
+        assert_eq!((more.reserved(), pending_charges.len()), (200, 1));
+        assert_eq!(more.cover(201, &mut pending_charges), Err("no room".to_owned()));
         assert_eq!(*asked.lock(), [100, 200, 64, 1]);
     }
 
@@ -289,16 +298,16 @@ mod tests {
     fn what_is_granted_to_nobody_comes_back() {
         let (sender, receiver) = oneshot::channel();
         let (mut more, _) = asking(vec![Answer::Later(receiver)], 1);
-        let mut bills = Vec::new();
-        more.cover(2, &mut bills).unwrap();
-        more.end(&mut bills);
-        assert!(bills.is_empty());
+        let mut pending_charges = Vec::new();
+        more.cover(2, &mut pending_charges).unwrap();
+        more.end(&mut pending_charges);
+        assert!(pending_charges.is_empty());
         assert!(sender.send(granted(64)).is_err(), "the task that asked refunds it");
         // A task that died grants nothing.
         let (sender, receiver) = oneshot::channel();
         let (mut more, _) = asking(vec![Answer::Later(receiver)], 1);
-        more.cover(2, &mut bills).unwrap();
+        more.cover(2, &mut pending_charges).unwrap();
         drop(sender);
-        assert!(more.cover(3, &mut bills).is_err());
+        assert!(more.cover(3, &mut pending_charges).is_err());
     }
 }

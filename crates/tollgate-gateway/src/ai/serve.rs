@@ -8,7 +8,7 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tollgate_tower::{
-    Asked, Decide, Dialect, Format, HeaderLines, Held, Identity, Line, Pass, Rejection,
+    Decide, Dialect, EdgeRequest, Format, HeaderLines, Held, Identity, Line, Pass, Rejection,
 };
 
 use super::access::{drop_model_headers, keep_own_key};
@@ -61,7 +61,7 @@ struct Admitted<'m> {
 }
 
 /// The call of the API that a request is, if it is one that is known.
-pub(crate) fn call_of(parts: &Parts, asked: &Asked, route: &Route) -> Option<CallPath> {
+pub(crate) fn call_of(parts: &Parts, asked: &EdgeRequest, route: &Route) -> Option<CallPath> {
     let path = asked.endpoint.as_deref().unwrap_or("/");
     let is_post = parts.method == Method::POST;
     CallPath::read(path, route.bases(path)).filter(|_| is_post)
@@ -73,7 +73,7 @@ impl<D: Decide> Worker<D> {
         &self,
         call: CallPath,
         (parts, body): (Parts, Incoming),
-        asked: Asked,
+        asked: EdgeRequest,
         route: &Route,
         connection: &ConnectionInfo,
     ) -> Response<GatewayBody> {
@@ -87,7 +87,7 @@ impl<D: Decide> Worker<D> {
         &self,
         call: CallPath,
         (mut parts, body): (Parts, Incoming),
-        mut asked: Asked,
+        mut asked: EdgeRequest,
         route: &Route,
         connection: &ConnectionInfo,
     ) -> Result<Response<GatewayBody>, Box<Rejection>> {
@@ -118,7 +118,7 @@ impl<D: Decide> Worker<D> {
         &self,
         request: ModelRequest,
         mut taken: Taken,
-        mut asked: Asked,
+        mut asked: EdgeRequest,
         route: &Route,
     ) -> Result<Response<GatewayBody>, Box<Rejection>> {
         let ai = &self.gateway.ai;
@@ -170,7 +170,7 @@ impl<D: Decide> Worker<D> {
         &'m self,
         ask: &Ask<'_>,
         first: &'m Model,
-        asked: &mut Asked,
+        asked: &mut EdgeRequest,
         route: &Route,
     ) -> Result<Admitted<'m>, Box<Rejection>> {
         let ai = &self.gateway.ai;
@@ -217,7 +217,7 @@ impl<D: Decide> Worker<D> {
     }
 
     /// Decides. A client of a model waits for the answer, so no request is sent later.
-    pub(super) async fn decide_ai(&self, asked: &Asked) -> Result<Pass, Box<Rejection>> {
+    pub(super) async fn decide_ai(&self, asked: &EdgeRequest) -> Result<Pass, Box<Rejection>> {
         let decide = &self.gateway.decide;
         let ruling = match decide.decide_now(asked) {
             Some(ruling) => ruling,
@@ -227,7 +227,7 @@ impl<D: Decide> Worker<D> {
     }
 
     /// Decides; where nothing but a slot is missing, and its rule lets requests wait, as soon as it is this one's turn.
-    async fn decide_in_line(&self, asked: &Asked) -> Result<Pass, Box<Rejection>> {
+    async fn decide_in_line(&self, asked: &EdgeRequest) -> Result<Pass, Box<Rejection>> {
         let ai = &self.gateway.ai;
         let decided = self.decide_ai(asked).await;
         let line = match &decided {
@@ -243,7 +243,7 @@ impl<D: Decide> Worker<D> {
 
     async fn wait_in_line(
         &self,
-        asked: &Asked,
+        asked: &EdgeRequest,
         line: &Line,
         gave_back: bool,
     ) -> Result<Pass, Box<Rejection>> {
@@ -364,7 +364,7 @@ impl<D: Decide> Worker<D> {
             ending,
         };
         let mut sent = charge.sent();
-        let meter = Box::new(Meter::new(sent.take_bill(), estimate, how));
+        let meter = Box::new(Meter::new(sent.take_pending(), estimate, how));
         let answered = match self.forward_to(route, at, pool, outgoing, &sent).await {
             Ok(answered) => answered,
             Err(fault) => {

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 const GRAIN: u128 = 1 << 20;
 
 /// Tenants that are remembered although none of their requests waits.
-const MOST_REMEMBERED: usize = 4_096;
+const MAX_REMEMBERED: usize = 4_096;
 
 /// A kind of clients with places of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -295,12 +295,12 @@ impl<T> Line<T> {
 
     /// Forgets tenants that would begin anew where they stand; if there are very many, all that do not wait.
     fn forget(&mut self) {
-        if self.flows.len() < MOST_REMEMBERED {
+        if self.flows.len() < MAX_REMEMBERED {
             return;
         }
         let now = self.now;
         self.flows.retain(|_, flow| !flow.waiting.is_empty() || flow.tag > now);
-        if self.flows.len() >= MOST_REMEMBERED {
+        if self.flows.len() >= MAX_REMEMBERED {
             self.flows.retain(|_, flow| !flow.waiting.is_empty());
         }
         let flows = &self.flows;

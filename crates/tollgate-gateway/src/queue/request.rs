@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tollgate_tower::Asked;
+use tollgate_tower::EdgeRequest;
 
 use super::QueueError;
 
@@ -35,7 +35,7 @@ pub struct StoredRequest {
     #[serde(with = "pairs")]
     pub headers: Vec<(String, Vec<u8>)>,
     /// What its rules look at.
-    pub asked: Asked,
+    pub asked: EdgeRequest,
     /// Its body.
     #[serde(skip)]
     pub body: Vec<u8>,
@@ -199,7 +199,7 @@ mod tests {
             |(method, uri, host, headers, (user_id, endpoint, api_key, cost), body)| {
                 let extra = vec![(host.clone(), uri.clone())];
                 let identity = Identity { user_id, api_key, extra, ..Identity::default() };
-                let asked = Asked { identity, endpoint, cost, ..Asked::default() };
+                let asked = EdgeRequest { identity, endpoint, cost, ..EdgeRequest::default() };
                 let route = uri.clone();
                 StoredRequest { method, uri, host, route, headers, asked, body }
             },
@@ -261,9 +261,9 @@ mod tests {
             host: "example.org".to_owned(),
             route: "main".to_owned(),
             headers: vec![("authorization".to_owned(), b"Bearer hunter2".to_vec())],
-            asked: Asked {
+            asked: EdgeRequest {
                 identity: Identity { api_key: Some("hunter2".to_owned()), ..Identity::default() },
-                ..Asked::default()
+                ..EdgeRequest::default()
             },
             body: b"hunter2".to_vec(),
         };

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instants_are_told_as_calendars_have_them() {
+    fn instants_are_written_as_calendars_have_them() {
         let cases = [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_400_000, "2000-02-29T00:00:00.000Z"),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_text_are_told_in_base64() {
+    fn bytes_that_are_no_text_are_written_in_base64() {
         let cases: [(&[u8], &str); 5] = [
             (b"", ""),
             (b"f", "Zg=="),
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_tells_what_is_known_and_no_more() {
+    fn a_ticket_reports_what_is_known_and_no_more() {
         let ticket = Ticket {
             id: "ab".repeat(16),
             state: TicketState::Sending,

@@ -140,7 +140,7 @@ async fn only_idempotent_requests_without_a_body_are_sent_again() {
 }
 
 #[tokio::test]
-async fn gateway_statuses_are_tried_elsewhere_only_if_asked_for() {
+async fn gateway_statuses_are_retried_only_if_configured() {
     let bad =
         Upstream::start(|_| async { Response::builder().status(503).body(text("busy")).unwrap() })
             .await;

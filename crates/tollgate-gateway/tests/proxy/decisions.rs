@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tollgate_gateway::Gateway;
 use tollgate_gateway::options::RouteOptions;
 use tollgate_tower::identity::{IdentityOptions, UnknownApiKey};
-use tollgate_tower::{Asked, Held, Identifier, Pass, Rejection, Ruling};
+use tollgate_tower::{EdgeRequest, Held, Identifier, Pass, Rejection, Ruling};
 
 use crate::ground::{
     Decider, Front, Upstream, client, decision_headers, options, pool, text, until,
@@ -38,7 +38,7 @@ async fn a_request_passes_and_its_answer_carries_the_decision() {
 #[tokio::test]
 async fn what_is_asked_is_what_was_called() {
     let upstream = Upstream::named("x").await;
-    let seen: Arc<Mutex<Vec<Asked>>> = Arc::default();
+    let seen: Arc<Mutex<Vec<EdgeRequest>>> = Arc::default();
     let seen_there = Arc::clone(&seen);
     let decider = Decider::new(move |asked| {
         seen_there.lock().push(asked.clone());

@@ -22,7 +22,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tollgate_gateway::options::{PoolOptions, TargetOptions};
 use tollgate_gateway::{ConnectionInfo, Gateway, GatewayOptions, WatchedStream, Worker};
-use tollgate_tower::{Asked, Decide, Identifier, Pass, Ruling};
+use tollgate_tower::{Decide, EdgeRequest, Identifier, Pass, Ruling};
 
 /// How long anything in a test may take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,12 +36,12 @@ pub(crate) fn text(body: impl Into<Bytes>) -> AnyBody {
 /// Says what a test wants, and counts how often it was asked.
 #[derive(Clone)]
 pub(crate) struct Decider {
-    rule: Arc<dyn Fn(&Asked) -> Ruling + Send + Sync>,
+    rule: Arc<dyn Fn(&EdgeRequest) -> Ruling + Send + Sync>,
     pub(crate) asked: Arc<AtomicUsize>,
 }
 
 impl Decider {
-    pub(crate) fn new(rule: impl Fn(&Asked) -> Ruling + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(rule: impl Fn(&EdgeRequest) -> Ruling + Send + Sync + 'static) -> Self {
         Self { rule: Arc::new(rule), asked: Arc::default() }
     }
 
@@ -60,7 +60,7 @@ pub(crate) fn decision_headers() -> HeaderMap {
 }
 
 impl Decide for Decider {
-    async fn decide(&self, asked: &Asked) -> Ruling {
+    async fn decide(&self, asked: &EdgeRequest) -> Ruling {
         self.asked.fetch_add(1, Ordering::SeqCst);
         (self.rule)(asked)
     }

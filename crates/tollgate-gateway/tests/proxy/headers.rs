@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use parking_lot::Mutex;
-use tollgate_tower::{Asked, Pass, Ruling};
+use tollgate_tower::{EdgeRequest, Pass, Ruling};
 
 use crate::ground::{Decider, Front, Upstream, options, text};
 
@@ -67,7 +67,7 @@ async fn path_parameters_and_encoded_slashes_are_forwarded_but_not_matched() {
 #[tokio::test]
 async fn a_path_with_an_encoded_slash_is_asked_about_in_both_readings() {
     let upstream = Upstream::echo().await;
-    let seen: Arc<Mutex<Vec<Asked>>> = Arc::default();
+    let seen: Arc<Mutex<Vec<EdgeRequest>>> = Arc::default();
     let seen_there = Arc::clone(&seen);
     let decider = Decider::new(move |asked| {
         seen_there.lock().push(asked.clone());

@@ -23,10 +23,10 @@ const TOTAL: usize = 64 * MEGABYTE;
 const PIECE: usize = 16 * 1024;
 
 /// The most that may be under way between the two ends: buffers of four sockets and of the gateway.
-const MOST_UNDER_WAY: usize = 16 * MEGABYTE;
+const MAX_UNDER_WAY: usize = 16 * MEGABYTE;
 
 /// The same while somebody reads: the system lets the buffers of sockets grow then.
-const MOST_WHILE_READ: usize = TOTAL / 2;
+const MAX_WHILE_READ: usize = TOTAL / 2;
 
 /// A body of what is sent here.
 pub(crate) fn streamed(receiver: UnboundedReceiver<Bytes>) -> AnyBody {
@@ -97,7 +97,7 @@ async fn downloads_are_held_back(is_http2: bool) {
     let request = Request::get(front.url("/")).body(text("")).unwrap();
     let mut body = client.request(request).await.unwrap().into_body();
     let ahead = settled(&produced).await;
-    assert!(ahead < MOST_UNDER_WAY, "{ahead} bytes under way to a reader that does not read");
+    assert!(ahead < MAX_UNDER_WAY, "{ahead} bytes under way to a reader that does not read");
     let mut read = 0;
     let mut most = 0;
     while let Some(frame) = body.frame().await {
@@ -105,7 +105,7 @@ async fn downloads_are_held_back(is_http2: bool) {
         most = most.max(produced.load(Ordering::SeqCst).saturating_sub(read));
     }
     assert_eq!(read, TOTAL);
-    assert!(most < MOST_WHILE_READ, "{most}");
+    assert!(most < MAX_WHILE_READ, "{most}");
 }
 
 #[tokio::test]
@@ -140,7 +140,7 @@ async fn uploads_go_no_faster_than_they_are_read() {
     let request = Request::post(front.url("/")).body(counted(Arc::clone(&produced))).unwrap();
     let sending = tokio::spawn(async move { front.send(request).await });
     let ahead = settled(&produced).await;
-    assert!(ahead < MOST_UNDER_WAY, "{ahead} bytes under way to a reader that does not read");
+    assert!(ahead < MAX_UNDER_WAY, "{ahead} bytes under way to a reader that does not read");
     go.send(true).unwrap();
     assert_eq!(sending.await.unwrap().body, "thanks");
     assert_eq!(received.load(Ordering::SeqCst), TOTAL);
@@ -277,7 +277,7 @@ async fn an_upstream_that_stops_in_the_middle_is_cut_off() {
 }
 
 #[tokio::test]
-async fn a_client_that_stops_in_the_middle_is_told_so() {
+async fn a_client_that_stops_in_the_middle_gets_an_error() {
     let upstream = Upstream::echo().await;
     let mut options = options(&[&upstream.url()]);
     options.timeouts.request_idle = Duration::from_millis(100);

@@ -12,7 +12,7 @@ use tollgate_gateway::queue::{
     StoredResponse,
 };
 use tollgate_testkit::Redis;
-use tollgate_tower::Asked;
+use tollgate_tower::EdgeRequest;
 
 /// When tests begin: a date in 2023.
 pub(crate) const START: u64 = 1_700_000_000_000;
@@ -106,7 +106,7 @@ pub(crate) fn request(name: &str) -> StoredRequest {
         host: "api.example.org".to_owned(),
         route: "things".to_owned(),
         headers: vec![("x-odd".to_owned(), vec![0, 200, 255, b'"', b'\\'])],
-        asked: Asked { endpoint: Some(format!("/things/{name}")), ..Asked::default() },
+        asked: EdgeRequest { endpoint: Some(format!("/things/{name}")), ..EdgeRequest::default() },
         body: name.as_bytes().to_vec(),
     }
 }

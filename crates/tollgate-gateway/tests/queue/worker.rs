@@ -14,7 +14,7 @@ use tollgate_gateway::queue::{
     Forward, ForwardError, Queue, QueueOptions, StoredRequest, StoredResponse, Ticket, TicketState,
     Worker, WorkerOptions,
 };
-use tollgate_tower::{Asked, Decide, Held, Pass, Postponed, Rejection, Ruling, Sent};
+use tollgate_tower::{Decide, EdgeRequest, Held, Pass, Postponed, Rejection, Ruling, Sent};
 
 use crate::ground::{Ground, request, response};
 
@@ -25,7 +25,7 @@ const MOMENT: Duration = Duration::from_millis(20);
 pub(crate) struct Open;
 
 impl Decide for Open {
-    async fn decide(&self, _: &Asked) -> Ruling {
+    async fn decide(&self, _: &EdgeRequest) -> Ruling {
         Ruling::Pass(Pass::default())
     }
 }
@@ -41,7 +41,7 @@ impl Scripted {
 }
 
 impl Decide for Scripted {
-    async fn decide(&self, _: &Asked) -> Ruling {
+    async fn decide(&self, _: &EdgeRequest) -> Ruling {
         self.0.lock().pop_front().unwrap_or_else(|| Ruling::Pass(Pass::default()))
     }
 }
@@ -54,7 +54,7 @@ struct Paced {
 }
 
 impl Decide for Paced {
-    async fn decide(&self, _: &Asked) -> Ruling {
+    async fn decide(&self, _: &EdgeRequest) -> Ruling {
         let now = Instant::now();
         let mut next = self.next.lock();
         if let Some(next) = *next
@@ -175,10 +175,10 @@ macro_rules! on_both {
 }
 
 on_both!(
-    requests_are_sent_in_order_and_their_tickets_tell,
+    requests_are_sent_in_order_and_their_tickets_report_it,
     what_may_not_pass_yet_is_asked_again,
     requests_go_out_at_the_rate_that_is_permitted,
-    what_is_refused_for_good_is_a_dead_letter,
+    a_request_that_can_never_pass_is_a_dead_letter,
     failures_are_tried_again_until_they_are_too_many,
     a_long_request_is_sent_once,
     what_another_handle_pushes_is_seen,
@@ -186,7 +186,7 @@ on_both!(
     slots_are_held_until_the_answer,
 );
 
-async fn requests_are_sent_in_order_and_their_tickets_tell(ground: &Ground) {
+async fn requests_are_sent_in_order_and_their_tickets_report_it(ground: &Ground) {
     let queue = queue(ground, quick()).await;
     let upstream = Upstream::default();
     let running = Running::start(&queue, Open, upstream.clone());
@@ -240,7 +240,7 @@ async fn requests_go_out_at_the_rate_that_is_permitted(ground: &Ground) {
     assert_eq!(seen, tickets);
 }
 
-async fn what_is_refused_for_good_is_a_dead_letter(ground: &Ground) {
+async fn a_request_that_can_never_pass_is_a_dead_letter(ground: &Ground) {
     let queue = queue(ground, quick()).await;
     let decide = Scripted::new([refused(403, None), refused(429, None)]);
     let upstream = Upstream::default();

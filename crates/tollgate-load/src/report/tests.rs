@@ -105,7 +105,7 @@ fn json_has_all_figures_under_their_names() {
 }
 
 #[test]
-fn a_page_needs_nothing_else_and_tells_no_secret() {
+fn a_page_needs_nothing_else_and_reveals_no_secret() {
     let page = report().html("today");
     for wanted in ["Throughput", "Latency", "Distribution", "Outcomes", "Parameters", "today"] {
         assert!(page.contains(wanted), "{wanted}");

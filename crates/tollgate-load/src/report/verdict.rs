@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_too_slow_is_named() {
+    fn the_slow_one_is_named() {
         let calm = of(2, 0.5, Some(&schedule(90.0, 0.0, 0)));
         assert!(!calm.is_bottleneck && calm.notes.is_empty());
         let busy = of(2, 0.97, None);

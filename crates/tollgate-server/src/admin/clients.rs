@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use tollgate_control::TENANT_SCOPE;
 use tollgate_engine::Scope;
-use tollgate_policy::{Explained, KeyPart, Known, Listed, RuleVerdict, TierSource};
+use tollgate_policy::{Explained, KeyPart, Known, ListMatch, RuleVerdict, TierSource};
 use tollgate_store::Mode;
 
 use super::read::Query;
@@ -192,10 +192,10 @@ fn limit(scope: &Scope<'_>) -> Value {
     })
 }
 
-fn listed(listed: Listed<'_>) -> Value {
+fn listed(listed: ListMatch<'_>) -> Value {
     let (list, entry) = match listed {
-        Listed::Denied(entry) => ("blacklist", entry),
-        Listed::Allowed(entry) => ("whitelist", entry),
+        ListMatch::Denied(entry) => ("blacklist", entry),
+        ListMatch::Allowed(entry) => ("whitelist", entry),
     };
     json!({ "list": list, "identifier_type": entry.kind.name(), "reason": entry.reason })
 }

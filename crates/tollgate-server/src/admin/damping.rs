@@ -14,7 +14,7 @@ const FORGOTTEN: Duration = Duration::from_secs(60);
 const KEPT_FORGIVEN_PER_SECOND: u32 = 10;
 const SECOND: Duration = Duration::from_secs(1);
 /// So many callers are watched; then those whose last mistake is longest ago are forgotten.
-const MOST_CALLERS: usize = 10_000;
+const MAX_CALLERS: usize = 10_000;
 
 #[derive(Debug, Clone, Copy)]
 struct Mistakes {
@@ -117,11 +117,11 @@ impl Damping {
 
 /// What is known of a caller, without mistakes that are forgotten by now.
 fn entry(callers: &mut HashMap<IpAddr, Mistakes>, caller: IpAddr, now: Instant) -> &mut Mistakes {
-    if callers.len() >= MOST_CALLERS && !callers.contains_key(&caller) {
+    if callers.len() >= MAX_CALLERS && !callers.contains_key(&caller) {
         let is_recent = |one: &Mistakes| now.saturating_duration_since(one.last) < FORGOTTEN;
         callers.retain(|_, mistakes| mistakes.in_flight > 0 || is_recent(mistakes));
         let oldest = callers.iter().min_by_key(|(_, one)| one.last).map(|(who, _)| *who);
-        if let Some(oldest) = oldest.filter(|_| callers.len() >= MOST_CALLERS) {
+        if let Some(oldest) = oldest.filter(|_| callers.len() >= MAX_CALLERS) {
             callers.remove(&oldest);
         }
     }
@@ -198,11 +198,11 @@ mod tests {
     #[test]
     fn callers_are_bounded() {
         let (damping, start) = (Arc::new(Damping::new(FORGIVEN)), Instant::now());
-        for number in 0..MOST_CALLERS as u32 + 100 {
+        for number in 0..MAX_CALLERS as u32 + 100 {
             let caller = IpAddr::V4(std::net::Ipv4Addr::from_bits(number));
             let now = start + Duration::from_millis(u64::from(number));
             damping.begin(caller, now).fail(now);
         }
-        assert_eq!(damping.callers.lock().len(), MOST_CALLERS);
+        assert_eq!(damping.callers.lock().len(), MAX_CALLERS);
     }
 }

@@ -20,10 +20,10 @@ use crate::activity::Endless;
 use crate::http::respond::raw;
 
 /// Listeners at the same time.
-const MOST_STREAMS: usize = 256;
+const MAX_STREAMS: usize = 256;
 
 /// Of these, the most of one token: nobody keeps all others from listening.
-const MOST_STREAMS_OF_ONE: usize = 64;
+const MAX_STREAMS_OF_ONE: usize = 64;
 
 /// So often a silent stream says that it is alive.
 const ALIVE: Duration = Duration::from_secs(15);
@@ -48,7 +48,7 @@ impl Listeners {
     fn enter(self: &Arc<Self>, token_id: &str) -> Option<Seat> {
         let mut streams = self.0.lock();
         let own = streams.get(token_id).copied().unwrap_or(0);
-        if own >= MOST_STREAMS_OF_ONE || streams.values().sum::<usize>() >= MOST_STREAMS {
+        if own >= MAX_STREAMS_OF_ONE || streams.values().sum::<usize>() >= MAX_STREAMS {
             return None;
         }
         streams.insert(token_id.to_owned(), own + 1);

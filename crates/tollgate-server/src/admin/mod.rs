@@ -67,7 +67,7 @@ pub(crate) use seen::Seen;
 use tenant_changes::TenantChanges;
 
 /// Admin calls under way at the same time.
-const MOST_CALLS: usize = 128;
+const MAX_CALLS: usize = 128;
 
 /// The largest body of a tenant admin's call.
 const TENANT_BODY: usize = 256 << 10;
@@ -150,7 +150,7 @@ impl Admin {
             runtime,
             damping,
             tenant_changes: TenantChanges::default(),
-            calls: Arc::new(Semaphore::new(MOST_CALLS)),
+            calls: Arc::new(Semaphore::new(MAX_CALLS)),
             listeners: Arc::default(),
             ending: watch::Sender::new(false),
             queue: std::sync::OnceLock::new(),

@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_decoded_and_methods_told() {
+    fn places_are_decoded_and_methods_reported() {
         let path = format!("{PREFIX}whitelist/ip%3A10.0.0.0%2F8");
         let Found::Route(route, places) = find(&Method::GET, &path) else { panic!() };
         assert_eq!(

@@ -21,12 +21,12 @@ use crate::telemetry::history::{LabelHistory, Resolution, Step, quantile_micros}
 
 /// Keys of a rule that are returned: by default, and at most.
 const DEFAULT_KEYS: usize = 10;
-const MOST_KEYS: usize = 1_000;
+const MAX_KEYS: usize = 1_000;
 /// Values of a label whose history is returned.
-const MOST_LABELS: usize = 20;
+const MAX_LABELS: usize = 20;
 /// How far back the history goes: by default, and at most, in minutes.
 const DEFAULT_MINUTES: u64 = 60;
-const MOST_MINUTES: u64 = 24 * 60;
+const MAX_MINUTES: u64 = 24 * 60;
 /// Up to so many minutes are returned in short steps.
 const SHORT_MINUTES: u64 = 60;
 
@@ -65,10 +65,10 @@ impl Admin {
             Some("hours") => Window::Hours,
             Some(_) => return Err(AdminError::invalid("window", "must be minutes or hours")),
         };
-        let limit = number(&mut query, "limit", DEFAULT_KEYS as u64, 1, MOST_KEYS as u64)?;
+        let limit = number(&mut query, "limit", DEFAULT_KEYS as u64, 1, MAX_KEYS as u64)?;
         query.end()?;
         let seen = self.seen()?;
-        let most = usize::try_from(limit).unwrap_or(MOST_KEYS);
+        let most = usize::try_from(limit).unwrap_or(MAX_KEYS);
         let report = seen.observed.witness.tops().read(window, rule.as_deref(), most);
         let now = self.engine.clock().now();
         let seconds = now.saturating_sub(report.since) / SECOND;
@@ -86,7 +86,7 @@ impl Admin {
     /// What happened lately, in steps.
     pub(super) fn history(&self, asked: &Asked) -> Result<Answer, AdminError> {
         let mut query = Query::new(&asked.query)?;
-        let minutes = number(&mut query, "minutes", DEFAULT_MINUTES, 1, MOST_MINUTES)?;
+        let minutes = number(&mut query, "minutes", DEFAULT_MINUTES, 1, MAX_MINUTES)?;
         let label = match query.take("by").as_deref() {
             None | Some("tenant_id") => Label::Tenant,
             Some("model_id") => Label::Model,
@@ -113,7 +113,7 @@ impl Admin {
         let steps = usize::try_from(minutes * 60 / step).unwrap_or(0);
         let seen = self.seen()?;
         let history =
-            seen.observed.history.read(resolution, steps, label, only.as_deref(), MOST_LABELS);
+            seen.observed.history.read(resolution, steps, label, only.as_deref(), MAX_LABELS);
         let mut answer = json!({
             "node": seen.node,
             "until": (history.until > 0).then_some(Rfc3339(history.until)),

@@ -15,13 +15,13 @@ use crate::shards::{self, SHARDS};
 
 /// Notes of a chunk: at least, so that few bytes are still several chunks, and at most.
 const LEAST_NOTES: usize = 16;
-const MOST_NOTES: usize = 256;
+const MAX_NOTES: usize = 256;
 /// What the texts of a note take, usually.
 const USUAL_TEXT_BYTES: usize = 160;
 /// What they take at most.
-const MOST_TEXT_BYTES: usize = TEXTS * MAX_TEXT_BYTES;
+const MAX_NOTE_TEXT_BYTES: usize = TEXTS * MAX_TEXT_BYTES;
 /// Drained chunks that are kept for the next flood.
-const MOST_SPARE: usize = SHARDS;
+const MAX_SPARE: usize = SHARDS;
 
 /// Notes, and room for more; neither part ever grows.
 struct Chunk {
@@ -34,7 +34,7 @@ struct Chunk {
 impl Chunk {
     fn new(notes: usize) -> Self {
         // As much more as the last note may take.
-        let texts = notes * USUAL_TEXT_BYTES + MOST_TEXT_BYTES;
+        let texts = notes * USUAL_TEXT_BYTES + MAX_NOTE_TEXT_BYTES;
         Self { heads: Vec::with_capacity(notes), texts: vec![0; texts].into(), filled: 0 }
     }
 
@@ -45,7 +45,7 @@ impl Chunk {
     #[inline]
     fn has_room(&self) -> bool {
         self.heads.len() < self.heads.capacity()
-            && self.texts.len() - self.filled >= MOST_TEXT_BYTES
+            && self.texts.len() - self.filled >= MAX_NOTE_TEXT_BYTES
     }
 }
 
@@ -75,7 +75,7 @@ impl Pool {
     pub(super) fn new(most_bytes: usize) -> Self {
         // Some dozens of chunks, so that what one thread has not filled is a small part.
         let notes = most_bytes / (64 * (size_of::<Head>() + USUAL_TEXT_BYTES));
-        let notes_per_chunk = notes.clamp(LEAST_NOTES, MOST_NOTES);
+        let notes_per_chunk = notes.clamp(LEAST_NOTES, MAX_NOTES);
         let chunk = Chunk::new(notes_per_chunk);
         let chunk_bytes = chunk.texts.len() + chunk.heads.capacity() * size_of::<Head>();
         let unmade = (most_bytes / chunk_bytes).max(1);
@@ -139,7 +139,7 @@ impl Pool {
         chunk.heads.clear();
         chunk.filled = 0;
         let mut shelf = self.shelf.lock();
-        if shelf.spare.len() < MOST_SPARE {
+        if shelf.spare.len() < MAX_SPARE {
             shelf.spare.push(chunk);
         } else {
             shelf.unmade += 1;

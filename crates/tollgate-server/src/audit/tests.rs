@@ -45,7 +45,7 @@ fn decide(engine: &Engine<MemoryStore>, pairs: &[(Known, &str)], times: u64) {
 }
 
 #[test]
-fn a_refusal_is_told_with_all_that_is_known_of_it() {
+fn a_refusal_is_reported_with_all_that_is_known_of_it() {
     let trail = Arc::new(AuditTrail::new(0, 1 << 20, SECRET));
     let engine = engine(&trail);
     let asked = [
@@ -178,7 +178,7 @@ fn a_flood_is_bounded_and_everything_is_counted() {
 }
 
 #[test]
-fn threads_do_not_lose_what_is_told_meanwhile() {
+fn threads_do_not_lose_what_is_reported_meanwhile() {
     const EACH: u64 = 20_000;
     let trail = Arc::new(AuditTrail::new(0, 16 << 20, SECRET));
     let engine = engine(&trail);

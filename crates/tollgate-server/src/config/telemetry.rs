@@ -62,9 +62,9 @@ pub struct DecisionLogConfig {
 }
 
 /// The largest sampling.
-const MOST_ONE_IN: u64 = 1_000_000_000;
+const MAX_ONE_IN: u64 = 1_000_000_000;
 /// The longest name.
-const MOST_NAME_BYTES: usize = 100;
+const MAX_NAME_BYTES: usize = 100;
 
 pub(super) fn check(reader: &mut Reader) -> TelemetryConfig {
     let labels = LabelBounds {
@@ -82,8 +82,8 @@ pub(super) fn check(reader: &mut Reader) -> TelemetryConfig {
         statsd: statsd(reader),
         traces: traces(reader),
         decision_log: DecisionLogConfig {
-            sample_allowed: reader.number("log.decisions.sample_allowed", 0..=MOST_ONE_IN),
-            sample_refused: reader.number("log.decisions.sample_refused", 0..=MOST_ONE_IN),
+            sample_allowed: reader.number("log.decisions.sample_allowed", 0..=MAX_ONE_IN),
+            sample_refused: reader.number("log.decisions.sample_refused", 0..=MAX_ONE_IN),
             max_per_second: reader.number("log.decisions.max_per_second", 1..=1_000_000),
             file: reader.optional_path("log.decisions.file").map(|said| said.value),
         },
@@ -111,7 +111,7 @@ fn statsd(reader: &mut Reader) -> StatsdConfig {
 fn text(reader: &mut Reader, key: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let parse = |text: &str| {
-        (text.len() <= MOST_NAME_BYTES && text.bytes().all(is_plain)).then(|| text.to_owned())
+        (text.len() <= MAX_NAME_BYTES && text.bytes().all(is_plain)).then(|| text.to_owned())
     };
     reader
         .parsed(key, "a name of letters, digits, dots, dashes and underscores", parse)
@@ -129,7 +129,7 @@ fn traces(reader: &mut Reader) -> TracesConfig {
     }
     TracesConfig {
         otlp: otlp.map(|said| said.value),
-        one_in: reader.number("traces.one_in", 1..=MOST_ONE_IN),
+        one_in: reader.number("traces.one_in", 1..=MAX_ONE_IN),
         service_name: text(reader, "traces.service_name"),
     }
 }

@@ -119,7 +119,7 @@ fn an_unknown_key_is_named_with_its_place() {
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let text = "\
 http: here
 enforcement: maybe
@@ -195,7 +195,7 @@ fn tokens_come_as_digests_or_from_a_file() {
 }
 
 #[test]
-fn wrong_tokens_are_told_without_repeating_them() {
+fn wrong_tokens_are_reported_without_repeating_them() {
     let problem = from_env(&[("TOLLGATE_DATA_AUTH", "token")]).unwrap_err();
     assert!(problem.contains("TOLLGATE_DATA_AUTH: data_auth: token needs"), "{problem}");
     let env = [("TOLLGATE_DATA_AUTH", "token"), ("TOLLGATE_DATA_TOKENS", "hunter2")];

@@ -10,7 +10,7 @@ use super::{ControlStartError, Keeper, Progress, StartProgress};
 /// How often the database is asked for its revision, also where it sends word: words get lost.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long to wait before a database that does not answer is asked again.
-const REST: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// What an operator reads about a database that does not answer.
 const DATABASE_SILENT: &str = "the database does not answer; decisions continue by the rules in \
@@ -77,7 +77,7 @@ impl Keeper {
                 Err(error) => {
                     let _ = first.send(Ok(Progress::Failed));
                     self.went(&error);
-                    tokio::time::sleep(REST).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
@@ -111,7 +111,7 @@ impl Keeper {
                 Err(error) => {
                     self.went(&error);
                     waker = None;
-                    tokio::time::sleep(REST).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
             sets.mark_unchanged();

@@ -20,7 +20,7 @@ use crate::config::Config;
 /// How often decisions are written.
 const WRITE_EVERY: Duration = Duration::from_millis(200);
 /// Decisions of one write.
-const MOST_AT_ONCE: usize = 2_000;
+const MAX_AT_ONCE: usize = 2_000;
 /// A batch is tried so often before it is given up.
 const ATTEMPTS: u32 = 3;
 /// The bytes that batches of all nodes take in Redis at most. What does not fit is lost.
@@ -34,7 +34,7 @@ const READER: &str = "control";
 /// How often old decisions are forgotten.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// Decisions that are forgotten at once.
-const MOST_FORGOTTEN: u32 = 10_000;
+const MAX_FORGOTTEN: u32 = 10_000;
 /// How often the log is kept within its bytes.
 const BOUND_EVERY: Duration = Duration::from_secs(1);
 /// How often that is done in a row, where the log takes too much.
@@ -113,8 +113,8 @@ impl Keeper {
         bound: &DiskBound,
     ) -> bool {
         for _ in 0..MAX_BATCHES_PER_ROUND {
-            let mut records = trail.drain(MOST_AT_ONCE);
-            let is_last = records.len() < MOST_AT_ONCE;
+            let mut records = trail.drain(MAX_AT_ONCE);
+            let is_last = records.len() < MAX_AT_ONCE;
             for record in &mut records {
                 record.node.clone_from(&self.around.node);
             }
@@ -243,8 +243,8 @@ impl Keeper {
     async fn forget(&self, control: &Control) {
         let retention = self.around.config.control.audit.retention.as_millis();
         let before = crate::admin::now() - i64::try_from(retention).unwrap_or(i64::MAX);
-        while let Ok(count) = control.repository().prune(before, MOST_FORGOTTEN).await {
-            if count < u64::from(MOST_FORGOTTEN) {
+        while let Ok(count) = control.repository().prune(before, MAX_FORGOTTEN).await {
+            if count < u64::from(MAX_FORGOTTEN) {
                 return;
             }
         }
@@ -295,14 +295,14 @@ impl DiskBound {
     /// Removes old records until so many bytes more fit, or for some time. False where records cannot be removed.
     async fn make_room(&self, repository: &dyn Repository, bytes: u64) -> bool {
         let max_bytes = self.max_bytes.saturating_sub(bytes);
-        let mut most = MOST_FORGOTTEN;
+        let mut most = MAX_FORGOTTEN;
         let mut removed = 0;
         for _ in 0..MAX_BOUND_ROUNDS {
             match repository.bound_decisions(max_bytes, most).await {
                 Ok(0) => return true,
                 Ok(count) => {
                     removed += count;
-                    most = most.saturating_mul(2).min(MOST_FORGOTTEN);
+                    most = most.saturating_mul(2).min(MAX_FORGOTTEN);
                 }
                 // A full disk has no room for the journal of a large change.
                 Err(_) if most > MIN_REMOVED => most = (most / 10).max(MIN_REMOVED),
@@ -310,7 +310,7 @@ impl DiskBound {
             }
         }
         // A log far above its bound, as after that was lowered, shrinks by more than is added.
-        removed >= u64::from(MOST_FORGOTTEN)
+        removed >= u64::from(MAX_FORGOTTEN)
     }
 }
 
@@ -387,7 +387,7 @@ mod tests {
             endpoint: Some("/".repeat(200)),
             ..DecisionRecord::default()
         };
-        (0..MOST_AT_ONCE).map(record).collect()
+        (0..MAX_AT_ONCE).map(record).collect()
     }
 
     fn file_bytes(dir: &TempDir) -> u64 {
@@ -415,7 +415,7 @@ mod tests {
         }
         let page = Page { after: None, limit: 1 };
         let last = repository.decisions(&DecisionFilter::default(), &page).await.unwrap();
-        assert_eq!(last[0].record.event_id, format!("11-{}", MOST_AT_ONCE - 1));
+        assert_eq!(last[0].record.event_id, format!("11-{}", MAX_AT_ONCE - 1));
         let bytes = file_bytes(&dir);
         assert!(bytes < MAX_BYTES + FILE_MARGIN_BYTES + JOURNAL_BYTES, "{bytes}");
     }

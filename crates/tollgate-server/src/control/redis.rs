@@ -16,7 +16,7 @@ use super::{Keeper, Progress, StartProgress};
 /// How often nodes ask for the revision: pub/sub loses messages.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long to wait before a Redis that does not answer is asked again.
-const REST: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// A set that changes while it is read is read again so often at once.
 const READINGS: usize = 5;
 
@@ -196,7 +196,7 @@ impl Keeper {
             let _ = first.send(Ok(Progress::Ready));
             if !is_heard {
                 listener = None;
-                tokio::time::sleep(REST).await;
+                tokio::time::sleep(RETRY_DELAY).await;
                 continue;
             }
             if listener.is_none() {
@@ -287,7 +287,7 @@ impl Keeper {
                     "the rules in Redis cannot be used; the old ones stay: {problem}"
                 ));
                 // It answers, only not with what this node understands.
-                tokio::time::sleep(REST).await;
+                tokio::time::sleep(RETRY_DELAY).await;
                 true
             }
         }

@@ -15,7 +15,7 @@ use tollgate_gateway::options::{
 use tollgate_gateway::queue::TICKETS_PATH;
 use tollgate_gateway::{ConnectionInfo, Gateway, GatewayBody, GatewayError, Worker};
 use tollgate_tower::render::problem;
-use tollgate_tower::{Asked, Decide, Identity, InProcess, Ruling};
+use tollgate_tower::{Decide, EdgeRequest, Identity, InProcess, Ruling};
 use tracing::Instrument as _;
 
 use super::queue::Tickets;
@@ -38,7 +38,7 @@ const BORROWER: &str = "INTERNAL";
 pub(crate) struct Decider(pub(crate) InProcess<Stores>);
 
 impl Decide for Decider {
-    fn decide_now(&self, asked: &Asked) -> Option<Ruling> {
+    fn decide_now(&self, asked: &EdgeRequest) -> Option<Ruling> {
         let timed = Timed::new(Operation::Gateway);
         let ruling = self.0.decide_now(asked);
         if ruling.is_none() {
@@ -47,7 +47,7 @@ impl Decide for Decider {
         ruling
     }
 
-    async fn decide(&self, asked: &Asked) -> Ruling {
+    async fn decide(&self, asked: &EdgeRequest) -> Ruling {
         let _timed = Timed::new(Operation::Gateway);
         self.0.decide(asked).await
     }

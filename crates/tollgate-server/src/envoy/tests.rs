@@ -120,7 +120,7 @@ async fn lists_and_what_nothing_is_known_of() {
 }
 
 #[tokio::test]
-async fn tokens_are_owed_and_shadows_are_told() {
+async fn tokens_are_owed_and_shadows_are_reported() {
     let service = service(HeaderFamilies::default());
     let mut spent = request(&[&[("tenant_id", "acme")]]);
     spent.hits_addend = 25;

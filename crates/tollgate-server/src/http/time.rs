@@ -98,7 +98,7 @@ mod tests {
 
     /// Every day there is, and the instants around its beginning.
     #[test]
-    fn every_day_is_told_as_the_library_tells_it() {
+    fn every_day_is_written_as_the_library_writes_it() {
         let day = MILLIS_A_DAY * 1_000_000;
         for begins in (0..=u64::MAX / day).map(|number| number * day) {
             for at in [begins, begins.saturating_sub(1), begins.saturating_add(43_200_000_000_000)]
@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_instant_is_told_as_the_library_tells_it(at: Nanos) {
+        fn every_instant_is_written_as_the_library_writes_it(at: Nanos) {
             prop_assert_eq!(Rfc3339(at).to_string(), known(at));
         }
     }

@@ -17,7 +17,7 @@ const SHORT_PER_LONG: usize = 12;
 const LONG_STEPS: usize = 1_440;
 
 /// When there are more labels than this, those that are gone are forgotten at once.
-const MOST_LABELS: usize = 2_000;
+const MAX_LABELS: usize = 2_000;
 
 /// One step of all traffic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -175,7 +175,7 @@ impl History {
             }
         }
         // A label that is gone is forgotten when nothing of it is left to tell.
-        let is_crowded = kept.labels.len() > MOST_LABELS;
+        let is_crowded = kept.labels.len() > MAX_LABELS;
         kept.labels.retain(|key, steps| {
             let is_silent = |step: &LabelStep| *step == [0; 2];
             let is_over = || steps.short.iter().all(is_silent) && steps.long.iter().all(is_silent);

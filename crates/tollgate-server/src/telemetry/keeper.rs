@@ -20,7 +20,7 @@ const ROUND: Duration = Duration::from_secs(1);
 /// Every so many rounds labels are given to those who are seen most.
 const ROUNDS_PER_PREFERENCE: u64 = 10;
 /// So many of those seen most are looked at.
-const MOST_LOOKED_AT: usize = 1_000;
+const MAX_LOOKED_AT: usize = 1_000;
 /// Every so many rounds another period of the highest shares begins.
 const ROUNDS_PER_PERIOD: u64 = 60;
 
@@ -87,7 +87,7 @@ fn look(observed: &Observed, round: u64, now: Nanos, last_step: &mut Nanos) {
     if round.is_multiple_of(ROUNDS_PER_PREFERENCE) {
         witness.tally().reclaim();
         for (label, known) in [(Label::Tenant, Known::TenantId), (Label::Model, Known::ModelId)] {
-            let (busiest, floor) = witness.tops().busiest(known, MOST_LOOKED_AT);
+            let (busiest, floor) = witness.tops().busiest(known, MAX_LOOKED_AT);
             let seen: Vec<(&str, u64)> =
                 busiest.iter().map(|one| (one.name.as_str(), one.count)).collect();
             witness.tally().prefer(label, &seen, floor);

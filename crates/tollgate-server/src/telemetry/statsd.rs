@@ -13,7 +13,7 @@ use super::descriptors::{METRIC_PREFIX, statsd_figures};
 use crate::config::StatsdConfig;
 
 /// What fits a packet on any network.
-const MOST_PACKET_BYTES: usize = 1_432;
+const MAX_PACKET_BYTES: usize = 1_432;
 
 /// Sends figures now and then.
 pub(crate) struct Statsd {
@@ -69,9 +69,9 @@ impl Statsd {
         if self.has_envoy_names {
             self.add_envoy_lines(&mut lines);
         }
-        let mut packet = String::with_capacity(MOST_PACKET_BYTES);
+        let mut packet = String::with_capacity(MAX_PACKET_BYTES);
         for line in lines {
-            if !packet.is_empty() && packet.len() + 1 + line.len() > MOST_PACKET_BYTES {
+            if !packet.is_empty() && packet.len() + 1 + line.len() > MAX_PACKET_BYTES {
                 self.send(&packet);
                 packet.clear();
             }

@@ -28,7 +28,7 @@ impl fmt::Debug for StoreCollector {
 }
 
 /// The most leased rules that metrics report.
-const MOST_LEASED_RULES: usize = 1_000;
+const MAX_LEASED_RULES: usize = 1_000;
 
 pub(super) type Label = (&'static str, String);
 
@@ -254,7 +254,7 @@ fn declared(
         Consistency::Strict | Consistency::Local => None,
     });
     let help = "The share of a leased rule's limit that it says it may be wrong by";
-    gauges(encoder, "overshoot_declared_ratio", help, leased.take(MOST_LEASED_RULES))
+    gauges(encoder, "overshoot_declared_ratio", help, leased.take(MAX_LEASED_RULES))
 }
 
 fn fallbacks(

@@ -175,7 +175,7 @@ pub async fn throttling_waits_its_turn<H: Harness>(harness: &Arc<H>) {
 }
 
 /// An expired counter equals one that never existed.
-pub async fn an_expired_counter_is_as_new<H: Harness>(harness: &Arc<H>) {
+pub async fn an_expired_counter_is_reset<H: Harness>(harness: &Arc<H>) {
     for algorithm in Algorithm::ALL {
         let mut meter = Meter::of("expired", algorithm, QUOTA, SHORT);
         meter.fill(&**harness, QUOTA - 1).await;

@@ -235,7 +235,7 @@ pub async fn no_charges_at_all<H: Harness>(harness: &Arc<H>) {
 }
 
 /// Reset forgets one counter, and only that one.
-pub async fn reset_makes_as_new<H: Harness>(harness: &Arc<H>) {
+pub async fn reset_empties_counters<H: Harness>(harness: &Arc<H>) {
     for algorithm in Algorithm::ALL {
         let mut mine = Meter::of("reset", algorithm, QUOTA, LONG);
         let mut other = Meter::of("not reset", algorithm, QUOTA, LONG);

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaky_bucket_tells_each_piece_its_turn() {
+    fn a_leaky_bucket_gives_each_piece_its_turn() {
         let limit = limit(Algorithm::LeakyBucket);
         let mut state = limit.fresh();
         limit.charge(&mut state, &Ask::cost(7), NOW);

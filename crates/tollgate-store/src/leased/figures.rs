@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 /// Beyond so many rules, the rest are measured together.
-const MOST_RULES: usize = 4096;
+const MAX_RULES: usize = 4096;
 
 /// The name under which the rest are measured.
 const OTHERS: &str = "other";
@@ -86,7 +86,7 @@ impl LeaseFigures {
     /// The measure of a rule. Looked up when a counter is first leased, not when it is spent.
     pub(super) fn of_rule(&self, rule_id: &str) -> Arc<Strayed> {
         let mut rules = self.rules.lock();
-        let name = if rules.len() < MOST_RULES { rule_id } else { OTHERS };
+        let name = if rules.len() < MAX_RULES { rule_id } else { OTHERS };
         let found = rules
             .iter()
             .find(|(known, _)| &**known == rule_id)
@@ -142,12 +142,12 @@ mod tests {
     #[test]
     fn rules_without_number_are_measured_together() {
         let figures = LeaseFigures::default();
-        for rule in 0..MOST_RULES + 10 {
+        for rule in 0..MAX_RULES + 10 {
             figures.of_rule(&format!("rule {rule}")).over(1, 10);
         }
         figures.of_rule("rule 7").over(1, 2);
         let rules = figures.overshoot();
-        assert_eq!(rules.len(), MOST_RULES + 1);
+        assert_eq!(rules.len(), MAX_RULES + 1);
         assert!(rules.iter().any(|rule| &*rule.rule_id == "rule 7" && rule.over > 0.4));
     }
 }

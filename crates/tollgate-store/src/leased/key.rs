@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_salts_are_told_apart() {
+    fn keys_and_salts_are_distinguished() {
         let fingerprints = Fingerprints::new(None);
         let keys: [&[&str]; 7] = [
             &[],

@@ -38,7 +38,7 @@ use shard::Shard;
 pub use records::DEFAULT_MAX_RESERVATIONS;
 
 /// The most shards there are. A power of two.
-const MOST_SHARDS: usize = 1024;
+const MAX_SHARDS: usize = 1024;
 
 /// Below so many counters a shard is not worth its own lock.
 const LEAST_COUNTERS_PER_SHARD: usize = 1024;
@@ -142,7 +142,7 @@ impl MemoryStore {
 
     fn with_secret(max_counters: usize, secret: [u8; SECRET_BYTES], journals: bool) -> Self {
         let wanted = (max_counters / LEAST_COUNTERS_PER_SHARD).max(1).next_power_of_two();
-        let shards = wanted.min(MOST_SHARDS);
+        let shards = wanted.min(MAX_SHARDS);
         let per_shard = (max_counters / shards).max(1);
         let budget = Arc::new(Budget::new(max_counters));
         let shard = |_| Cell(Mutex::new(Shard::new(per_shard, Arc::clone(&budget), journals)));

@@ -258,13 +258,13 @@ impl Shard {
             let outcome = limit.decide_small(&mut small, ask, now);
             return (outcome, pack(&small, limit).map(|packed| (place, packed)));
         }
-        (self.examine_elsewhere(fingerprint, limit, ask, now), None)
+        (self.examine_remote(fingerprint, limit, ask, now), None)
     }
 
     /// Examines a counter that is not in the table. The outcome has no status yet: the caller adds
     /// it once it is known whether the request passes.
     #[cold]
-    fn examine_elsewhere(
+    fn examine_remote(
         &self,
         fingerprint: Fingerprint,
         limit: &Limit,
@@ -440,7 +440,7 @@ impl Shard {
             return Vec::new();
         };
         let held = slots.iter().filter(|slot| slot.expires_at > now);
-        held.take(crate::MOST_SLOTS_TOLD).copied().collect()
+        held.take(crate::MAX_REPORTED_SLOTS).copied().collect()
     }
 
     pub(crate) fn release(&mut self, fingerprint: Fingerprint, slot: SlotId, now: Nanos) -> bool {

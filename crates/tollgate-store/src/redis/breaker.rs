@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_is_never_told_of_is_followed_by_another() {
+    fn a_probe_without_a_result_is_followed_by_another() {
         let mut breaker = opened();
         assert!(breaker.admits(at(100)));
         assert!(!breaker.admits(at(1_099)));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 use tokio::time::Instant;
-use tollgate_core::MOST_MICROS;
+use tollgate_core::MAX_MICROS;
 
 use super::key::{Keys, once};
 use super::metrics::Operation;
@@ -119,7 +119,7 @@ impl Reply {
 /// For how many milliseconds the answer to a call is remembered: longer than anybody asks for it.
 pub(super) fn remember(call: &Call<'_>) -> u64 {
     let retention = answer_retention(call.operation, call.timeout);
-    u64::try_from(retention.as_millis()).unwrap_or(u64::MAX).min(MOST_MICROS)
+    u64::try_from(retention.as_millis()).unwrap_or(u64::MAX).min(MAX_MICROS)
 }
 
 /// The same of a call whose attempts may take this long. A give-back is tried more often than others.

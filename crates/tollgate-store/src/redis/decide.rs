@@ -12,8 +12,8 @@ use super::delivery::Acceptance;
 use super::encode::{Encoded, Lines};
 use super::figures::{self, SeenList};
 use super::hub::{Hub, Topology};
-use super::lane::{Answer, Job};
 use super::metrics::Operation;
+use super::node_connection::{Answer, Job};
 use super::several::HeldParts;
 use super::turns::Turns;
 use crate::{Decided, Failure, Mode, Outcomes, Request};
@@ -23,7 +23,7 @@ const LOOKS_AT_THE_CALENDAR: u32 = 3;
 
 /// So many times the time of one decision is the most that a call of many takes, whose requests must go
 /// one after another.
-const MOST_TURNS: u32 = 4;
+const MAX_TURNS: u32 = 4;
 
 /// A request on its way.
 struct Planned<'a> {
@@ -120,7 +120,7 @@ impl Hub {
         }
         // One request is on its own time. Those that must wait for others have it from their turn on.
         let began = Instant::now();
-        let end = began + self.deadline().duration_since(began) * MOST_TURNS;
+        let end = began + self.deadline().duration_since(began) * MAX_TURNS;
         for turn in 0..=turns.last {
             let deadline = self.deadline().min(end);
             self.take_turn(&mut plan, &mut groups, &mut acceptances, turn, clock, deadline).await;

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 use tollgate_core::{
-    Algorithm, Ask, Limit, MICRO, MOST_MICROS, Nanos, Receipt, Refundable, SECOND, Window,
+    Algorithm, Ask, Limit, MAX_MICROS, MICRO, Nanos, Receipt, Refundable, SECOND, Window,
 };
 
 use super::figures::Line;
-use super::key::{Keys, Speller};
+use super::key::{KeyEncoder, Keys};
 use super::msgpack::Elements;
 use crate::{Charge, Failure, Mode, Request, Role};
 
@@ -23,7 +23,7 @@ const LOG: u64 = 5;
 const SLOTS: u64 = 6;
 
 /// Stands for any instant in the receipt of a bucket; later than all instants.
-const ANY_INSTANT: Nanos = MOST_MICROS * MICRO;
+const ANY_INSTANT: Nanos = MAX_MICROS * MICRO;
 
 /// The kind of the receipt of a refundable charge to a bucket; `scripts/receipts.lua` has the same name.
 const OPEN: u64 = 7;
@@ -49,7 +49,7 @@ impl Encoded {
     /// Adds a request, and to `lines` its charges. `now` is what we take the server's clock for.
     pub(super) fn push<'a>(
         &mut self,
-        speller: &Speller,
+        speller: &KeyEncoder,
         request: &Request<'a>,
         now: Nanos,
         lines: &mut Lines<'a>,
@@ -150,11 +150,11 @@ fn report_unfit(limit: &Limit) {
 
 /// The parameters of a charge, as its kind has them.
 pub(super) fn push_parameters(elements: &mut Elements, limit: &Limit, ask: &Ask, now: Nanos) {
-    let cost = ask.cost.min(MOST_MICROS);
+    let cost = ask.cost.min(MAX_MICROS);
     match (limit.algorithm(), limit.window()) {
         (Algorithm::Concurrency, _) => {
             elements.text(format!("{:032x}", { ask.slot.0 }).as_bytes());
-            elements.number(limit.quota().min(MOST_MICROS));
+            elements.number(limit.quota().min(MAX_MICROS));
             elements.number(limit.slot_ttl_of(ask) / MICRO);
         }
         (Algorithm::FixedWindow, Window::Calendar(calendar)) => {
@@ -196,7 +196,7 @@ pub(super) fn push_parameters(elements: &mut Elements, limit: &Limit, ask: &Ask,
 /// The figures of a charge to a bucket.
 pub(super) fn push_open_charge(elements: &mut Elements, limit: &Limit, at: Nanos, cost: u64) {
     let pace = limit.micro_pace();
-    let span = pace.span_of(cost.min(MOST_MICROS));
+    let span = pace.span_of(cost.min(MAX_MICROS));
     for number in [at / MICRO, span.micros, span.part, pace.unit()] {
         elements.number(number);
     }
@@ -222,7 +222,7 @@ pub(super) fn push_receipt(elements: &mut Elements, limit: &Limit, receipt: &Rec
         (WINDOW | CALENDAR | SLIDING, Receipt::Window { end, at, cost }) => {
             elements.number(kind);
             elements.number(at / MICRO);
-            elements.number((*cost).min(MOST_MICROS));
+            elements.number((*cost).min(MAX_MICROS));
             elements.number(end / MICRO);
             if kind == SLIDING {
                 elements.number(limit.window_nanos() / MICRO);
@@ -231,7 +231,7 @@ pub(super) fn push_receipt(elements: &mut Elements, limit: &Limit, receipt: &Rec
         (LOG, Receipt::Log { at, cost }) => {
             elements.number(kind);
             elements.number(at / MICRO);
-            elements.number((*cost).min(MOST_MICROS));
+            elements.number((*cost).min(MAX_MICROS));
             elements.number(limit.window_nanos() / MICRO);
         }
         (SLOTS, Receipt::Slot(slot)) => {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 use tollgate_core::{
-    Algorithm, Ask, Bucket, Examination, FixedWindow, Limit, MICRO, MOST_MICROS, MicroSpan, Nanos,
+    Algorithm, Ask, Bucket, Examination, FixedWindow, Limit, MAX_MICROS, MICRO, MicroSpan, Nanos,
     Outcome, Receipt, SlidingCounter, Small, Status,
 };
 
@@ -127,7 +127,7 @@ pub(super) fn replay(
     let mut views: SmallVec<[View; 8]> = all.iter().map(|seen| seen.view).collect();
     for (index, (line, seen)) in lines.iter().zip(all).enumerate() {
         let earlier = lines.get(..index).unwrap_or_default();
-        let mut ask = Ask { cost: line.ask.cost.min(MOST_MICROS), ..line.ask };
+        let mut ask = Ask { cost: line.ask.cost.min(MAX_MICROS), ..line.ask };
         let own = ask;
         if line.counter < index {
             ask.cost = ask.cost.saturating_add(cost_before(mode, line, earlier, all));
@@ -214,7 +214,7 @@ fn charge(limit: &Limit, ask: &Ask, view: &mut View, now: Nanos) -> Receipt {
         View::Log { used, newest, .. } => {
             let at = (*newest).max(now_micros);
             if ask.cost > 0 {
-                (*used, *newest) = (used.saturating_add(ask.cost).min(MOST_MICROS), at);
+                (*used, *newest) = (used.saturating_add(ask.cost).min(MAX_MICROS), at);
             }
             Receipt::Log { at: nanos(at), cost: ask.cost }
         }

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use super::call::{Call, Reply, SendOptions, Sent, command, exchange, remember, two_attempts};
 use super::cluster::Cluster;
 use super::connect::{ask, refusal};
-use super::key::Speller;
+use super::key::KeyEncoder;
 use super::metrics::{Operation, RedisMetrics};
 use super::msgpack::{self, Element};
 use super::node::Node;
-use super::operations::Strangers;
+use super::operations::ForeignKeyReports;
 use super::script::Scripts;
 use super::trouble::Trouble;
 use crate::{Failure, Nanos};
@@ -28,7 +28,7 @@ const BACKGROUND_ROUND_TRIPS: u32 = 4;
 const MAX_BACKGROUND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// So many errors that prove that nothing happened, and a call is given up, whatever time is left.
-const MOST_TRIES: u32 = 16;
+const MAX_TRIES: u32 = 16;
 
 /// Where counters are.
 pub(super) enum Topology {
@@ -40,11 +40,11 @@ pub(super) enum Topology {
 /// What all lanes share.
 pub(super) struct Hub {
     pub(super) topology: Topology,
-    pub(super) speller: Speller,
+    pub(super) speller: KeyEncoder,
     pub(super) scripts: Scripts,
     pub(super) metrics: Arc<RedisMetrics>,
     pub(super) timeout: Duration,
-    pub(super) strangers: Strangers,
+    pub(super) strangers: ForeignKeyReports,
     /// How many calls are being undone.
     pub(super) undoing: AtomicUsize,
     seed: u64,
@@ -56,7 +56,7 @@ pub(super) struct Hub {
 impl Hub {
     pub(super) fn new(
         topology: Topology,
-        speller: Speller,
+        speller: KeyEncoder,
         scripts: Scripts,
         metrics: Arc<RedisMetrics>,
         timeout: Duration,
@@ -65,7 +65,7 @@ impl Hub {
         // Without random bytes ids may repeat those of another process of the same second.
         let _ = getrandom::fill(&mut seed);
         let seed = u64::from_le_bytes(seed);
-        let (strangers, drawn) = (Strangers::default(), AtomicU64::new(0));
+        let (strangers, drawn) = (ForeignKeyReports::default(), AtomicU64::new(0));
         let warned_of_distance = AtomicBool::new(false);
         let undoing = AtomicUsize::new(0);
         Self {
@@ -257,7 +257,7 @@ impl Hub {
         let (mut is_repeated, mut was_late) = (false, false);
         let mut last = Failure::Timeout;
         let mut asked: Option<Arc<Node>> = None;
-        for attempt in 0..MOST_TRIES {
+        for attempt in 0..MAX_TRIES {
             options.is_asked = asked.is_some();
             let node = match (asked.take(), first) {
                 (Some(target), _) => target,

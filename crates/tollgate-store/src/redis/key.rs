@@ -68,12 +68,12 @@ impl Keys {
 }
 
 /// Spells keys.
-pub(super) struct Speller {
+pub(super) struct KeyEncoder {
     prefix: String,
     hider: Hider,
 }
 
-impl Speller {
+impl KeyEncoder {
     pub(super) fn new(prefix: &str, secret: &[u8]) -> Self {
         Self { prefix: prefix.to_owned(), hider: Hider::new(secret) }
     }
@@ -209,7 +209,7 @@ mod tests {
     fn spelt(rule_id: &str, tag: &str, key: &[&str], home: Home) -> String {
         let mut keys = Keys::default();
         let counter = Counter { rule_id, tag, salt: 0, key, home };
-        Speller::new("tg", b"secret").push_counter(&counter, &mut keys);
+        KeyEncoder::new("tg", b"secret").push_counter(&counter, &mut keys);
         String::from_utf8(keys.get(0).unwrap().to_vec()).unwrap()
     }
 
@@ -235,7 +235,7 @@ mod tests {
     #[test]
     fn a_secret_that_is_concealed_already_is_spelt_the_same() {
         let home = Home { partition: Some(0), secret_parts: 1, ..Home::default() };
-        let hidden = Speller::new("tg", b"secret").conceal("sk-live");
+        let hidden = KeyEncoder::new("tg", b"secret").conceal("sk-live");
         let concealed = Home { concealed_parts: 1, ..home };
         assert_eq!(spelt("r", "t", &["sk-live"], home), spelt("r", "t", &[&hidden], concealed));
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
-use tollgate_core::{Algorithm, Ask, MICRO, MOST_MICROS, Nanos, Outcome, Receipt};
+use tollgate_core::{Algorithm, Ask, MAX_MICROS, MICRO, Nanos, Outcome, Receipt};
 
 use super::call::{Call, two_attempts};
 use super::encode::{kind_of, push_open_charge, push_parameters, push_receipt};
@@ -80,7 +80,7 @@ fn body(ask: &LeaseAsk<'_>, clock: Nanos) -> Result<Elements, Failure> {
     let mut body = Elements::default();
     body.text(ask.node.as_bytes());
     for number in [ask.held, ask.least, ask.pool, ask.ttl / MICRO] {
-        body.number(number.min(MOST_MICROS / 4));
+        body.number(number.min(MAX_MICROS / 4));
     }
     let returned = returned(ask);
     if !returned.is_some_and(|receipt| push_receipt(&mut body, ask.limit, &receipt)) {
@@ -88,7 +88,7 @@ fn body(ask: &LeaseAsk<'_>, clock: Nanos) -> Result<Elements, Failure> {
     }
     push_closed(&mut body, ask);
     body.number(kind_of(ask.limit)?);
-    for amount in amounts(ask.want.min(MOST_MICROS / 4), ask.least.min(MOST_MICROS / 4)) {
+    for amount in amounts(ask.want.min(MAX_MICROS / 4), ask.least.min(MAX_MICROS / 4)) {
         body.number(amount);
         push_parameters(&mut body, ask.limit, &Ask::cost(amount).on_lease(), clock);
     }

@@ -20,11 +20,11 @@ mod figures;
 mod health;
 mod hub;
 mod key;
-mod lane;
 mod lease;
 mod metrics;
 mod msgpack;
 mod node;
+mod node_connection;
 mod operations;
 mod options;
 mod script;
@@ -47,7 +47,7 @@ use crate::{
 use cluster::Cluster;
 use connect::Endpoint;
 use hub::{Hub, Topology};
-use key::Speller;
+use key::KeyEncoder;
 use node::Node;
 use script::Scripts;
 use sentinel::Sentinels;
@@ -114,7 +114,7 @@ impl RedisStore {
                 Topology::One(Arc::new(Node::new(endpoint, Arc::clone(&metrics))))
             }
         };
-        let speller = Speller::new(&options.prefix, &options.api_key_secret);
+        let speller = KeyEncoder::new(&options.prefix, &options.api_key_secret);
         let scripts = Scripts::on(clock);
         Ok(Self { hub: Arc::new(Hub::new(topology, speller, scripts, metrics, options.timeout)) })
     }

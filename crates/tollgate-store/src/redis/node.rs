@@ -12,13 +12,13 @@ use super::breaker::{Breaker, BreakerState};
 use super::clock::Estimate;
 use super::connect::Endpoint;
 use super::health::Health;
-use super::lane::Lane;
 use super::metrics::RedisMetrics;
+use super::node_connection::NodeConnection;
 use crate::round_trip::RoundTrip;
 use crate::{Failure, Nanos};
 
 /// More lanes than this belong to runtimes that have gone.
-const MOST_LANES: usize = 256;
+const MAX_LANES: usize = 256;
 
 /// One Redis server.
 pub(super) struct Node {
@@ -32,7 +32,7 @@ pub(super) struct Node {
     round_trip: Mutex<RoundTrip>,
     began: Instant,
     metrics: Arc<RedisMetrics>,
-    lanes: RwLock<Vec<(Id, Arc<Lane>)>>,
+    lanes: RwLock<Vec<(Id, Arc<NodeConnection>)>>,
 }
 
 impl Node {
@@ -51,9 +51,9 @@ impl Node {
     }
 
     /// The lane of the runtime that the caller runs on.
-    pub(super) fn lane(self: &Arc<Self>) -> Arc<Lane> {
+    pub(super) fn lane(self: &Arc<Self>) -> Arc<NodeConnection> {
         let id = Handle::current().id();
-        let of_mine = |(of, _): &&(Id, Arc<Lane>)| *of == id;
+        let of_mine = |(of, _): &&(Id, Arc<NodeConnection>)| *of == id;
         if let Some((_, lane)) = self.lanes.read().iter().find(of_mine) {
             return Arc::clone(lane);
         }
@@ -61,10 +61,10 @@ impl Node {
         if let Some((_, lane)) = lanes.iter().find(of_mine) {
             return Arc::clone(lane);
         }
-        if lanes.len() >= MOST_LANES {
+        if lanes.len() >= MAX_LANES {
             lanes.remove(0);
         }
-        let lane = Arc::new(Lane::default());
+        let lane = Arc::new(NodeConnection::default());
         lanes.push((id, Arc::clone(&lane)));
         lane
     }

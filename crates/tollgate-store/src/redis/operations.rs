@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tollgate_core::{MICRO, MOST_MICROS, Nanos, Receipt, Slot, SlotId};
+use tollgate_core::{MAX_MICROS, MICRO, Nanos, Receipt, Slot, SlotId};
 
 use super::call::{Call, Reply, Sent};
 use super::encode::push_receipt;
@@ -13,7 +13,7 @@ use super::metrics::Operation;
 use super::msgpack::{Element, Elements};
 use super::script::Script;
 use crate::{
-    Announcement, Claim, Counter, Failure, GiveBack, MAX_ROLL, MOST_SLOTS_TOLD, Membership,
+    Announcement, Claim, Counter, Failure, GiveBack, MAX_REPORTED_SLOTS, MAX_ROLL, Membership,
     Request, Roll, RollEntry,
 };
 
@@ -23,7 +23,7 @@ const CLAIM_MILLIS: u64 = 5_000;
 const ANSWER_MILLIS: u64 = 60_000;
 
 /// The most counters of one call.
-pub(super) const MOST_KEYS: usize = 512;
+pub(super) const MAX_KEYS: usize = 512;
 
 /// Receipts of one slot.
 #[derive(Default)]
@@ -88,7 +88,7 @@ impl Hub {
             }
             self.speller.push_counter(&returned.counter, &mut key);
             let slot = self.slot_of(key.get(0).unwrap_or_default());
-            let room = |group: &&mut Returns| group.slot == slot && group.keys.len() < MOST_KEYS;
+            let room = |group: &&mut Returns| group.slot == slot && group.keys.len() < MAX_KEYS;
             if let Some(group) = groups.iter_mut().find(room) {
                 group.keys.append(&key);
                 group.body.append(&body);
@@ -124,7 +124,7 @@ impl Hub {
             let mut key = Keys::default();
             self.speller.push_counter(counter, &mut key);
             let slot = self.slot_of(key.get(0).unwrap_or_default());
-            let room = |(of, keys): &&mut (u16, Keys)| *of == slot && keys.len() < MOST_KEYS;
+            let room = |(of, keys): &&mut (u16, Keys)| *of == slot && keys.len() < MAX_KEYS;
             match groups.iter_mut().find(room) {
                 Some((_, keys)) => keys.append(&key),
                 None => groups.push((slot, key)),
@@ -148,7 +148,7 @@ impl Hub {
         let (mut keys, mut body) = (Keys::default(), Elements::default());
         self.speller.push_counter(counter, &mut keys);
         body.text(format!("{:032x}", { slot.0 }).as_bytes());
-        body.number((ttl / MICRO).min(MOST_MICROS));
+        body.number((ttl / MICRO).min(MAX_MICROS));
         let reply = self.run(Operation::Slots, &self.scripts.slots, &keys, &body).await?;
         match reply.number(0) {
             Some(0) => Ok(false),
@@ -164,7 +164,7 @@ impl Hub {
     ) -> Result<Vec<Slot>, Failure> {
         let (mut keys, mut body) = (Keys::default(), Elements::default());
         self.speller.push_counter(counter, &mut keys);
-        body.number(MOST_SLOTS_TOLD as u64);
+        body.number(MAX_REPORTED_SLOTS as u64);
         let reply = self.run(Operation::Slots, &self.scripts.held, &keys, &body).await?;
         match reply.number(0) {
             Some(0) => {}
@@ -191,7 +191,7 @@ impl Hub {
         keys.push(&self.speller.own("nodes", "live"));
         keys.push(&self.speller.own("nodes", "reported"));
         body.text(announcement.node.as_bytes());
-        body.number((announcement.ttl / MICRO).min(MOST_MICROS / 2));
+        body.number((announcement.ttl / MICRO).min(MAX_MICROS / 2));
         body.number(u64::from(announcement.has_reported));
         body.number(MAX_ROLL as u64);
         let reply = self.run(Operation::Nodes, &self.scripts.nodes, &keys, &body).await?;
@@ -272,17 +272,17 @@ fn roll(reply: &Reply) -> Option<Roll> {
 
 /// Keys that were reported, so that each is reported once.
 #[derive(Default)]
-pub(super) struct Strangers(parking_lot::Mutex<Vec<u16>>);
+pub(super) struct ForeignKeyReports(parking_lot::Mutex<Vec<u16>>);
 
 /// So many reports are enough.
-const MOST_REPORTS: usize = 64;
+const MAX_REPORTS: usize = 64;
 
-impl Strangers {
+impl ForeignKeyReports {
     pub(super) fn report(&self, keys: &Keys) {
         // A rough mark of the request: a collision costs a line in the log.
         let mark = keys.iter().fold(0u16, |mark, key| mark.rotate_left(3) ^ slot_of(key));
         let mut reported = self.0.lock();
-        if reported.len() >= MOST_REPORTS || reported.contains(&mark) {
+        if reported.len() >= MAX_REPORTS || reported.contains(&mark) {
             return;
         }
         reported.push(mark);

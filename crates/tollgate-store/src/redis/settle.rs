@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tollgate_core::{Ask, MICRO, MOST_MICROS, Nanos, Receipt, largest_part};
+use tollgate_core::{Ask, MAX_MICROS, MICRO, Nanos, Receipt, largest_part};
 
 use super::call::Call;
 use super::encode::{kind_of, push_open_charge, push_parameters, push_receipt};
@@ -11,7 +11,7 @@ use super::hub::Hub;
 use super::key::{Keys, settled};
 use super::metrics::Operation;
 use super::msgpack::{Element, Elements};
-use super::operations::MOST_KEYS;
+use super::operations::MAX_KEYS;
 use crate::{
     Adjusted, Adjustment, Applied, Change, Failure, MAX_RECORD_BYTES, RecordAnswer, RecordAsk,
     Refunds, Settlement, StoreError,
@@ -33,7 +33,7 @@ impl Group<'_> {
     /// `clock` is what we take the server's clock for.
     fn body(&self, remember: Nanos, clock: Nanos) -> Result<Elements, Failure> {
         let mut body = Elements::default();
-        body.number((remember / (1_000 * MICRO)).clamp(1, MOST_MICROS));
+        body.number((remember / (1_000 * MICRO)).clamp(1, MAX_MICROS));
         for adjustment in &self.adjustments {
             match adjustment.change {
                 Change::Keep => body.number(0),
@@ -78,7 +78,7 @@ impl Group<'_> {
             }
             let (returned, pace) = ((amount, part), adjustment.limit.micro_pace());
             largest_part(asked, |cost| {
-                let span = pace.span_of(cost.min(MOST_MICROS));
+                let span = pace.span_of(cost.min(MAX_MICROS));
                 (span.micros, span.part) <= returned
             })
         };
@@ -108,7 +108,7 @@ impl Hub {
             self.speller.push_counter(&adjustment.counter, &mut key);
             let first = key.get(0).unwrap_or_default();
             let slot = self.slot_of(first);
-            let room = |group: &&mut Group<'_>| group.slot == slot && group.keys.len() <= MOST_KEYS;
+            let room = |group: &&mut Group<'_>| group.slot == slot && group.keys.len() <= MAX_KEYS;
             if let Some(group) = groups.iter_mut().find(room) {
                 group.keys.append(&key);
                 group.adjustments.push(adjustment);
@@ -181,7 +181,7 @@ impl Hub {
         keys.push(&self.speller.own(&format!("{id:032x}"), "reservation"));
         body.number(what);
         body.text(text);
-        body.number((ttl / MICRO).min(MOST_MICROS / 2));
+        body.number((ttl / MICRO).min(MAX_MICROS / 2));
         let reply = self.run(Operation::Records, &self.scripts.records, &keys, &body).await?;
         read(reply.elements).ok_or(Failure::Protocol)
     }

@@ -20,8 +20,8 @@ use super::encode::{Encoded, Lines, push_receipt};
 use super::figures::{self, Line, Seen};
 use super::hub::Hub;
 use super::key::Keys;
-use super::lane::Answer;
 use super::metrics::Operation;
+use super::node_connection::Answer;
 use super::operations::{Returns, is_charged};
 use crate::{Failure, Mode, Request, Role};
 

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::lane::{MOST_CHARGES, MOST_REQUESTS};
+use super::node_connection::{MAX_CHARGES, MAX_REQUESTS};
 
 /// When the next request that has a slot may go.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,7 +30,7 @@ impl Turns {
     /// The turn of a request that has only this slot.
     pub(super) fn of_one(&mut self, slot: u16, charges: usize) -> usize {
         let next = self.next_of(slot);
-        let is_full = next.requests >= MOST_REQUESTS || next.charges + charges > MOST_CHARGES;
+        let is_full = next.requests >= MAX_REQUESTS || next.charges + charges > MAX_CHARGES;
         if next.requests > 0 && is_full {
             (next.one, next.requests, next.charges) = (next.one + 1, 0, 0);
         }
@@ -78,10 +78,10 @@ mod tests {
     #[test]
     fn a_call_does_not_grow_without_bounds() {
         let mut turns = Turns::default();
-        for request in 0..3 * MOST_REQUESTS {
-            assert_eq!(turns.of_one(1, 1), request / MOST_REQUESTS);
+        for request in 0..3 * MAX_REQUESTS {
+            assert_eq!(turns.of_one(1, 1), request / MAX_REQUESTS);
         }
-        assert_eq!(turns.of_one(2, 2 * MOST_CHARGES), 0);
+        assert_eq!(turns.of_one(2, 2 * MAX_CHARGES), 0);
         assert_eq!(turns.of_one(2, 1), 1);
         assert_eq!(turns.of_several(&[1, 2]), 3);
     }

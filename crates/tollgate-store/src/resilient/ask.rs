@@ -44,7 +44,7 @@ impl<S: SharedStore> Resilient<S> {
     pub(super) async fn ask_each(&self, requests: &[Request<'_>], now: Nanos) -> Answers {
         let mut answers: Answers = requests.iter().map(|_| None).collect();
         let waiting: SmallVec<[bool; 8]> =
-            requests.iter().map(|request| !self.untold(request).is_empty()).collect();
+            requests.iter().map(|request| !self.unreported(request).is_empty()).collect();
         let places = |is_waiting: bool| -> Places {
             let at = waiting.iter().enumerate().filter(|(_, waits)| **waits == is_waiting);
             at.map(|(place, _)| place).collect()
@@ -62,7 +62,7 @@ impl<S: SharedStore> Resilient<S> {
     }
 
     /// The counters of a request that have charges which the store does not know yet.
-    fn untold(&self, request: &Request<'_>) -> SmallVec<[u128; 4]> {
+    fn unreported(&self, request: &Request<'_>) -> SmallVec<[u128; 4]> {
         let counters = request.charges.iter().map(|charge| self.fingerprints.of(&charge.counter));
         counters.filter(|fingerprint| self.reports.has(*fingerprint)).collect()
     }
@@ -77,9 +77,10 @@ impl<S: SharedStore> Resilient<S> {
         let mut answers = Vec::new();
         let mut left: Places = held.into();
         for _ in 0..ROUNDS {
-            let of = |place: &usize| requests.get(*place).map(|it| self.untold(it));
-            let untold: SmallVec<[SmallVec<[u128; 4]>; 4]> = left.iter().filter_map(of).collect();
-            let mut counters: Vec<u128> = untold.iter().flatten().copied().collect();
+            let of = |place: &usize| requests.get(*place).map(|it| self.unreported(it));
+            let unreported: SmallVec<[SmallVec<[u128; 4]>; 4]> =
+                left.iter().filter_map(of).collect();
+            let mut counters: Vec<u128> = unreported.iter().flatten().copied().collect();
             if counters.is_empty() {
                 break;
             }
@@ -90,8 +91,8 @@ impl<S: SharedStore> Resilient<S> {
                 let failed = results.iter().find(|(counter, _)| of.contains(counter));
                 failed.and_then(|(_, result)| result.err())
             };
-            let mut untold = untold.iter();
-            left.retain(|place| match untold.next().and_then(failure) {
+            let mut unreported = unreported.iter();
+            left.retain(|place| match unreported.next().and_then(failure) {
                 Some(failure) => {
                     answers.push((*place, Err(failure)));
                     false
@@ -100,11 +101,11 @@ impl<S: SharedStore> Resilient<S> {
             });
         }
         left.retain(|place| {
-            let is_told = requests.get(*place).is_none_or(|it| self.untold(it).is_empty());
-            if !is_told {
+            let is_reported = requests.get(*place).is_none_or(|it| self.unreported(it).is_empty());
+            if !is_reported {
                 answers.push((*place, Err(Failure::Timeout)));
             }
-            is_told
+            is_reported
         });
         answers.extend(self.ask(requests, &left, now).await);
         answers

@@ -166,7 +166,7 @@ impl<S: SharedStore> Resilient<S> {
             let carried = part_of(used, share.capacity(), limit.capacity());
             // What was counted here in an outage before this one is in what is known, except for
             // what could not be reported yet.
-            let (untold, slots) = self.reports.untold(fingerprint, at);
+            let (unreported, slots) = self.reports.unreported(fingerprint, at);
             let decide = |ask: Ask, mode: Mode| {
                 let charge = Charge { counter: *counter, limit: share, ask, role: Role::Must };
                 memory.decide_single(&charge, mode, at)
@@ -176,7 +176,7 @@ impl<S: SharedStore> Resilient<S> {
             };
             if carry == Carry::Raise {
                 let counted = decide(Ask::cost(1), Mode::Peek).status.used;
-                let missing = carried.saturating_add(untold).saturating_sub(counted);
+                let missing = carried.saturating_add(unreported).saturating_sub(counted);
                 // Slots are held here by name, and those of others come and go.
                 if missing > 0 && !limit.holds_slots() {
                     owe(Ask::cost(missing));
@@ -190,8 +190,8 @@ impl<S: SharedStore> Resilient<S> {
                     SlotId(fingerprint ^ u128::from(number) << 64)
                 });
                 slots.into_iter().chain(others).for_each(|slot| owe(Ask::slot(slot)));
-            } else if carried > 0 || untold > 0 {
-                owe(Ask::cost(carried.saturating_add(untold)));
+            } else if carried > 0 || unreported > 0 {
+                owe(Ask::cost(carried.saturating_add(unreported)));
             }
         });
     }

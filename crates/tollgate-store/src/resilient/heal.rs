@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// So many slots that were released without the store are remembered; others expire there.
-const MOST_RELEASES: usize = 10_000;
+const MAX_RELEASES: usize = 10_000;
 
 /// For how long an announcement holds. Five times the beat, so that a lost one is no funeral.
 const ALIVE: Nanos = 5 * SECOND;
@@ -31,7 +31,7 @@ const AT_ONCE: usize = 64;
 
 /// After so many attempts that all failed the rest waits for the next time: there may be a hundred
 /// thousand.
-pub(super) const MOST_IN_VAIN: usize = 4;
+pub(super) const MAX_IN_VAIN: usize = 4;
 
 /// A smaller number of nodes is believed when it was heard so often in a row: after an outage, the
 /// first to announce itself finds nobody else.
@@ -204,8 +204,8 @@ impl<S: SharedStore> Resilient<S> {
             if results.iter().all(|(_, result)| lost(result)) && !results.is_empty() {
                 in_vain += 1;
             }
-            if in_vain >= MOST_IN_VAIN {
-                self.turn.fetch_add(MOST_IN_VAIN * AT_ONCE, Ordering::Relaxed);
+            if in_vain >= MAX_IN_VAIN {
+                self.turn.fetch_add(MAX_IN_VAIN * AT_ONCE, Ordering::Relaxed);
                 break;
             }
         }
@@ -216,7 +216,7 @@ impl<S: SharedStore> Resilient<S> {
     /// Releases a slot when the store is back. Beyond so many, they come back by themselves.
     pub(super) fn release_later(&self, counter: &Counter<'_>, slot: SlotId) {
         let mut releases = self.releases.lock();
-        if releases.len() < MOST_RELEASES {
+        if releases.len() < MAX_RELEASES {
             releases.push((Arc::new(Named::new(counter)), slot));
         }
     }
@@ -241,7 +241,7 @@ impl<S: SharedStore> Resilient<S> {
             }
             drop(releases);
             in_vain += usize::from(is_lost);
-            if in_vain >= MOST_IN_VAIN {
+            if in_vain >= MAX_IN_VAIN {
                 break;
             }
         }

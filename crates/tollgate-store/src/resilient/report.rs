@@ -246,7 +246,7 @@ impl Reports {
     }
 
     /// What is not yet reported of a counter: a cost, or slots.
-    pub(super) fn untold(&self, fingerprint: u128, at: Nanos) -> (u64, SmallVec<[SlotId; 4]>) {
+    pub(super) fn unreported(&self, fingerprint: u128, at: Nanos) -> (u64, SmallVec<[SlotId; 4]>) {
         if self.len() == 0 {
             return Default::default();
         }
@@ -425,7 +425,7 @@ mod tests {
         if refunds {
             reports.take_back(7, &receipt, later);
         }
-        reports.untold(7, later).0
+        reports.unreported(7, later).0
     }
 
     #[test]
@@ -460,6 +460,6 @@ mod tests {
         assert!(reports.add(7, &charge, &limit, START));
         let receipt = limit.charge(&mut limit.fresh(), &ask, START);
         assert!(reports.take_back(7, &receipt, START));
-        assert_eq!(reports.untold(7, START).0, 0);
+        assert_eq!(reports.unreported(7, START).0, 0);
     }
 }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tollgate_core::{Nanos, Receipt};
 
 use super::Resilient;
-use super::heal::MOST_IN_VAIN;
+use super::heal::MAX_IN_VAIN;
 use super::outage::{Extent, extent};
 use crate::leased::key::Owned;
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The most settlements that wait for the store; further ones fail with the store's error.
-const MOST_SETTLEMENTS: usize = 10_000;
+const MAX_SETTLEMENTS: usize = 10_000;
 
 /// The store may have taken it when it was first tried, and may forget that so long before we think:
 /// the two have different clocks.
@@ -143,7 +143,7 @@ impl<S: SharedStore> Resilient<S> {
         if waiting.iter().any(|kept| kept.id == settlement.id) {
             return true;
         }
-        if waiting.len() >= MOST_SETTLEMENTS {
+        if waiting.len() >= MAX_SETTLEMENTS {
             return false;
         }
         let own = |adjustment: &Adjustment<'_>| {
@@ -183,7 +183,7 @@ impl<S: SharedStore> Resilient<S> {
             }
             drop(waiting);
             in_vain += usize::from(is_lost);
-            if in_vain >= MOST_IN_VAIN {
+            if in_vain >= MAX_IN_VAIN {
                 break;
             }
         }

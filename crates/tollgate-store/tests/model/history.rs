@@ -142,7 +142,7 @@ pub struct History {
 
 /// What a store can do, and how histories for it must look.
 #[derive(Debug, Clone, Copy)]
-pub struct Manner {
+pub struct SendOptions {
     /// The grain of the store's clock.
     pub grain: Nanos,
     /// Whether records are kept by the clock that the history goes by.

@@ -5,8 +5,8 @@ use tollgate_store::{Mode, Role};
 
 use crate::draw::Draw;
 use crate::history::{
-    Asked, Decision, History, MAX_COUNTERS, MAX_PARTITIONS, Manner, Meter, Op, RecordStep, Step,
-    Truth,
+    Asked, Decision, History, MAX_COUNTERS, MAX_PARTITIONS, Meter, Op, RecordStep, SendOptions,
+    Step, Truth,
 };
 use crate::oracle::{ChargeId, Shape, Terms};
 
@@ -15,7 +15,7 @@ const MAX_OPERATIONS: u64 = 60;
 
 impl History {
     /// The history of this seed.
-    pub fn new(seed: u64, manner: Manner) -> Self {
+    pub fn new(seed: u64, manner: SendOptions) -> Self {
         let mut draw = Draw::new(seed);
         let counters = match draw.below(4) {
             0 => 1,
@@ -102,7 +102,7 @@ fn own_slot(id: u32, place: usize) -> u128 {
     u128::from(id) * 16 + place as u128 + 16
 }
 
-fn asked(draw: &mut Draw, meters: &[Meter], manner: Manner, id: u32, place: usize) -> Asked {
+fn asked(draw: &mut Draw, meters: &[Meter], manner: SendOptions, id: u32, place: usize) -> Asked {
     let counter = draw.below(meters.len() as u64) as usize;
     let meter = &meters[counter];
     let window = meter.shape.window;
@@ -146,7 +146,7 @@ struct Maker {
     /// All requests so far, with what they asked.
     asked: Vec<Decision>,
     settlements: u32,
-    manner: Manner,
+    manner: SendOptions,
 }
 
 impl Maker {

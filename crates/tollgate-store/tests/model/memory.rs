@@ -8,12 +8,13 @@ use tollgate_core::Nanos;
 use tollgate_store::MemoryStore;
 
 use crate::driver::{Ground, play};
-use crate::history::{History, Manner};
+use crate::history::{History, SendOptions};
 use crate::run::{check, seeds};
 
 const HISTORIES: u64 = 10_000;
 const SHRINK_TRIES: u32 = 20_000;
-const MANNER: Manner = Manner { grain: 1, has_records: true, reuses_slots: true, gives_up: false };
+const MANNER: SendOptions =
+    SendOptions { grain: 1, has_records: true, reuses_slots: true, gives_up: false };
 
 struct Memory {
     store: MemoryStore,

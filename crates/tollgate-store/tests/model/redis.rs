@@ -11,7 +11,7 @@ use tollgate_store::redis::{RedisKind, RedisOptions, RedisStore};
 use tollgate_testkit::{Cluster, slot_of};
 
 use crate::driver::{Ground, partition_name, play};
-use crate::history::{History, MAX_PARTITIONS, Manner};
+use crate::history::{History, MAX_PARTITIONS, SendOptions};
 use crate::redis_support::{VirtualClock, options};
 use crate::run::{check, seeds};
 
@@ -115,7 +115,8 @@ pub fn runtime() -> tokio::runtime::Runtime {
 fn redis() {
     let runtime = runtime();
     let ground = VirtualClock::new();
-    let manner = Manner { grain: GRAIN, has_records: true, reuses_slots: true, gives_up: true };
+    let manner =
+        SendOptions { grain: GRAIN, has_records: true, reuses_slots: true, gives_up: true };
     let mut plays = 0;
     check(
         seeds(HISTORIES),
@@ -134,7 +135,8 @@ fn redis_cluster() {
     let ground = ClusterGround::new();
     // The record of a reservation is in a slot of its own, whose clock nobody sets. A request over several slots
     // that is refused gives back the slot it named, also one that was held before.
-    let manner = Manner { grain: GRAIN, has_records: false, reuses_slots: false, gives_up: false };
+    let manner =
+        SendOptions { grain: GRAIN, has_records: false, reuses_slots: false, gives_up: false };
     let mut plays = 0;
     check(
         seeds(HISTORIES),

@@ -7,7 +7,9 @@ use std::path::Path;
 use anyhow::anyhow;
 use serde_json::{Map, Value, json};
 use tollgate_engine::{Clock as _, SystemClock};
-use tollgate_policy::{Attributes, Explained, Known, Listed, RequestPath, RuleVerdict, TierSource};
+use tollgate_policy::{
+    Attributes, Explained, Known, ListMatch, RequestPath, RuleVerdict, TierSource,
+};
 
 use crate::args::{ExplainArgs, RequestArgs};
 use crate::commands::check;
@@ -79,10 +81,10 @@ fn local(file: &Path, request: &RequestArgs) -> Result<Value, Failure> {
     }))
 }
 
-fn listed(listed: Listed<'_>) -> Value {
+fn listed(listed: ListMatch<'_>) -> Value {
     let (list, entry) = match listed {
-        Listed::Denied(entry) => ("blacklist", entry),
-        Listed::Allowed(entry) => ("whitelist", entry),
+        ListMatch::Denied(entry) => ("blacklist", entry),
+        ListMatch::Allowed(entry) => ("whitelist", entry),
     };
     json!({ "list": list, "identifier_type": entry.kind.name(), "reason": entry.reason })
 }

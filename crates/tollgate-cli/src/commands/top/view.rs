@@ -13,7 +13,7 @@ const CHART_LINES: u16 = 6;
 /// How wide a bar beside a key is at most.
 const BAR_WIDTH: usize = 12;
 /// Rules that are listed.
-const MOST_RULES: usize = 6;
+const MAX_RULES: usize = 6;
 
 /// What is on the screen.
 pub(super) struct Shown {
@@ -58,7 +58,7 @@ impl Shown {
 pub(super) fn draw(frame: &mut Frame<'_>, shown: &Shown) {
     let seen = &shown.seen;
     let stores = u16::try_from(seen.stores.len()).unwrap_or(0).min(4);
-    let rules = u16::try_from(seen.rules.len().clamp(1, MOST_RULES)).unwrap_or(1);
+    let rules = u16::try_from(seen.rules.len().clamp(1, MAX_RULES)).unwrap_or(1);
     let [head, figures, charts, health, list, keys, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
@@ -138,8 +138,8 @@ fn stores_text(seen: &Seen) -> Vec<Line<'_>> {
 fn rule_list(frame: &mut Frame<'_>, area: Rect, shown: &Shown) {
     let seen = &shown.seen;
     let place = shown.place();
-    let first = place.saturating_sub(MOST_RULES - 1);
-    let rows = seen.rules.iter().enumerate().skip(first).take(MOST_RULES).map(|(index, rule)| {
+    let first = place.saturating_sub(MAX_RULES - 1);
+    let rows = seen.rules.iter().enumerate().skip(first).take(MAX_RULES).map(|(index, rule)| {
         let row = Row::new([
             Cell::from(rule.id.as_str()),
             Cell::from(format!("{:>12}", rule.consumed)),
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_told_is_on_the_screen() {
+    fn everything_that_is_reported_is_on_the_screen() {
         let shown = Shown::new(Seen::read(&report()), false);
         let text = screen(&shown, 110, 32);
         for part in [
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_told_and_a_small_screen_are_no_trouble() {
+    fn no_reports_and_a_small_screen_are_no_trouble() {
         let mut shown = Shown::new(Seen::read(&json!({})), true);
         for (width, height) in [(1, 1), (20, 5), (40, 12), (80, 24), (300, 100)] {
             let _ = screen(&shown, width, height);

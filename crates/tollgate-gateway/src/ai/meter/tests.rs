@@ -42,7 +42,7 @@ fn meter(book: &Book, hides_usage: bool, overrun: Overrun) -> Box<Meter> {
         shown_name: None,
         ending: Ending::Settle,
     };
-    Box::new(Meter::new(Some(Bill::new(book.clone(), 13)), estimate, how))
+    Box::new(Meter::new(Some(PendingCharge::new(book.clone(), 13)), estimate, how))
 }
 
 fn token() -> Bytes {
@@ -220,7 +220,7 @@ fn topped_up(book: &Book, times: u64) -> Box<Meter> {
             return Answer::Now(More::Refused("rule \"r\" has no room".to_owned()));
         }
         *left -= 1;
-        Answer::Now(More::Granted(Some(Bill::new(own.clone(), tokens))))
+        Answer::Now(More::Granted(Some(PendingCharge::new(own.clone(), tokens))))
     });
     let mut meter = meter(book, true, Overrun::TopUp);
     meter.more = Some(TopUps::new(ask, 3));
@@ -246,12 +246,12 @@ fn a_stream_that_is_topped_up_goes_on_and_is_settled_over_all_charges() {
 #[test]
 fn what_no_charge_holds_is_owed_on_the_last() {
     let book = Book::default();
-    let bills = [10, 20, 30].map(|tokens| Bill::new(book.clone(), tokens));
-    pay(bills.into_iter().collect(), 70);
+    let pending_charges = [10, 20, 30].map(|tokens| PendingCharge::new(book.clone(), tokens));
+    pay(pending_charges.into_iter().collect(), 70);
     assert_eq!(*book.0.lock(), [Some(10), Some(20), Some(40)]);
     book.0.lock().clear();
-    let bills = [10, 20, 30].map(|tokens| Bill::new(book.clone(), tokens));
-    pay(bills.into_iter().collect(), 5);
+    let pending_charges = [10, 20, 30].map(|tokens| PendingCharge::new(book.clone(), tokens));
+    pay(pending_charges.into_iter().collect(), 5);
     assert_eq!(*book.0.lock(), [Some(5), Some(0), Some(0)]);
     pay(Vec::new(), 5);
 }

@@ -17,13 +17,13 @@ pub(super) const NONE: u16 = 0;
 pub(super) const OTHER: u16 = 1;
 
 /// More values than this no label has: they are numbered in 16 bits.
-const MOST_VALUES: usize = u16::MAX as usize - 2;
+const MAX_VALUES: usize = u16::MAX as usize - 2;
 
 /// A name takes the place of another one if it is seen so many times as often. Series that come and go make
 /// rates useless.
 const FAR_MORE: u64 = 10;
 /// So many names at most get a place at a time.
-const MOST_REPLACED: usize = 10;
+const MAX_REPLACED: usize = 10;
 
 /// What a decision is counted by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +62,7 @@ struct Names {
 impl Names {
     fn new(most: usize) -> Self {
         let by_id = vec![Arc::from("none"), Arc::from("other")];
-        Self { ids: ByHash::default(), most: most.min(MOST_VALUES) + by_id.len(), by_id }
+        Self { ids: ByHash::default(), most: most.min(MAX_VALUES) + by_id.len(), by_id }
     }
 
     fn is_full(&self) -> bool {
@@ -254,7 +254,7 @@ impl Book {
             return false;
         }
         let is_new = |(hash, ..): &&(u64, &str, u64)| !names.ids.contains_key(hash);
-        let newcomers: Vec<_> = wanted.iter().filter(is_new).take(MOST_REPLACED).copied().collect();
+        let newcomers: Vec<_> = wanted.iter().filter(is_new).take(MAX_REPLACED).copied().collect();
         if newcomers.is_empty() {
             return false;
         }

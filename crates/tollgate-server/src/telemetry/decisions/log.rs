@@ -23,7 +23,7 @@ use tollgate_store::api_key_id;
 use crate::http::time::Rfc3339;
 
 /// Lines that may wait to be written.
-const MOST_WAITING: usize = 4_096;
+const MAX_WAITING: usize = 4_096;
 /// How long the writer sleeps before it looks whether it is to end.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How often it is looked whether the writer has ended, a tenth of that apart.
@@ -134,7 +134,7 @@ impl DecisionLog {
         if options.sample_allowed == 0 && options.sample_refused == 0 {
             return Ok(None);
         }
-        let (lines, waiting) = sync_channel(MOST_WAITING);
+        let (lines, waiting) = sync_channel(MAX_WAITING);
         let is_ended = Arc::new(AtomicBool::new(false));
         let ended = Arc::clone(&is_ended);
         let figures = Arc::new(Figures::default());

@@ -36,7 +36,7 @@ pub(crate) use top::{TopOfRule, Tops, Window};
 /// So many decisions a second are looked at closely; of more than that only some are.
 const LOOKS_PER_SECOND: u64 = 4_000;
 /// At least one in so many is.
-const MOST_SKIPPED: u64 = 256;
+const MAX_SKIPPED: u64 = 256;
 
 /// How much a witness keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ impl Witness {
     /// decisions there were in all.
     pub fn tune(&self, total: u64) {
         let last = self.last_total.swap(total, Ordering::Relaxed);
-        let one_in = (total.saturating_sub(last) / LOOKS_PER_SECOND).clamp(1, MOST_SKIPPED);
+        let one_in = (total.saturating_sub(last) / LOOKS_PER_SECOND).clamp(1, MAX_SKIPPED);
         self.one_in.store(one_in as u32, Ordering::Relaxed);
     }
 

@@ -366,7 +366,7 @@ fn the_top_ten_of_a_million_keys_are_the_true_top_ten() {
 
 proptest! {
     #[test]
-    fn a_sketch_never_tells_too_little_and_bounds_what_it_tells_too_much(
+    fn a_sketch_never_undercounts_and_bounds_its_overcount(
         stream in proptest::collection::vec((0_u64..40, 1_u64..5), 1..400),
         most in 1_usize..20,
         split in 0_usize..400,

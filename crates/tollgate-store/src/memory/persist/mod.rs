@@ -32,7 +32,7 @@ const LOCK_FILE: &str = "counters.lock";
 pub(super) const LEAST_JOURNAL_BYTES: u64 = 16 << 20;
 
 /// Every start leaves a journal behind; so many of them are folded too, however small.
-const MOST_JOURNALS: usize = 16;
+const MAX_JOURNALS: usize = 16;
 
 /// Frames are closed when they outgrow this.
 const FRAME_BYTES: usize = 1 << 20;
@@ -169,7 +169,7 @@ impl Persister {
         append_changes(journal, store)?;
         let most = self.least_journal_bytes.max(self.base_bytes.saturating_mul(2));
         let bytes = journal.bytes.saturating_add(self.older.bytes);
-        if bytes > most || self.older.files >= MOST_JOURNALS {
+        if bytes > most || self.older.files >= MAX_JOURNALS {
             return self.start_generation(store, now);
         }
         Ok(())

@@ -17,7 +17,7 @@ use crate::redis::node::Node;
 use crate::redis::trouble::Trouble;
 
 /// So many errors that prove that nothing happened, and a call is given up, whatever time is left.
-const MOST_TRIES: u32 = 16;
+const MAX_TRIES: u32 = 16;
 
 /// How much longer every pause is than the one before.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -92,7 +92,7 @@ impl Link {
         let mut is_repeated = false;
         let mut asked: Option<Arc<Node>> = None;
         let mut last = (Failure::Timeout, "no answer".to_owned());
-        for attempt in 0..MOST_TRIES {
+        for attempt in 0..MAX_TRIES {
             if attempt > 0 {
                 tokio::time::sleep_until(by.min(Instant::now() + PAUSE * (attempt - 1))).await;
             }

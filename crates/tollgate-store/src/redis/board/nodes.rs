@@ -15,7 +15,7 @@ use crate::Failure;
 const SCRIPT: &str = include_str!("../scripts/roll.lua");
 
 /// Nodes on the roll at most; those beyond are not on it.
-const MOST_NODES: usize = 1_000;
+const MAX_NODES: usize = 1_000;
 
 /// The longest word of a node, in bytes.
 pub const MAX_NODE_STATE: usize = 8 << 10;
@@ -36,7 +36,7 @@ impl Board {
         let millis = u64::try_from(holds.as_millis()).unwrap_or(u64::MAX).max(1);
         let mut command = Cmd::new();
         command.arg("EVAL").arg(SCRIPT).arg(1).arg(&*self.nodes);
-        command.arg(node).arg(state).arg(millis).arg(u8::from(hears)).arg(MOST_NODES);
+        command.arg(node).arg(state).arg(millis).arg(u8::from(hears)).arg(MAX_NODES);
         let value = self.link.call(&command, Instant::now() + SMALL, Repeat::Safe).await?;
         let Value::Array(fields) = value else { return Err(Failure::Protocol) };
         let mut fields = fields.into_iter();

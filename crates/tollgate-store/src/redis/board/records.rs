@@ -24,7 +24,7 @@ return redis.pcall('XADD', KEYS[1], '*', ARGV[2], ARGV[3])";
 const DEAD_AFTER_MILLIS: u64 = 30_000;
 
 /// How often the entries of dead readers are looked for in one pull, if there are very many of living ones.
-const MOST_LOOKS: usize = 8;
+const MAX_LOOKS: usize = 8;
 
 /// How many entries one command is done with.
 const BATCH_IDS: usize = 1_000;
@@ -160,7 +160,7 @@ impl Board {
         by: Instant,
     ) -> Result<(), Failure> {
         let mut cursor = "0-0".to_owned();
-        for _ in 0..MOST_LOOKS {
+        for _ in 0..MAX_LOOKS {
             let Some(more) = found.wants(count) else { return Ok(()) };
             let mut command = redis::cmd("XAUTOCLAIM");
             command.arg(&*self.records).arg(GROUP).arg(reader).arg(DEAD_AFTER_MILLIS);

@@ -9,7 +9,7 @@
 -- the first in the window; `added` to be written.
 
 -- So many entries that have left are removed per call, or moved up when one is given back.
-local MOST_MOVED = 500
+local MAX_MOVED = 500
 
 local function plus(sum, cost)
   if sum > MOST - cost then return sum - (MOST - cost) - 1 end
@@ -129,6 +129,6 @@ write[LOG] = function(state)
     redis.call('ZADD', key, state.at, entry(sum, cost))
     if before then redis.call('ZREM', key, before) end
   end
-  if left > 0 then redis.call('ZREMRANGEBYRANK', key, 0, math.min(left, MOST_MOVED) - 1) end
+  if left > 0 then redis.call('ZREMRANGEBYRANK', key, 0, math.min(left, MAX_MOVED) - 1) end
   if added > 0 then redis.call('PEXPIRE', key, lifetime(state[2] + state[4])) end
 end

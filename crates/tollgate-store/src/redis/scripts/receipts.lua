@@ -97,7 +97,7 @@ local function give_back()
     local state = read_log(key, length)
     if not state then return false end
     local from = string.format('%.0f', at)
-    if back == 0 or redis.call('ZCOUNT', key, from, '+inf') > MOST_MOVED then return true, 0 end
+    if back == 0 or redis.call('ZCOUNT', key, from, '+inf') > MAX_MOVED then return true, 0 end
     local entries = redis.call('ZRANGEBYSCORE', key, from, '+inf', 'WITHSCORES')
     if tonumber(entries[2]) ~= at then return true, 0 end
     local old, new = {}, {}

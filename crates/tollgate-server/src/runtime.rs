@@ -156,7 +156,7 @@ struct Stderr {
 }
 
 /// What may wait unread in a pipe, which holds 64 KiB, before decisions are no longer written to it.
-const MOST_UNREAD: u64 = 24 << 10;
+const MAX_UNREAD: u64 = 24 << 10;
 /// What is written to a pipe at most at once.
 const PIECE: usize = 8 << 10;
 
@@ -173,7 +173,7 @@ impl Write for Stderr {
         if !self.is_pipe {
             return self.file.write(bytes);
         }
-        if rustix::io::ioctl_fionread(&self.file)? > MOST_UNREAD {
+        if rustix::io::ioctl_fionread(&self.file)? > MAX_UNREAD {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         self.file.write(bytes.get(..PIECE).unwrap_or(bytes))

@@ -15,12 +15,12 @@ pub trait Account: Send + Sync + 'static {
 
 /// A charge that was made on an estimate. Dropped without another word it stays as it was estimated, which is what
 /// becomes of it too when this process is killed.
-pub struct Bill {
+pub struct PendingCharge {
     account: Box<dyn Account>,
     tokens: u64,
 }
 
-impl Bill {
+impl PendingCharge {
     /// A charge of so many tokens.
     pub fn new(account: impl Account, tokens: u64) -> Self {
         Self { account: Box::new(account), tokens }
@@ -50,23 +50,23 @@ impl Bill {
 pub struct Unsent {
     /// Refunds on drop what was charged to a request that waits.
     refund: Option<Held>,
-    bill: Option<Bill>,
+    pending: Option<PendingCharge>,
 }
 
 impl Unsent {
     /// A charge that was made on an estimate.
-    pub const fn estimated(bill: Bill) -> Self {
-        Self { refund: None, bill: Some(bill) }
+    pub const fn estimated(pending: PendingCharge) -> Self {
+        Self { refund: None, pending: Some(pending) }
     }
 
     /// A charge that `refund` gives back when it is dropped.
     pub const fn refundable(refund: Held) -> Self {
-        Self { refund: Some(refund), bill: None }
+        Self { refund: Some(refund), pending: None }
     }
 
     /// The tokens of the estimate, where it is one.
     pub fn tokens(&self) -> Option<u64> {
-        self.bill.as_ref().map(Bill::tokens)
+        self.pending.as_ref().map(PendingCharge::tokens)
     }
 
     /// The request is sent now: its charge is kept, and an estimate is settled by the returned
@@ -75,15 +75,15 @@ impl Unsent {
         if let Some(refund) = self.refund.take() {
             refund.keep();
         }
-        Sent { bill: self.bill.take() }
+        Sent { pending: self.pending.take() }
     }
 }
 
 impl Drop for Unsent {
     fn drop(&mut self) {
         // A refund is made by its own drop.
-        if let Some(bill) = self.bill.take() {
-            bill.release();
+        if let Some(pending) = self.pending.take() {
+            pending.release();
         }
     }
 }
@@ -91,19 +91,19 @@ impl Drop for Unsent {
 /// Proof that the charge of a request is kept: whatever sends requests takes one.
 #[derive(Debug)]
 pub struct Sent {
-    bill: Option<Bill>,
+    pending: Option<PendingCharge>,
 }
 
 impl Sent {
     /// The estimate to settle, where the request was charged on one. Not settled, it stays as it is.
-    pub const fn take_bill(&mut self) -> Option<Bill> {
-        self.bill.take()
+    pub const fn take_pending(&mut self) -> Option<PendingCharge> {
+        self.pending.take()
     }
 }
 
-impl fmt::Debug for Bill {
+impl fmt::Debug for PendingCharge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bill").field("tokens", &self.tokens).finish_non_exhaustive()
+        f.debug_struct("PendingCharge").field("tokens", &self.tokens).finish_non_exhaustive()
     }
 }
 
@@ -137,7 +137,7 @@ mod tests {
             let refund = Held::new(move || {
                 refunded.fetch_add(1, SeqCst);
             });
-            [Unsent::estimated(Bill::new(self.clone(), 7)), Unsent::refundable(refund)]
+            [Unsent::estimated(PendingCharge::new(self.clone(), 7)), Unsent::refundable(refund)]
         }
 
         fn counts(&self) -> (usize, usize) {
@@ -151,8 +151,8 @@ mod tests {
         drop(book.charges());
         assert_eq!(book.counts(), (0, 2), "dropped unsent");
         let [mut estimated, refundable] = book.charges().map(Unsent::sent);
-        assert!(refundable.bill.is_none());
-        estimated.take_bill().expect("an estimate").settle(5);
+        assert!(refundable.pending.is_none());
+        estimated.take_pending().expect("an estimate").settle(5);
         drop((estimated, refundable));
         assert_eq!(book.counts(), (1, 2), "sent and settled");
         drop(book.charges().map(Unsent::sent));

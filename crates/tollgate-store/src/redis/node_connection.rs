@@ -41,11 +41,11 @@ const FAR: Duration = Duration::from_millis(2);
 const SPACING: Duration = Duration::from_millis(1);
 
 /// The most requests and charges of one call.
-pub(super) const MOST_REQUESTS: usize = 64;
-pub(super) const MOST_CHARGES: usize = 512;
+pub(super) const MAX_REQUESTS: usize = 64;
+pub(super) const MAX_CHARGES: usize = 512;
 
 /// The most decisions that wait.
-const MOST_WAITING: usize = 8_192;
+const MAX_WAITING: usize = 8_192;
 
 /// A decision on its way.
 pub(super) struct Job {
@@ -99,12 +99,12 @@ enum Link {
 
 /// One connection of one runtime to one node.
 #[derive(Default)]
-pub(super) struct Lane {
+pub(super) struct NodeConnection {
     queue: Mutex<Queue>,
     link: Mutex<Link>,
 }
 
-impl Lane {
+impl NodeConnection {
     /// Puts a decision on the lane.
     pub(super) fn submit(
         self: &Arc<Self>,
@@ -113,7 +113,7 @@ impl Lane {
         job: Job,
     ) -> Result<(), Failure> {
         let mut queue = self.queue.lock();
-        if queue.jobs.len() >= MOST_WAITING {
+        if queue.jobs.len() >= MAX_WAITING {
             return Err(Failure::Overloaded);
         }
         queue.jobs.push_back(job);
@@ -197,7 +197,7 @@ impl Lane {
         while let Some(next) = queue.jobs.front() {
             requests += next.encoded.replies.len();
             charges += next.encoded.keys.len();
-            if !jobs.is_empty() && (requests > MOST_REQUESTS || charges > MOST_CHARGES) {
+            if !jobs.is_empty() && (requests > MAX_REQUESTS || charges > MAX_CHARGES) {
                 break;
             }
             let Some(job) = queue.jobs.pop_front() else { break };
@@ -228,7 +228,7 @@ fn next_number() -> u64 {
 struct Pump {
     hub: Arc<Hub>,
     node: Arc<Node>,
-    lane: Arc<Lane>,
+    lane: Arc<NodeConnection>,
     /// It waits for its time, and no other one needs to.
     is_timed: bool,
     is_done: bool,

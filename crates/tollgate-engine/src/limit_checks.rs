@@ -15,7 +15,7 @@ use crate::reservations::marked;
 const SENT_BACK_WITHIN: Nanos = 2 * SECOND;
 
 /// One limit on its way to the store.
-pub(crate) struct Line<'r> {
+pub(crate) struct LimitCheck<'r> {
     pub(crate) applied: u32,
     pub(crate) rule: &'r Rule,
     pub(crate) limit: &'r RuleLimit,
@@ -40,7 +40,7 @@ pub(crate) fn max_delay(rule: &Rule) -> Option<Nanos> {
     (rule.action == Action::Throttle).then(|| rule.max_delay.unwrap_or(0))
 }
 
-pub(crate) type Lines<'r> = SmallVec<[Line<'r>; 8]>;
+pub(crate) type Lines<'r> = SmallVec<[LimitCheck<'r>; 8]>;
 
 /// The limits of the applying rules that hold for this tier, with what is granted to the client, and
 /// their costs.
@@ -77,7 +77,7 @@ pub(crate) fn collect<'r>(
         };
         for limit in rule.limits_for(&request.attributes, now) {
             if let Some(Quota::Limited(quota)) = limit.for_tier(tier) {
-                lines.push(Line {
+                lines.push(LimitCheck {
                     applied: number,
                     rule,
                     limit,
@@ -105,7 +105,7 @@ pub(crate) fn collect<'r>(
 #[inline(always)]
 pub(crate) fn charge<'c, 'r: 'c>(
     resolution: &'c Resolution<'r, 'r>,
-    line: &Line<'r>,
+    line: &LimitCheck<'r>,
     slot: SlotId,
     stores: &Stores<'_>,
 ) -> Option<Charge<'c>> {
@@ -117,7 +117,7 @@ pub(crate) fn charge<'c, 'r: 'c>(
         key: &one.key,
         home: stores.home(line.rule, &one.key),
     };
-    let Line { cost, max_delay, max_slot_ttl, refundable, .. } = *line;
+    let LimitCheck { cost, max_delay, max_slot_ttl, refundable, .. } = *line;
     let ask = Ask { cost, max_delay, slot, max_slot_ttl, refundable };
     Some(Charge { counter, limit: line.quota, ask, role: line.role })
 }
