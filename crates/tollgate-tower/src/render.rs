@@ -1,5 +1,5 @@
 //! The one place where a rejection becomes an HTTP response: our own JSON, `problem+json`, or a gRPC status.
-//! [`crate::openai`] has the format of that API.
+//! `openai.rs` has the format of that API.
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
