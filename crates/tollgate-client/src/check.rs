@@ -1,44 +1,78 @@
-//! A question: may this request go on?
+//! A request to decide, as a caller states it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
+use tollgate_proto::v1::AllowRequest;
 
-/// A request to decide. Everything is optional; rules that need what is absent do not apply.
-#[derive(Clone, Default, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Check {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) user_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) model_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) api_key: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tenant_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) model_tier: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) client_type: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) endpoint: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) method: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) ip: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tier: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) domain: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) cost: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tokens: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) request_id: Option<String>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) attributes: BTreeMap<String, String>,
+/// Declares [`Check`] with a builder method for each of its texts, and its message in gRPC.
+macro_rules! check {
+    ($($(#[$doc:meta])+ $name:ident),+ $(,)?) => {
+        /// A request to decide. Everything is optional; rules that need what is absent do not apply.
+        #[derive(Clone, Default, PartialEq, Eq, Hash, Serialize)]
+        #[serde(rename_all = "camelCase")]
+        pub struct Check {
+            $(
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub(crate) $name: Option<String>,
+            )+
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub(crate) cost: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub(crate) tokens: Option<u64>,
+            #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+            pub(crate) attributes: BTreeMap<String, String>,
+        }
+
+        impl Check {
+            $(
+                $(#[$doc])+
+                #[must_use]
+                pub fn $name(mut self, value: impl Into<String>) -> Self {
+                    self.$name = Some(value.into());
+                    self
+                }
+            )+
+
+            /// The message in gRPC, where an absent text is empty.
+            pub(crate) fn to_message(&self) -> AllowRequest {
+                AllowRequest {
+                    $($name: self.$name.clone().unwrap_or_default(),)+
+                    cost: self.cost,
+                    tokens: self.tokens,
+                    attributes: self.attributes.clone(),
+                }
+            }
+        }
+    };
+}
+
+check! {
+    /// The user.
+    user_id,
+    /// The model.
+    model_id,
+    /// The API key.
+    api_key,
+    /// The tenant.
+    tenant_id,
+    /// The class of the model.
+    model_tier,
+    /// INTERNAL, PARTNER, EXTERNAL or the like.
+    client_type,
+    /// The path that is asked for.
+    endpoint,
+    /// The HTTP method.
+    method,
+    /// The client's address.
+    ip,
+    /// The caller's plan.
+    tier,
+    /// The host that is called.
+    domain,
+    /// Makes the call idempotent for 60 s.
+    request_id,
 }
 
 // By hand, because the key is a secret.
@@ -57,50 +91,10 @@ impl fmt::Debug for Check {
     }
 }
 
-macro_rules! texts {
-    ($($(#[$doc:meta])+ $name:ident),+ $(,)?) => {
-        $(
-            $(#[$doc])+
-            #[must_use]
-            pub fn $name(mut self, value: impl Into<String>) -> Self {
-                self.$name = Some(value.into());
-                self
-            }
-        )+
-    };
-}
-
 impl Check {
     /// Nothing is known yet.
     pub fn new() -> Self {
         Self::default()
-    }
-
-    texts! {
-        /// The user.
-        user_id,
-        /// The model.
-        model_id,
-        /// The API key.
-        api_key,
-        /// The tenant.
-        tenant_id,
-        /// The class of the model.
-        model_tier,
-        /// INTERNAL, PARTNER, EXTERNAL or the like.
-        client_type,
-        /// The path that is asked for.
-        endpoint,
-        /// The HTTP method.
-        method,
-        /// The client's address.
-        ip,
-        /// The caller's plan.
-        tier,
-        /// The host that is called.
-        domain,
-        /// Makes the call idempotent for 60 s.
-        request_id,
     }
 
     /// What it costs on rules of unit requests or cost; 1, or what the rule says, if not given.

@@ -10,8 +10,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use tollgate_proto::v1::rate_limiter_service_client::RateLimiterServiceClient;
 use tollgate_proto::v1::{
-    AllowBatchRequest, AllowRequest, AllowResponse, PeekRequest, ReleaseRequest, RenewRequest,
-    ReserveRequest, SettleRequest, decided::Result as Outcome,
+    AllowBatchRequest, AllowResponse, PeekRequest, ReleaseRequest, RenewRequest, ReserveRequest,
+    SettleRequest, decided::Result as Outcome,
 };
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Code, Request, Status};
@@ -63,14 +63,14 @@ impl GrpcTransport {
     }
 
     pub(crate) async fn allow(&self, check: &Check) -> Result<Decision, ClientError> {
-        let request = self.request(message(check));
+        let request = self.request(check.to_message());
         let answer =
             self.client.clone().allow(request).await.map_err(|status| self.failure(&status))?;
         Ok(decision(answer.into_inner()))
     }
 
     pub(crate) async fn peek(&self, check: &Check) -> Result<Decision, ClientError> {
-        let request = self.request(PeekRequest { request: Some(message(check)) });
+        let request = self.request(PeekRequest { request: Some(check.to_message()) });
         let answer =
             self.client.clone().peek(request).await.map_err(|status| self.failure(&status))?;
         answer.into_inner().decision.map(decision).ok_or_else(incomplete)
@@ -80,7 +80,7 @@ impl GrpcTransport {
         &self,
         checks: &[&Check],
     ) -> Result<Vec<Result<Decision, ClientError>>, ClientError> {
-        let requests = checks.iter().map(|check| message(check)).collect();
+        let requests = checks.iter().map(|check| check.to_message()).collect();
         let request = self.request(AllowBatchRequest { requests });
         let answer = self.client.clone().allow_batch(request).await;
         let answer = answer.map_err(|status| self.failure(&status))?.into_inner();
@@ -105,7 +105,7 @@ impl GrpcTransport {
         ttl: Option<Duration>,
         more: bool,
     ) -> Result<Reserved, ClientError> {
-        let (request, ttl_ms) = (Some(message(check)), ttl.map(millis));
+        let (request, ttl_ms) = (Some(check.to_message()), ttl.map(millis));
         let request = self.request(ReserveRequest { request, ttl_ms, more });
         let answer = self.client.clone().reserve(request).await;
         let answer = answer.map_err(|status| self.failure(&status))?.into_inner();
@@ -188,28 +188,6 @@ impl GrpcTransport {
 
 fn incomplete() -> ClientError {
     ClientError::Unreadable("an answer holds no decision".to_owned())
-}
-
-/// Texts that are absent are empty on this wire.
-fn message(check: &Check) -> AllowRequest {
-    let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    AllowRequest {
-        user_id: text(&check.user_id),
-        model_id: text(&check.model_id),
-        api_key: text(&check.api_key),
-        tenant_id: text(&check.tenant_id),
-        model_tier: text(&check.model_tier),
-        client_type: text(&check.client_type),
-        endpoint: text(&check.endpoint),
-        method: text(&check.method),
-        ip: text(&check.ip),
-        tier: text(&check.tier),
-        domain: text(&check.domain),
-        cost: check.cost,
-        tokens: check.tokens,
-        request_id: text(&check.request_id),
-        attributes: check.attributes.clone(),
-    }
 }
 
 fn text(value: String) -> Option<String> {

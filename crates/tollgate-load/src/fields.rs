@@ -1,5 +1,7 @@
 //! The attributes of a request: their names in JSON, their numbers in gRPC, their names for Envoy.
 
+use tollgate_policy::Known;
+
 use crate::plan::PlanError;
 
 /// The largest number that JSON carries exactly.
@@ -45,53 +47,44 @@ impl Attribute {
         }
     }
 
-    pub(crate) fn known(self) -> &'static Known {
-        let [user, _, key, tenant, .., ip, _, _, _, _] = &KNOWN;
-        match self {
-            Self::UserId => user,
-            Self::TenantId => tenant,
-            Self::ApiKey => key,
-            Self::Ip => ip,
-        }
+    pub(crate) const fn known(self) -> RequestField {
+        RequestField::text(match self {
+            Self::UserId => Known::UserId,
+            Self::TenantId => Known::TenantId,
+            Self::ApiKey => Known::ApiKey,
+            Self::Ip => Known::Ip,
+        })
     }
 }
 
 /// A field that requests have.
-#[derive(Debug)]
-pub(crate) struct Known {
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RequestField {
     /// In JSON.
     pub(crate) name: &'static str,
     /// In gRPC.
     pub(crate) number: u32,
     /// As an entry of Envoy's descriptors.
     pub(crate) entry: &'static str,
-    pub(crate) is_number: bool,
+    is_number: bool,
 }
 
-const fn text(name: &'static str, number: u32, entry: &'static str) -> Known {
-    Known { name, number, entry, is_number: false }
-}
+impl RequestField {
+    const COST: Self = Self { name: "cost", number: 12, entry: "cost", is_number: true };
+    const TOKENS: Self = Self { name: "tokens", number: 13, entry: "tokens", is_number: true };
 
-const fn number(name: &'static str, number: u32) -> Known {
-    Known { name, number, entry: name, is_number: true }
-}
+    const fn text(known: Known) -> Self {
+        let entry = match known {
+            Known::Ip => "remote_address",
+            _ => known.name(),
+        };
+        Self { name: known.field(), number: known.number(), entry, is_number: false }
+    }
 
-/// All of them, by number.
-static KNOWN: [Known; 13] = [
-    text("userId", 1, "user_id"),
-    text("modelId", 2, "model_id"),
-    text("apiKey", 3, "api_key"),
-    text("tenantId", 4, "tenant_id"),
-    text("modelTier", 5, "model_tier"),
-    text("clientType", 6, "client_type"),
-    text("endpoint", 7, "endpoint"),
-    text("method", 8, "method"),
-    text("ip", 9, "remote_address"),
-    text("tier", 10, "tier"),
-    text("domain", 11, "domain"),
-    number("cost", 12),
-    number("tokens", 13),
-];
+    fn all() -> impl Iterator<Item = Self> {
+        Known::ALL.into_iter().map(Self::text).chain([Self::COST, Self::TOKENS])
+    }
+}
 
 /// The number of the map of further attributes in gRPC.
 pub(crate) const ATTRIBUTES_NUMBER: u32 = 15;
@@ -104,8 +97,8 @@ pub struct Field {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Value {
-    Text(&'static Known, String),
-    Number(&'static Known, u64),
+    Text(RequestField, String),
+    Number(RequestField, u64),
     Further(String, String),
 }
 
@@ -115,8 +108,8 @@ impl Field {
         if let Some(further) = name.strip_prefix(FURTHER).filter(|further| !further.is_empty()) {
             return Ok(Self { value: Value::Further(further.to_owned(), value.to_owned()) });
         }
-        let known = KNOWN.iter().find(|known| known.name == name).ok_or_else(|| {
-            let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
+        let known = RequestField::all().find(|known| known.name == name).ok_or_else(|| {
+            let names: Vec<&str> = RequestField::all().map(|known| known.name).collect();
             let names = names.join(", ");
             PlanError::Field(format!("no field {name:?}; there are {names} and {FURTHER}NAME"))
         })?;

@@ -2,82 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::RequestPath;
-
-/// The attributes that have a name of their own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Known {
-    /// The user.
-    UserId,
-    /// The tenant.
-    TenantId,
-    /// The API key.
-    ApiKey,
-    /// The client's address.
-    Ip,
-    /// The model asked for.
-    ModelId,
-    /// The class of the model.
-    ModelTier,
-    /// INTERNAL, PARTNER, EXTERNAL or the like.
-    ClientType,
-    /// The plan of the caller.
-    Tier,
-    /// The path, normalised.
-    Endpoint,
-    /// The HTTP method.
-    Method,
-    /// The domain of an Envoy descriptor, or the host.
-    Domain,
-}
-
-impl Known {
-    /// How many there are.
-    pub const COUNT: usize = 11;
-
-    /// Every known attribute.
-    pub const ALL: [Self; Self::COUNT] = [
-        Self::UserId,
-        Self::TenantId,
-        Self::ApiKey,
-        Self::Ip,
-        Self::ModelId,
-        Self::ModelTier,
-        Self::ClientType,
-        Self::Tier,
-        Self::Endpoint,
-        Self::Method,
-        Self::Domain,
-    ];
-
-    /// The name in rules and requests.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::UserId => "user_id",
-            Self::TenantId => "tenant_id",
-            Self::ApiKey => "api_key",
-            Self::Ip => "ip",
-            Self::ModelId => "model_id",
-            Self::ModelTier => "model_tier",
-            Self::ClientType => "client_type",
-            Self::Tier => "tier",
-            Self::Endpoint => "endpoint",
-            Self::Method => "method",
-            Self::Domain => "domain",
-        }
-    }
-
-    /// The known attribute of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.name() == name)
-    }
-
-    /// True for the attributes that say who is calling.
-    pub const fn is_identity(self) -> bool {
-        matches!(self, Self::UserId | Self::TenantId | Self::ApiKey | Self::Ip)
-    }
-}
+use crate::{Known, RequestPath};
 
 /// The attributes of one request, borrowed from it. An empty value is no value.
 ///
@@ -176,14 +101,6 @@ impl<'a> Attributes<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_and_places_agree() {
-        for (place, known) in Known::ALL.into_iter().enumerate() {
-            assert_eq!(known as usize, place);
-            assert_eq!(Known::from_name(known.name()), Some(known));
-        }
-    }
 
     #[test]
     fn an_extra_cannot_shadow_a_known_one_and_empty_is_absent() {

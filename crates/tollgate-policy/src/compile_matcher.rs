@@ -20,24 +20,24 @@ pub const MAX_KEY_PARTS: usize = 8;
 
 pub(crate) fn compile_applies(raw: &RawApplies, report: &mut Report) -> Matcher {
     let mut matcher = Matcher::default();
-    for (name, list) in &raw.lists {
-        let field = format!("applies_to.{name}");
-        let most = if *name == "endpoints" { MAX_PATTERNS } else { MAX_VALUES };
+    for (known, list) in &raw.lists {
+        let field = known.rule_path();
+        let most = if *known == Known::Endpoint { MAX_PATTERNS } else { MAX_VALUES };
         if list.value.len() > most {
-            report.add(list.at, Some(&field), format!("must not have more than {most} entries"));
+            report.add(list.at, Some(field), format!("must not have more than {most} entries"));
             continue;
         }
         let values = list.value.iter();
-        match known_of(name) {
+        match *known {
             Known::Endpoint => {
-                matcher.endpoints = values.filter_map(|v| pattern(v, &field, report)).collect();
+                matcher.endpoints = values.filter_map(|v| pattern(v, field, report)).collect();
             }
             Known::Method => {
-                let values = values.filter(|value| method_is_good(value, &field, report));
+                let values = values.filter(|value| method_is_good(value, field, report));
                 matcher.methods = values.map(|value| value.value.as_str().into()).collect();
             }
             known => {
-                let good = values.filter(|value| value_is_good(value, &field, report));
+                let good = values.filter(|value| value_is_good(value, field, report));
                 let mut good: Vec<Box<str>> = good.map(|v| v.value.as_str().into()).collect();
                 good.sort_unstable();
                 good.dedup();
@@ -50,7 +50,8 @@ pub(crate) fn compile_applies(raw: &RawApplies, report: &mut Report) -> Matcher 
     for (name, values) in &raw.attributes {
         let field = format!("applies_to.attributes.{name}");
         if let Some(known) = Known::from_name(name) {
-            let message = format!("is a built-in attribute; use {} instead", field_of(known));
+            let place = known.applies_to().map_or("the allow and deny lists", |list| list.path);
+            let message = format!("is a built-in attribute; use {place} instead");
             report.add(values.at, Some(&field), message);
             continue;
         }
@@ -64,30 +65,6 @@ pub(crate) fn compile_applies(raw: &RawApplies, report: &mut Report) -> Matcher 
         matcher.named.push((name.as_str().into(), wanted));
     }
     matcher
-}
-
-/// The attribute that a list of `applies_to` is compared with.
-fn known_of(list: &str) -> Known {
-    match list {
-        "endpoints" => Known::Endpoint,
-        "methods" => Known::Method,
-        "user_tiers" => Known::Tier,
-        "models" => Known::ModelId,
-        "model_tiers" => Known::ModelTier,
-        "client_types" => Known::ClientType,
-        "tenants" => Known::TenantId,
-        "users" => Known::UserId,
-        "api_keys" => Known::ApiKey,
-        _ => Known::Domain,
-    }
-}
-
-fn field_of(known: Known) -> String {
-    let list = crate::read::APPLIES_LISTS.iter().find(|list| known_of(list) == known);
-    match list {
-        Some(list) => format!("applies_to.{list}"),
-        None => "the allow and deny lists".into(),
-    }
 }
 
 fn pattern(value: &At<String>, field: &str, report: &mut Report) -> Option<Pattern> {

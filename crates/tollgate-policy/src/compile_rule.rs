@@ -3,6 +3,7 @@
 use hashbrown::HashSet;
 use tollgate_core::{Nanos, SECOND};
 
+use crate::Known;
 use crate::check::{
     MAX_DESCRIPTION_BYTES, MAX_NAME_BYTES, MAX_RULE_ID_BYTES, choice, duration, instant, plain,
     share_ppm, window_length,
@@ -246,12 +247,12 @@ fn overrides(raw: &RawRule, own: &str, context: &Context<'_>, report: &mut Repor
 
 fn check_user_tiers(raw: &RawRule, context: &Context<'_>, report: &mut Report) {
     let Some(tiers) = &context.tiers else { return };
-    let lists = raw.applies_to.lists.iter().filter(|(name, _)| *name == "user_tiers");
+    let lists = raw.applies_to.lists.iter().filter(|(known, _)| *known == Known::Tier);
     for tier in lists.flat_map(|(_, list)| &list.value) {
         if !tiers.contains(tier.value.as_str()) && tier.value != "*" {
             let short: String = tier.value.chars().take(64).collect();
             let message = format!("{short:?} is not among tiers; add it there or correct the name");
-            report.add(tier.at, Some("applies_to.user_tiers"), message);
+            report.add(tier.at, Some(Known::Tier.rule_path()), message);
         }
     }
 }

@@ -221,7 +221,7 @@ fn misses(rule: &Rule, seen: &Seen<'_, '_>) -> (&'static str, usize) {
     for (known, values) in &matcher.known {
         let value = seen.attributes.get(*known);
         let fits = value.is_some_and(|v| values.binary_search_by(|probe| (**probe).cmp(v)).is_ok());
-        missing.unless(field_of(*known), fits);
+        missing.unless(known.rule_path(), fits);
     }
     // What the path would have captured is not a second thing.
     let excused = |name: &str| !has_path && matcher.captures(name);
@@ -256,22 +256,5 @@ impl Missing {
             self.first.get_or_insert(field);
             self.count += 1;
         }
-    }
-}
-
-/// The list of `applies_to` that constrains an attribute.
-const fn field_of(known: Known) -> &'static str {
-    match known {
-        Known::UserId => "applies_to.users",
-        Known::TenantId => "applies_to.tenants",
-        Known::ApiKey => "applies_to.api_keys",
-        Known::ModelId => "applies_to.models",
-        Known::ModelTier => "applies_to.model_tiers",
-        Known::ClientType => "applies_to.client_types",
-        Known::Tier => "applies_to.user_tiers",
-        Known::Endpoint => "applies_to.endpoints",
-        Known::Method => "applies_to.methods",
-        Known::Domain => "applies_to.domains",
-        Known::Ip => "applies_to",
     }
 }

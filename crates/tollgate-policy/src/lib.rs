@@ -24,6 +24,7 @@ mod grants;
 mod import_envoy;
 mod index;
 mod json;
+mod known;
 mod lists;
 mod matcher;
 mod missing;
@@ -46,7 +47,7 @@ mod set;
 mod tiers;
 mod trie;
 
-pub use attributes::{Attributes, Known};
+pub use attributes::Attributes;
 pub use check::{
     MAX_DESCRIPTION_BYTES, MAX_NAME_BYTES, MAX_RULE_ID_BYTES, MAX_VALUE_BYTES, MAX_WINDOW,
 };
@@ -60,6 +61,7 @@ pub use envoy::{EnvoyOptions, MAX_DESCRIPTOR_ENTRIES, MAX_METADATA_BYTES};
 pub use explain::{Explained, Explanation, RuleVerdict, TierSource};
 pub use grants::Grant;
 pub use import_envoy::{ImportOptions, MAX_IMPORT_DEPTH, descriptor_name, import_envoy};
+pub use known::{AppliesTo, Known};
 pub use lists::{ListEntry, ListKind, ListMatch};
 pub use missing::Unmet;
 pub use model::{

@@ -3,7 +3,7 @@
 use crate::envoy::RawEnvoy;
 use crate::node::Spot;
 use crate::problem::Report;
-use crate::{Problems, read};
+use crate::{Known, Problems, read};
 
 /// A value and where it stands.
 #[derive(Debug, Clone)]
@@ -140,8 +140,8 @@ pub(crate) struct RawLimit {
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RawApplies {
-    /// In the order of [`crate::read::APPLIES_LISTS`].
-    pub(crate) lists: Vec<(&'static str, At<Vec<At<String>>>)>,
+    /// By the attribute that they constrain.
+    pub(crate) lists: Vec<(Known, At<Vec<At<String>>>)>,
     pub(crate) attributes: Vec<(String, At<Vec<At<String>>>)>,
 }
 

@@ -1,5 +1,6 @@
 //! Nodes into raw structs. The field names known here are the ones in the schema.
 
+use crate::Known;
 use crate::envoy::read_envoy;
 use crate::fields::{Fields, as_bool, as_quota, as_text, as_texts};
 use crate::node::{self, Kind, Node};
@@ -56,20 +57,6 @@ pub(crate) const LIMIT_FIELDS: &[&str] = &[
     "algorithm",
     "burst",
     "tier_limits",
-];
-
-/// The lists of `applies_to`.
-pub(crate) const APPLIES_LISTS: &[&str] = &[
-    "endpoints",
-    "methods",
-    "user_tiers",
-    "models",
-    "model_tiers",
-    "client_types",
-    "tenants",
-    "users",
-    "api_keys",
-    "domains",
 ];
 
 pub(crate) const COST_FIELDS: &[&str] = &["endpoint", "method", "cost"];
@@ -200,13 +187,13 @@ fn read_limit(fields: &Fields<'_>, prefix: String, report: &mut Report) -> RawLi
 }
 
 fn read_applies(node: &Node, report: &mut Report) -> RawApplies {
-    let known = [APPLIES_LISTS, &["attributes"]].concat();
-    let Some(fields) = Fields::open(node, "applies_to", &known, report) else {
+    let lists = || Known::ALL.into_iter().filter_map(|known| Some((known, known.applies_to()?)));
+    let names: Vec<&str> = lists().map(|(_, list)| list.list).chain(["attributes"]).collect();
+    let Some(fields) = Fields::open(node, "applies_to", &names, report) else {
         return RawApplies::default();
     };
-    let lists = APPLIES_LISTS
-        .iter()
-        .filter_map(|name| fields.texts(name, report).map(|texts| (*name, texts)))
+    let lists = lists()
+        .filter_map(|(known, list)| Some((known, fields.texts(list.list, report)?)))
         .collect();
     let mut attributes = Vec::new();
     for entry in fields.map("attributes", report).map_or(&[][..], |map| map.value) {

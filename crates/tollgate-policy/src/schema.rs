@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 use tollgate_core::{Algorithm, CalendarUnit};
 
 use crate::{
-    Action, IdentifierType, ListKind, MAX_DELAY_MS, MAX_GRANTS, MAX_KEY_PARTS, MAX_LIMITS,
+    Action, IdentifierType, Known, ListKind, MAX_DELAY_MS, MAX_GRANTS, MAX_KEY_PARTS, MAX_LIMITS,
     MAX_PATTERNS, MAX_QUOTA, MAX_RULES, NoMatch, OnStoreFailure, Unit,
 };
 
@@ -216,25 +216,20 @@ fn limit_fields() -> Value {
 }
 
 fn applies_to() -> Value {
+    let lists = Known::ALL.into_iter().filter_map(Known::applies_to);
+    let mut properties: Map<String, Value> =
+        lists.map(|list| (list.list.to_owned(), texts(list.help))).collect();
+    properties.insert(
+        "attributes".to_owned(),
+        json!({
+            "description": "Further attributes; * in a value stands for any text.",
+            "type": "object", "additionalProperties": {"$ref": "#/$defs/texts"}
+        }),
+    );
     json!({
         "description": "What the rule applies to; a field that is absent or empty constrains nothing.",
         "type": "object", "additionalProperties": false,
-        "properties": {
-            "endpoints": texts("Path patterns: literal segments, * (one segment, or the rest at the end), {name} (captured)."),
-            "methods": texts("HTTP methods."),
-            "user_tiers": texts("Plans."),
-            "models": texts("Models."),
-            "model_tiers": texts("Classes of models."),
-            "client_types": texts("Such as INTERNAL, PARTNER, EXTERNAL."),
-            "tenants": texts("Tenants."),
-            "users": texts("Users."),
-            "api_keys": texts("API keys."),
-            "domains": texts("Domains."),
-            "attributes": {
-                "description": "Further attributes; * in a value stands for any text.",
-                "type": "object", "additionalProperties": {"$ref": "#/$defs/texts"}
-            }
-        }
+        "properties": properties
     })
 }
 
@@ -263,7 +258,6 @@ mod tests {
             ("/$defs/rule/properties", set(&[RULE_ONLY_FIELDS, DEFAULT_FIELDS, LIMIT_FIELDS])),
             ("/$defs/rule/properties/envoy/properties", set(&[crate::envoy::ENVOY_FIELDS])),
             ("/$defs/limit/properties", set(&[LIMIT_FIELDS])),
-            ("/$defs/applies_to/properties", set(&[APPLIES_LISTS, &["attributes"]])),
             ("/$defs/cost/properties", set(&[COST_FIELDS])),
             ("/$defs/entry/anyOf/1/properties", set(&[ENTRY_FIELDS])),
             ("/$defs/tier/anyOf/1/properties", set(&[TIER_FIELDS])),

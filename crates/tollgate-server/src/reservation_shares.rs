@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tollgate_core::Nanos;
 use tollgate_engine::{Engine, EngineError, REMEMBERED_FOR, Reservation};
 use tollgate_gateway::{Party, Places};
+use tollgate_policy::Known;
 use tollgate_store::Store;
 use tollgate_tower::{Held, Identity};
 
@@ -88,10 +89,10 @@ struct Open {
 /// Whom a reservation is for.
 pub(crate) fn owner_of(body: &AllowBody<'_>) -> Party {
     Party::new(
-        body.tenant_id.as_deref(),
-        body.api_key.as_deref(),
-        body.user_id.as_deref(),
-        body.ip.as_deref(),
+        body.get(Known::TenantId),
+        body.get(Known::ApiKey),
+        body.get(Known::UserId),
+        body.get(Known::Ip),
     )
 }
 

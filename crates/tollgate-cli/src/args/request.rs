@@ -3,6 +3,9 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use tollgate_policy::Known;
+
 use super::Reach;
 
 /// Ask for a decision: of a running server, or of a rule file.
@@ -36,39 +39,8 @@ pub(crate) struct CheckArgs {
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "The request")]
 pub(crate) struct RequestArgs {
-    /// The user.
-    #[arg(long, value_name = "ID")]
-    pub(crate) user: Option<String>,
-    /// The model asked for.
-    #[arg(long, value_name = "ID")]
-    pub(crate) model: Option<String>,
-    /// The API key.
-    #[arg(long, value_name = "KEY")]
-    pub(crate) api_key: Option<String>,
-    /// The tenant.
-    #[arg(long, value_name = "ID")]
-    pub(crate) tenant: Option<String>,
-    /// The client's address.
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) ip: Option<IpAddr>,
-    /// The caller's plan.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) tier: Option<String>,
-    /// The class of the model.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) model_tier: Option<String>,
-    /// The path that is asked for.
-    #[arg(long, value_name = "PATH")]
-    pub(crate) endpoint: Option<String>,
-    /// The HTTP method.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) method: Option<String>,
-    /// INTERNAL, PARTNER, EXTERNAL or the like.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) client_type: Option<String>,
-    /// The domain, or host, of the request.
-    #[arg(long, value_name = "NAME")]
-    pub(crate) domain: Option<String>,
+    #[command(flatten)]
+    pub(crate) known: AttributeFlags,
     /// Any further attribute; may be repeated.
     #[arg(long, value_name = "NAME=VALUE", value_parser = pair)]
     pub(crate) attribute: Vec<(String, String)>,
@@ -84,5 +56,56 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("must be a name and a value such as region=eu".to_owned()),
+    }
+}
+
+/// A flag for each known attribute, from the table of attributes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AttributeFlags([Option<String>; Known::COUNT]);
+
+impl AttributeFlags {
+    pub(crate) fn get(&self, known: Known) -> Option<&str> {
+        self.0.get(known as usize)?.as_deref()
+    }
+
+    /// Those that were given.
+    pub(crate) fn given(&self) -> impl Iterator<Item = (Known, &str)> {
+        Known::ALL.into_iter().filter_map(|known| Some((known, self.get(known)?)))
+    }
+}
+
+impl FromArgMatches for AttributeFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let value = |known: Known| match known {
+            Known::Ip => matches.get_one::<IpAddr>(known.flag()).map(IpAddr::to_string),
+            _ => matches.get_one::<String>(known.flag()).cloned(),
+        };
+        Ok(Self(Known::ALL.map(value)))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for AttributeFlags {
+    fn augment_args(command: Command) -> Command {
+        command.args(Known::ALL.map(flag))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+fn flag(known: Known) -> Arg {
+    let arg = Arg::new(known.flag()).long(known.flag()).help(known.help().trim_end_matches('.'));
+    match known {
+        Known::UserId | Known::TenantId | Known::ModelId => arg.value_name("ID"),
+        Known::ApiKey => arg.value_name("KEY"),
+        Known::Ip => arg.value_name("ADDR").value_parser(clap::value_parser!(IpAddr)),
+        Known::Endpoint => arg.value_name("PATH"),
+        _ => arg.value_name("NAME"),
     }
 }

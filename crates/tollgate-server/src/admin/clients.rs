@@ -137,31 +137,19 @@ fn client(asked: &Asked) -> Result<(AllowBody<'_>, Option<String>), AdminError> 
     let own = asked.tenant().map(|own| ("tenant_id".into(), own.into()));
     let named = (asked.id().into(), asked.second().into());
     for (name, value) in std::iter::once(named).chain(query.rest()).chain(own) {
-        let field = match &*name {
-            "user_id" => &mut body.user_id,
-            "api_key" => &mut body.api_key,
-            "tenant_id" => &mut body.tenant_id,
-            "ip" => &mut body.ip,
-            other if other == asked.id() => {
-                let message = "must be api_key, user_id, tenant_id or ip";
-                return Err(AdminError::invalid("identifier_type", message));
-            }
-            "model_id" => &mut body.model_id,
-            "model_tier" => &mut body.model_tier,
-            "client_type" => &mut body.client_type,
-            "endpoint" => &mut body.endpoint,
-            "method" => &mut body.method,
-            "tier" => &mut body.tier,
-            "domain" => &mut body.domain,
-            other => {
-                let shown: String = other.chars().take(64).collect();
-                return Err(AdminError::invalid(&shown, "is not a parameter of this call"));
-            }
+        let known = Known::from_name(&name);
+        if *name == *asked.id() && !known.is_some_and(Known::is_identity) {
+            let message = "must be api_key, user_id, tenant_id or ip";
+            return Err(AdminError::invalid("identifier_type", message));
+        }
+        let Some(known) = known else {
+            let shown: String = name.chars().take(64).collect();
+            return Err(AdminError::invalid(&shown, "is not a parameter of this call"));
         };
-        if field.as_ref().is_some_and(|before| *before != value) {
+        if body.get(known).is_some_and(|before| *before != *value) {
             return Err(AdminError::invalid(&name, "is given twice"));
         }
-        *field = Some(value);
+        body.set(known, Some(value));
     }
     Ok((body, rule_id))
 }

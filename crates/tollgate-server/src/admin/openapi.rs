@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 use tollgate_control::{Kind, Role};
+use tollgate_policy::Known;
 
 use super::read::MAX_LIMIT;
 use super::routes::{Access, Call, PREFIX, ROUTES, Route};
@@ -308,9 +309,8 @@ impl Described {
                 Self { query, ..Self::plain("What was changed, or decided", answer) }
             }
             Call::Usage | Call::ResetUsage => {
-                let names = ["model_id", "model_tier", "client_type", "endpoint", "method", "tier"];
-                let more = ["domain", "user_id", "api_key", "tenant_id", "ip", "rule_id"];
-                let query = names.into_iter().chain(more).map(|name| (name, text())).collect();
+                let names = Known::ALL.into_iter().map(Known::name).chain(["rule_id"]);
+                let query = names.map(|name| (name, text())).collect();
                 let (summary, answer) = match call {
                     Call::Usage => ("The limits of a client now; charges nothing", "AdminUsage"),
                     _ => ("Reset a client's counters", "AdminReset"),

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use tollgate_engine::MAX_ATTRIBUTES;
+use tollgate_policy::Known;
 
 use super::fields::{Fields, Malformed, Texts};
 use crate::http::MAX_BATCH;
@@ -21,35 +22,20 @@ pub(crate) fn allow_body(bytes: &[u8]) -> Result<AllowBody<'_>, Malformed> {
     let mut body = AllowBody::default();
     let (mut fields, texts) = (Fields(bytes), Texts::of(bytes));
     while let Some((number, value)) = fields.next()? {
-        let place = match number {
-            1 => &mut body.user_id,
-            2 => &mut body.model_id,
-            3 => &mut body.api_key,
-            4 => &mut body.tenant_id,
-            5 => &mut body.model_tier,
-            6 => &mut body.client_type,
-            7 => &mut body.endpoint,
-            8 => &mut body.method,
-            9 => &mut body.ip,
-            10 => &mut body.tier,
-            11 => &mut body.domain,
-            12 => {
-                body.cost = Some(value.number()?);
-                continue;
-            }
-            13 => {
-                body.tokens = Some(value.number()?);
-                continue;
-            }
-            14 => &mut body.request_id,
+        match number {
+            12 => body.cost = Some(value.number()?),
+            13 => body.tokens = Some(value.number()?),
+            14 => body.request_id = texts.text(value, fields.0.len())?,
             15 => {
                 let (name, value) = pair(value.bytes()?)?;
                 put(&mut body.attributes, name, value);
-                continue;
             }
-            _ => continue,
-        };
-        *place = texts.text(value, fields.0.len())?;
+            _ => {
+                if let Some(known) = Known::from_number(number) {
+                    body.set(known, texts.text(value, fields.0.len())?);
+                }
+            }
+        }
     }
     Ok(body)
 }
@@ -187,23 +173,23 @@ mod tests {
 
     /// What was read, as the generated code has it.
     fn again(body: &AllowBody<'_>) -> v1::AllowRequest {
-        let text = |text: &Option<Cow<'_, str>>| text.as_deref().unwrap_or_default().to_owned();
+        let text = |known| body.get(known).unwrap_or_default().to_owned();
         let pairs = body.attributes.0.iter();
         v1::AllowRequest {
-            user_id: text(&body.user_id),
-            model_id: text(&body.model_id),
-            api_key: text(&body.api_key),
-            tenant_id: text(&body.tenant_id),
-            model_tier: text(&body.model_tier),
-            client_type: text(&body.client_type),
-            endpoint: text(&body.endpoint),
-            method: text(&body.method),
-            ip: text(&body.ip),
-            tier: text(&body.tier),
-            domain: text(&body.domain),
+            user_id: text(Known::UserId),
+            model_id: text(Known::ModelId),
+            api_key: text(Known::ApiKey),
+            tenant_id: text(Known::TenantId),
+            model_tier: text(Known::ModelTier),
+            client_type: text(Known::ClientType),
+            endpoint: text(Known::Endpoint),
+            method: text(Known::Method),
+            ip: text(Known::Ip),
+            tier: text(Known::Tier),
+            domain: text(Known::Domain),
             cost: body.cost,
             tokens: body.tokens,
-            request_id: text(&body.request_id),
+            request_id: body.request_id.clone().unwrap_or_default().into_owned(),
             attributes: pairs.map(|(n, v)| (n.clone().into(), v.clone().into())).collect(),
         }
     }

@@ -10,6 +10,7 @@ use axum::body::Body;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use tollgate_engine::Decision;
+use tollgate_policy::Known;
 use tollgate_store::Store;
 use tollgate_tower::headers::describe;
 use tollgate_tower::{Dialect, Format, Rejection};
@@ -98,30 +99,22 @@ fn attributes(headers: &HeaderMap) -> Result<AllowBody<'_>, ApiError> {
         let wrong = |_| ApiError::invalid(name, "must be a whole number, 0 or more");
         value.parse().map(Some).map_err(wrong)
     };
-    let first = |names: [&str; 3]| -> Result<Option<Cow<'_, str>>, ApiError> {
-        for name in names {
+    let mut body = AllowBody::default();
+    body.cost = number("x-tollgate-cost")?;
+    body.tokens = number("x-tollgate-tokens")?;
+    for known in Known::ALL {
+        let others = match known {
+            Known::Endpoint => ["x-original-uri", "x-forwarded-uri"].as_slice(),
+            Known::Method => &["x-original-method", "x-forwarded-method"],
+            _ => &[],
+        };
+        for name in [known.header()].iter().chain(others) {
             if let Some(value) = text(name)? {
-                return Ok(Some(value));
+                body.set(known, Some(value));
+                break;
             }
         }
-        Ok(None)
-    };
-    let mut body = AllowBody {
-        user_id: text("x-tollgate-user-id")?,
-        model_id: text("x-tollgate-model-id")?,
-        api_key: text("x-tollgate-api-key")?,
-        tenant_id: text("x-tollgate-tenant-id")?,
-        model_tier: text("x-tollgate-model-tier")?,
-        client_type: text("x-tollgate-client-type")?,
-        endpoint: first(["x-tollgate-endpoint", "x-original-uri", "x-forwarded-uri"])?,
-        method: first(["x-tollgate-method", "x-original-method", "x-forwarded-method"])?,
-        ip: text("x-tollgate-ip")?,
-        tier: text("x-tollgate-tier")?,
-        domain: text("x-tollgate-domain")?,
-        cost: number("x-tollgate-cost")?,
-        tokens: number("x-tollgate-tokens")?,
-        ..AllowBody::default()
-    };
+    }
     for name in headers.keys() {
         if let Some(attribute) = name.as_str().strip_prefix(ATTRIBUTE_PREFIX)
             && let Some(value) = text(name.as_str())?

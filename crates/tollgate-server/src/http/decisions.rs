@@ -3,6 +3,7 @@
 use axum::body::Body;
 use http::{Response, StatusCode};
 use tollgate_engine::{Decision, Reason};
+use tollgate_policy::Known;
 use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tollgate_store::{Mode, Store};
 use tollgate_tower::headers::describe;
@@ -171,8 +172,9 @@ impl<S: Store + 'static> Api<S> {
                 return Err(ApiError::invalid(field, "must not be empty"));
             }
         }
-        let body =
-            AllowBody { user_id: Some(user_id), model_id: Some(model_id), ..AllowBody::default() };
+        let mut body = AllowBody::default();
+        body.set(Known::UserId, Some(user_id));
+        body.set(Known::ModelId, Some(model_id));
         let rules = self.engine.rules();
         let prepared = Prepared::new(&body)?;
         let request = prepared.request(&body, caller);

@@ -3,6 +3,7 @@
 //! Decision calls are matched here and answered without a router between; everything else is few
 //! and small enough to stand beside them.
 
+mod allow_body;
 mod auth;
 mod console;
 pub(crate) mod decision_json;

@@ -5,7 +5,9 @@
 use std::sync::LazyLock;
 
 use bytes::Bytes;
-use utoipa::OpenApi;
+use tollgate_policy::Known;
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::{IntoParams, OpenApi, PartialSchema as _};
 
 use crate::admin::ProblemBody;
 
@@ -14,6 +16,23 @@ use super::wire::{
     RefusalBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ScopeBody, SettleBody,
     SettledBody, StatusBody, WouldDenyBody,
 };
+
+/// The query of the status call: the known attributes by their names.
+struct StatusQuery;
+
+impl IntoParams for StatusQuery {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let parameter = |known: Known| {
+            ParameterBuilder::new()
+                .name(known.name())
+                .parameter_in(ParameterIn::Query)
+                .description(Some(known.help()))
+                .schema(Some(<Option<String>>::schema()))
+                .build()
+        };
+        Known::ALL.map(parameter).to_vec()
+    }
+}
 
 #[derive(OpenApi)]
 #[openapi(
@@ -174,13 +193,7 @@ fn auth() {}
 
 /// The limits of a client now. Charges nothing.
 #[utoipa::path(get, path = "/api/v1/rate-limits/status",
-    params(
-        ("user_id" = Option<String>, Query), ("api_key" = Option<String>, Query),
-        ("tenant_id" = Option<String>, Query), ("ip" = Option<String>, Query),
-        ("model_id" = Option<String>, Query), ("model_tier" = Option<String>, Query),
-        ("client_type" = Option<String>, Query), ("endpoint" = Option<String>, Query),
-        ("method" = Option<String>, Query), ("tier" = Option<String>, Query),
-        ("domain" = Option<String>, Query)),
+    params(StatusQuery),
     responses(
     (status = 200, description = "The limits", body = StatusBody),
     (status = 400, description = "No identity, or an unknown parameter", body = ErrorBody),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::Value;
 use tollgate_engine::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Request};
 use tollgate_policy::{Known, RequestPath};
@@ -59,32 +59,8 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiErr
     read.map_err(|error| diagnose(bytes, &error))
 }
 
-/// A text, borrowed from the body where it has no escape. Where a text may be absent serde would always
-/// copy it.
-pub(crate) fn borrowed<'de: 'a, 'a, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<Cow<'a, str>>, D::Error> {
-    #[derive(Deserialize)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-
-    Ok(Option::<Text<'a>>::deserialize(deserializer)?.map(|Text(text)| text))
-}
-
-const TEXT_FIELDS: [&str; 13] = [
-    "userId",
-    "modelId",
-    "apiKey",
-    "tenantId",
-    "modelTier",
-    "clientType",
-    "endpoint",
-    "method",
-    "ip",
-    "tier",
-    "domain",
-    "requestId",
-    "reservationId",
-];
+/// The fields of texts that are no attributes.
+const TEXT_FIELDS: [&str; 2] = ["requestId", "reservationId"];
 
 const NUMBER_FIELDS: [&str; 3] = ["cost", "tokens", "ttlMs"];
 
@@ -120,7 +96,7 @@ fn first_fault(fields: &serde_json::Map<String, Value>) -> Option<(String, Strin
     for (name, value) in fields {
         let message = match (name.as_str(), value) {
             (_, Value::Null) => None,
-            (text, value) if TEXT_FIELDS.contains(&text) => {
+            (text, value) if TEXT_FIELDS.contains(&text) || Known::from_field(text).is_some() => {
                 (!value.is_string()).then(|| "must be a string".to_owned())
             }
             (number, value) if NUMBER_FIELDS.contains(&number) => match value {
@@ -152,8 +128,12 @@ fn missing_or_unknown(error: &serde_json::Error) -> ApiError {
         return ApiError::Invalid { message, field: Some(field).filter(|field| !field.is_empty()) };
     }
     let wanted = field.replace(['_', '-'], "").to_lowercase();
-    let known = TEXT_FIELDS.iter().chain(&NUMBER_FIELDS).chain(&["attributes"]);
-    let meant = known.copied().find(|name| name.to_lowercase() == wanted);
+    let others = TEXT_FIELDS.into_iter().chain(NUMBER_FIELDS).chain(["attributes"]);
+    let meant = Known::ALL
+        .into_iter()
+        .map(Known::field)
+        .chain(others)
+        .find(|name| name.to_lowercase() == wanted);
     let hint = match meant {
         Some(name) if name == field => "this call does not take it".to_owned(),
         Some(name) => format!("did you mean {name}?"),
@@ -171,20 +151,10 @@ pub(crate) struct Prepared<'a> {
 impl<'a> Prepared<'a> {
     /// Checks every bound and normalises path and address.
     pub(crate) fn new(body: &'a AllowBody<'_>) -> Result<Self, ApiError> {
-        let bounded = [
-            ("userId", &body.user_id),
-            ("modelId", &body.model_id),
-            ("apiKey", &body.api_key),
-            ("tenantId", &body.tenant_id),
-            ("modelTier", &body.model_tier),
-            ("clientType", &body.client_type),
-            ("method", &body.method),
-            ("tier", &body.tier),
-            ("domain", &body.domain),
-            ("requestId", &body.request_id),
-        ];
-        for (field, value) in bounded {
-            if value.as_ref().is_some_and(|value| value.len() > MAX_VALUE_BYTES) {
+        let known = Known::ALL.into_iter().filter(|known| *known != Known::Endpoint);
+        let texts = known.map(|known| (known.field(), body.get(known)));
+        for (field, value) in texts.chain([("requestId", body.request_id.as_deref())]) {
+            if value.is_some_and(|value| value.len() > MAX_VALUE_BYTES) {
                 return Err(too_long(field));
             }
         }
@@ -207,8 +177,8 @@ impl<'a> Prepared<'a> {
             }
         }
         Ok(Self {
-            path: body.endpoint.as_deref().map(path).transpose()?,
-            ip: body.ip.as_deref().map(address).transpose()?,
+            path: body.get(Known::Endpoint).map(path).transpose()?,
+            ip: body.get(Known::Ip).map(address).transpose()?,
         })
     }
 
@@ -232,19 +202,12 @@ impl<'a> Prepared<'a> {
             caller,
             ..Request::default()
         };
-        let known = [
-            (Known::UserId, &body.user_id),
-            (Known::TenantId, &body.tenant_id),
-            (Known::ApiKey, &body.api_key),
-            (Known::Ip, &self.ip),
-            (Known::ModelId, &body.model_id),
-            (Known::ModelTier, &body.model_tier),
-            (Known::ClientType, &body.client_type),
-            (Known::Tier, &body.tier),
-            (Known::Method, &body.method),
-            (Known::Domain, &body.domain),
-        ];
-        for (known, value) in known {
+        for known in Known::ALL {
+            let value = match known {
+                Known::Endpoint => continue,
+                Known::Ip => self.ip.as_deref(),
+                _ => body.get(known),
+            };
             if let Some(value) = value {
                 request.attributes.set(known, value);
             }

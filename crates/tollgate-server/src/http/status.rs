@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use axum::body::Body;
 use http::{Response, StatusCode};
+use tollgate_policy::Known;
 use tollgate_store::{Mode, Store};
 
 use super::Api;
@@ -26,39 +27,26 @@ impl<S: Store + 'static> Api<S> {
         let rules = self.engine.rules();
         let mut body = AllowBody::default();
         for (name, value) in pairs(query) {
-            let field = match &*name {
-                "user_id" => &mut body.user_id,
-                "model_id" => &mut body.model_id,
-                "api_key" => &mut body.api_key,
-                "tenant_id" => &mut body.tenant_id,
-                "model_tier" => &mut body.model_tier,
-                "client_type" => &mut body.client_type,
-                "endpoint" => &mut body.endpoint,
-                "method" => &mut body.method,
-                "ip" => &mut body.ip,
-                "tier" => &mut body.tier,
-                "domain" => &mut body.domain,
-                _ => {
-                    let message = "give an identity: api_key, user_id, tenant_id or ip, and \
-                                   further attributes by their names in rules";
-                    return Err(ApiError::invalid(&name, message));
-                }
+            let Some(known) = Known::from_name(&name) else {
+                let message = "give an identity: api_key, user_id, tenant_id or ip, and further attributes \
+                               by their names in rules";
+                return Err(ApiError::invalid(&name, message));
             };
-            if field.replace(value).is_some() {
+            if body.set(known, Some(value)).is_some() {
                 return Err(ApiError::invalid(&name, "is given twice"));
             }
         }
         let prepared = Prepared::new(&body)?;
-        let identity = [&body.api_key, &body.user_id, &body.tenant_id, &body.ip];
-        let client = identity.into_iter().flatten().find(|value| !value.is_empty());
-        let Some(client) = client else {
-            let message = "an identity is needed: api_key, user_id, tenant_id or ip";
-            return Err(ApiError::invalid("user_id", message));
-        };
-        let client_id = match &body.api_key {
+        let identity = [Known::ApiKey, Known::UserId, Known::TenantId, Known::Ip];
+        let given = |known| Some((known, body.get(known).filter(|value| !value.is_empty())?));
+        let client_id = match identity.into_iter().find_map(given) {
             // The key itself is not repeated.
-            Some(key) if !key.is_empty() => "api_key".to_owned(),
-            _ => client.clone().into_owned(),
+            Some((Known::ApiKey, _)) => "api_key".to_owned(),
+            Some((_, client)) => client.to_owned(),
+            None => {
+                let message = "an identity is needed: api_key, user_id, tenant_id or ip";
+                return Err(ApiError::invalid("user_id", message));
+            }
         };
         let request = prepared.request(&body, caller);
         let decision = self.engine.decide(&rules, &request, Mode::Peek).await?;

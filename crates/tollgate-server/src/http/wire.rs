@@ -9,81 +9,8 @@ use tollgate_core::Nanos;
 use tollgate_engine::{Decision, Scope, Settled};
 use utoipa::ToSchema;
 
+pub(crate) use super::allow_body::AllowBody;
 use super::time::Rfc3339;
-
-/// A request to decide. Every field is optional; rules that need an absent one do not apply.
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct AllowBody<'a> {
-    /// The user.
-    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
-    #[schema(value_type = Option<String>, max_length = 256, example = "user-1")]
-    pub(crate) user_id: Option<Cow<'a, str>>,
-    /// The model.
-    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
-    #[schema(value_type = Option<String>, max_length = 256, example = "gpt4")]
-    pub(crate) model_id: Option<Cow<'a, str>>,
-    /// The API key.
-    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
-    #[schema(value_type = Option<String>, max_length = 256)]
-    pub(crate) api_key: Option<Cow<'a, str>>,
-    /// The tenant.
-    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
-    #[schema(value_type = Option<String>, max_length = 256)]
-    pub(crate) tenant_id: Option<Cow<'a, str>>,
-    /// The class of the model.
-    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
-    #[schema(value_type = Option<String>, max_length = 256)]
-    pub(crate) model_tier: Option<Cow<'a, str>>,
-    /// INTERNAL, PARTNER, EXTERNAL or the like.
-    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
-    #[schema(value_type = Option<String>, max_length = 256, example = "EXTERNAL")]
-    pub(crate) client_type: Option<Cow<'a, str>>,
-    /// The path that is asked for; a query is ignored.
-    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
-    #[schema(value_type = Option<String>, example = "/api/items")]
-    pub(crate) endpoint: Option<Cow<'a, str>>,
-    /// The HTTP method.
-    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
-    #[schema(value_type = Option<String>, max_length = 256, example = "GET")]
-    pub(crate) method: Option<Cow<'a, str>>,
-    /// The client's address, v4 or v6.
-    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
-    #[schema(value_type = Option<String>, example = "203.0.113.9")]
-    pub(crate) ip: Option<Cow<'a, str>>,
-    /// The caller's plan; overrides what the rule file says of the client.
-    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
-    #[schema(value_type = Option<String>, max_length = 256)]
-    pub(crate) tier: Option<Cow<'a, str>>,
-    /// The domain of the request.
-    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
-    #[schema(value_type = Option<String>, max_length = 256)]
-    pub(crate) domain: Option<Cow<'a, str>>,
-    /// What it costs on rules of unit requests or cost; 1, or what the rule says, if absent.
-    #[serde(default)]
-    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
-    pub(crate) cost: Option<u64>,
-    /// What it costs on rules of unit tokens; 0 if absent.
-    #[serde(default)]
-    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
-    pub(crate) tokens: Option<u64>,
-    /// For `/rate-limit/reserve` alone: how long the reservation is held; a minute if absent.
-    #[serde(default)]
-    #[schema(minimum = 1, maximum = 86_400_000_i64)]
-    pub(crate) ttl_ms: Option<u64>,
-    /// For `/rate-limit/reserve` alone: more tokens for a request that was let pass before. Only limits of unit tokens
-    /// are asked and charged; no request is counted, no slot is taken, nothing waits.
-    #[serde(default)]
-    pub(crate) more: Option<bool>,
-    /// Makes the call idempotent for 60 s.
-    #[serde(borrow, default, deserialize_with = "super::read::borrowed")]
-    #[schema(value_type = Option<String>, max_length = 256)]
-    pub(crate) request_id: Option<Cow<'a, str>>,
-    /// Any further attributes, at most 32.
-    #[serde(borrow, default)]
-    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
-    pub(crate) attributes: Pairs<'a>,
-}
 
 /// The small form.
 #[derive(Debug, Deserialize, ToSchema)]

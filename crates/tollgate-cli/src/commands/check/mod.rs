@@ -37,25 +37,9 @@ pub(super) fn run(args: &CheckArgs) -> Ended {
 
 /// The body of the call: what was given, and nothing else.
 pub(super) fn body(request: &RequestArgs) -> Value {
-    let ip = request.ip.map(|ip| ip.to_string());
-    let texts = [
-        ("userId", &request.user),
-        ("modelId", &request.model),
-        ("apiKey", &request.api_key),
-        ("tenantId", &request.tenant),
-        ("ip", &ip),
-        ("tier", &request.tier),
-        ("modelTier", &request.model_tier),
-        ("endpoint", &request.endpoint),
-        ("method", &request.method),
-        ("clientType", &request.client_type),
-        ("domain", &request.domain),
-    ];
     let mut body = Map::new();
-    for (name, text) in texts {
-        if let Some(text) = text {
-            body.insert(name.to_owned(), text.as_str().into());
-        }
+    for (known, text) in request.known.given() {
+        body.insert(known.field().to_owned(), text.into());
     }
     for (name, number) in [("cost", request.cost), ("tokens", request.tokens)] {
         if let Some(number) = number {

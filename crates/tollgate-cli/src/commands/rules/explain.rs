@@ -38,27 +38,14 @@ pub(super) fn run(args: &ExplainArgs) -> Ended {
 fn local(file: &Path, request: &RequestArgs) -> Result<Value, Failure> {
     let (_, set) = super::read(file)?;
     let set = set.map_err(|problems| Failure::usage(anyhow!("the rules are wrong\n{problems}")))?;
-    let ip = request.ip.map(|ip| ip.to_string());
-    let path = match request.endpoint.as_deref().map(RequestPath::parse) {
+    let path = match request.known.get(Known::Endpoint).map(RequestPath::parse) {
         Some(Err(problem)) => return Err(Failure::usage(anyhow!("--endpoint: {problem}"))),
         Some(Ok(path)) => Some(path),
         None => None,
     };
     let mut attributes = Attributes::default();
-    let known = [
-        (Known::UserId, request.user.as_deref()),
-        (Known::TenantId, request.tenant.as_deref()),
-        (Known::ApiKey, request.api_key.as_deref()),
-        (Known::Ip, ip.as_deref()),
-        (Known::ModelId, request.model.as_deref()),
-        (Known::ModelTier, request.model_tier.as_deref()),
-        (Known::ClientType, request.client_type.as_deref()),
-        (Known::Tier, request.tier.as_deref()),
-        (Known::Method, request.method.as_deref()),
-        (Known::Domain, request.domain.as_deref()),
-    ];
-    for (name, value) in known {
-        attributes.set(name, value.unwrap_or_default());
+    for (known, value) in request.known.given() {
+        attributes.set(known, value);
     }
     if let Some(path) = &path {
         attributes.set_path(path);
