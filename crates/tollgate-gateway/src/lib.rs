@@ -28,7 +28,6 @@ pub mod options;
 mod pace;
 mod places;
 mod postpone;
-pub mod queue;
 mod replay;
 mod respond;
 mod routes;

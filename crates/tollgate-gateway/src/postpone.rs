@@ -10,8 +10,8 @@ use http_body_util::BodyExt as _;
 use tollgate_tower::{EdgeRequest, Postponed};
 
 use crate::body::BodyError;
-use crate::queue::{LONGEST_RECHECK, Queue, QueueError, StoredRequest, accepted};
 use crate::respond::Fault;
+use tollgate_queue::{LONGEST_RECHECK, Queue, QueueError, StoredRequest, accepted};
 
 /// Why a request cannot be kept. The client is refused then, as it would be without a queue.
 #[derive(Debug, thiserror::Error)]

@@ -1,23 +1,21 @@
 //! Sends requests that were kept for later. They are neither identified nor decided about here: who
 //! calls has done both.
 
-use std::sync::Arc;
-
 use bytes::Bytes;
 use http::header::{HOST, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt as _;
+use tollgate_queue::{Forward, ForwardError, StoredRequest, StoredResponse, TICKET_HEADER};
 use tollgate_tower::{Decide, Sent};
 
 use crate::body::{GatewayBody, RequestBody};
 use crate::postpone::pairs;
-use crate::queue::{Forward, ForwardError, StoredRequest, StoredResponse, TICKET_HEADER};
 use crate::respond::Fault;
 use crate::worker::Worker;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-impl<D: Decide> Forward for Arc<Worker<D>> {
+impl<D: Decide> Forward for Worker<D> {
     async fn forward(
         &self,
         request: &StoredRequest,

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use parking_lot::Mutex;
-use tollgate_gateway::queue::{Forward as _, StoredRequest};
 use tollgate_gateway::{Gateway, Postpone, PostponeError};
+use tollgate_queue::{Forward as _, StoredRequest};
 use tollgate_tower::render::problem;
 use tollgate_tower::{Identifier, Postponed, Rejection, Ruling, Unsent};
 

@@ -9,11 +9,11 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tollgate_core::{Nanos, SECOND};
 use tollgate_engine::{Clock, Engine, ManualClock, Request};
-use tollgate_gateway::queue::{
-    Queue, QueueOptions, SqliteQueue, TicketState, Worker as QueueWorker, WorkerOptions,
-};
 use tollgate_gateway::{Gateway, Postpone};
 use tollgate_policy::RuleSet;
+use tollgate_queue::{
+    Queue, QueueOptions, SqliteQueue, TicketState, Worker as QueueWorker, WorkerOptions,
+};
 use tollgate_store::{MemoryStore, Mode};
 use tollgate_tower::{HeaderFamilies, Identifier, InProcess};
 

@@ -1,7 +1,7 @@
 //! The queue of the gateway, for operators.
 
 use serde_json::json;
-use tollgate_gateway::queue::{Change, EntryView, QueueError, Shelf};
+use tollgate_queue::{Change, EntryView, QueueError, Shelf};
 
 use super::read::Query;
 use super::respond::{Answer, Obstacle};

@@ -12,8 +12,8 @@ use tollgate_gateway::options::{
     GatewayOptions, HealthOptions, Http2Mode, PlacesOptions, PoolOptions, RetryOptions,
     RouteOptions, ShareOptions, TargetOptions, TimeoutOverrides, Timeouts, TlsOptions,
 };
-use tollgate_gateway::queue::TICKETS_PATH;
 use tollgate_gateway::{ConnectionInfo, Gateway, GatewayBody, GatewayError, Worker};
+use tollgate_queue::TICKETS_PATH;
 use tollgate_tower::render::problem;
 use tollgate_tower::{Decide, EdgeRequest, Identity, InProcess, Ruling};
 use tracing::Instrument as _;

@@ -10,11 +10,11 @@ use bytes::Bytes;
 use http::{Method, Response, StatusCode};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
-use tollgate_gateway::queue::{
+use tollgate_gateway::{Gateway, Postpone, PostponeError};
+use tollgate_queue::{
     Opening, ProblemObserver, Queue, QueueError, QueueOptions, QueueStore, RedisQueue, RedisTarget,
     SqliteQueue, StoredRequest, SupervisedQueue, Worker, WorkerOptions, ticket_response,
 };
-use tollgate_gateway::{Gateway, Postpone, PostponeError};
 use tollgate_tower::Postponed;
 use tollgate_tower::render::problem;
 

@@ -30,7 +30,7 @@ use hyper::body::Incoming;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tollgate_engine::Engine;
-use tollgate_gateway::queue::TICKETS_PATH;
+use tollgate_queue::TICKETS_PATH;
 use tollgate_store::Store;
 use tracing::Instrument as _;
 

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use tokio::sync::Semaphore;
-use tollgate_gateway::queue::Counts;
 use tollgate_gateway::{Gateway, PoolPlaces, RESPONSE_CLASSES};
+use tollgate_queue::Counts;
 
 use super::stores::{counters, gauges};
 use crate::edge::gateway::Decider;

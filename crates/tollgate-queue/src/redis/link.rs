@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::script::Script;
-use crate::queue::store::QueueError;
+use crate::store::QueueError;
 
 /// How long a connection may take to be made.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

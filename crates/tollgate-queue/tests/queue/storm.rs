@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
-use tollgate_gateway::queue::{
+use tollgate_queue::{
     Counts, Forward, ForwardError, Queue, QueueOptions, Shelf, StoredRequest, StoredResponse,
     TicketState, Worker, WorkerOptions,
 };

@@ -16,20 +16,24 @@ mod deliver;
 mod id;
 mod line;
 mod options;
+#[cfg(feature = "redis")]
 mod redis;
 mod request;
+#[cfg(feature = "sqlite")]
 mod sqlite;
 mod store;
 mod supervised;
 mod view;
 mod worker;
 
+#[cfg(feature = "redis")]
 pub use self::redis::{RedisQueue, RedisTarget};
 pub use deliver::{Forward, ForwardError, LONGEST_RECHECK};
 pub use id::{ID_BYTES, is_id, new_id};
 pub use line::{Queue, Receipt};
 pub use options::QueueOptions;
 pub use request::{StoredRequest, StoredResponse};
+#[cfg(feature = "sqlite")]
 pub use sqlite::SqliteQueue;
 pub use store::{
     Accepted, Change, Claim, Claimed, Clock, Counts, MAX_ERROR_BYTES, MAX_LANE_BYTES, MAX_PAGE,

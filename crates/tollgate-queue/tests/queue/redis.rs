@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use ::redis::IntoConnectionInfo;
-use tollgate_gateway::queue::{
-    QueueError, QueueOptions, QueueStore, RedisQueue, RedisTarget, TicketState,
-};
+use tollgate_queue::{QueueError, QueueOptions, QueueStore, RedisQueue, RedisTarget, TicketState};
 use tollgate_testkit::{Cluster, PATIENCE, Redis, Sentinel, slot_of};
 
 use crate::ground::{id, name_of, request, response, single};

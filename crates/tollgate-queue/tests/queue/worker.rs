@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tollgate_gateway::queue::{
+use tollgate_queue::{
     Forward, ForwardError, Queue, QueueOptions, StoredRequest, StoredResponse, Ticket, TicketState,
     Worker, WorkerOptions,
 };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_gateway::queue::{
+use tollgate_queue::{
     Change, Claim, Counts, QueueError, QueueOptions, QueueStore, Shelf, StoredRequest, TicketState,
 };
 
@@ -187,7 +187,7 @@ async fn a_failure_is_tried_again_before_the_next_of_its_lane(ground: &Ground) {
     let ticket = store.ticket(&id(1)).await.unwrap().unwrap();
     assert_eq!((ticket.state, ticket.attempts), (TicketState::Failed, 2));
     assert_eq!(ticket.finished_at, Some(ground.now()));
-    assert!(ticket.error.unwrap().len() <= tollgate_gateway::queue::MAX_ERROR_BYTES);
+    assert!(ticket.error.unwrap().len() <= tollgate_queue::MAX_ERROR_BYTES);
     assert_eq!(name_of(&claim_one(&*store).await), "2");
 }
 

@@ -2,8 +2,8 @@
 
 use redis::{FromRedisValue, Value};
 
-use crate::queue::request::StoredResponse;
-use crate::queue::store::{BYTE_BOUNDS, Change, QueueError, Ticket, TicketState};
+use crate::request::StoredResponse;
+use crate::store::{BYTE_BOUNDS, Change, QueueError, Ticket, TicketState};
 
 /// What `tell.lua` returns: state, lane, label, enqueued, attempts, due, finished, error, position, response.
 pub(super) type TicketFields =

@@ -6,10 +6,10 @@ use sqlx::AssertSqlSafe;
 use sqlx::sqlite::SqliteConnection;
 
 use super::{SqliteQueue, Transaction, signed, unsigned};
-use crate::queue::id::new_id;
-use crate::queue::options::millis;
-use crate::queue::request::{StoredRequest, StoredResponse};
-use crate::queue::store::{
+use crate::id::new_id;
+use crate::options::millis;
+use crate::request::{StoredRequest, StoredResponse};
+use crate::store::{
     ABANDONED, Accepted, BURIALS_PER_CLAIM, BYTE_BOUNDS, Claim, Claimed, EXPIRED, QueueError,
     SWEEP_BATCH, bounded_error, counted_bytes, encoded, tenant_of,
 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_gateway::queue::{QueueError, QueueOptions, QueueStore, SqliteQueue};
+use tollgate_queue::{QueueError, QueueOptions, QueueStore, SqliteQueue};
 
 use crate::ground::{id, request, running_clock};
 
@@ -46,7 +46,7 @@ async fn a_file_of_the_first_version_is_brought_up_to_date() {
     let path = dir.path().join("queue.db");
     let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path).create_if_missing(true);
     let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
-    let schema = include_str!("../../src/queue/sqlite/schema.sql");
+    let schema = include_str!("../../src/sqlite/schema.sql");
     sqlx::raw_sql(schema).execute(&pool).await.unwrap();
     sqlx::raw_sql("PRAGMA user_version = 1").execute(&pool).await.unwrap();
     let insert = "INSERT INTO entries (id, lane, shelf, since, enqueued_at, attempts, label, request) \
@@ -64,7 +64,7 @@ async fn a_file_of_the_first_version_is_brought_up_to_date() {
     sqlx::raw_sql(lane).execute(&pool).await.unwrap();
     pool.close().await;
     let options = QueueOptions { max_lane_bytes: 1_000_000, ..QueueOptions::default() };
-    let clock: tollgate_gateway::queue::Clock = Arc::new(|| crate::ground::START + 1);
+    let clock: tollgate_queue::Clock = Arc::new(|| crate::ground::START + 1);
     let queue = SqliteQueue::open(&path, options, clock).await.unwrap();
     let room = queue.room("lane", "", 500_000).await;
     assert!(matches!(room, Err(QueueError::FullOfBytes { .. })), "{room:?}");

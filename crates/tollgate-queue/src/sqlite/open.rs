@@ -10,8 +10,8 @@ use sqlx::sqlite::{
 };
 
 use super::SqliteQueue;
-use crate::queue::options::QueueOptions;
-use crate::queue::store::{Clock, QueueError};
+use crate::options::QueueOptions;
+use crate::store::{Clock, QueueError};
 
 /// How many may read at once; readers do not wait for the writer.
 const READERS: u32 = 2;

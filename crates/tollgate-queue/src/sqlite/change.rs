@@ -2,8 +2,8 @@
 
 use super::work::{bury, lane_due, open_lane, room};
 use super::{SqliteQueue, Transaction, shelf_number, signed, unsigned};
-use crate::queue::options::millis;
-use crate::queue::store::{Change, EXPIRED, QueueError, SWEEP_BATCH, Shelf, Swept};
+use crate::options::millis;
+use crate::store::{Change, EXPIRED, QueueError, SWEEP_BATCH, Shelf, Swept};
 
 pub(super) async fn retry(queue: &SqliteQueue, id: &str) -> Result<Change, QueueError> {
     let (mut transaction, now) = queue.begin().await?;

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -51,6 +52,17 @@ pub trait Forward: Send + Sync + 'static {
         ticket: &str,
         sent: &Sent,
     ) -> impl Future<Output = Result<StoredResponse, ForwardError>> + Send;
+}
+
+impl<F: Forward> Forward for Arc<F> {
+    async fn forward(
+        &self,
+        request: &StoredRequest,
+        ticket: &str,
+        sent: &Sent,
+    ) -> Result<StoredResponse, ForwardError> {
+        F::forward(self, request, ticket, sent).await
+    }
 }
 
 /// How a claim ended.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::redis::IntoConnectionInfo;
 use tempfile::TempDir;
 use tokio::time::Instant;
-use tollgate_gateway::queue::{
+use tollgate_queue::{
     Claim, Clock, QueueOptions, QueueStore, RedisQueue, RedisTarget, SqliteQueue, StoredRequest,
     StoredResponse,
 };

@@ -6,8 +6,8 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{Row as _, SqlitePool};
 
 use super::{SqliteQueue, shelf_number, signed, unsigned};
-use crate::queue::request::StoredResponse;
-use crate::queue::store::{
+use crate::request::StoredResponse;
+use crate::store::{
     Counts, MAX_PAGE, Page, QueueError, Shelf, Ticket, TicketState, cursor, read_cursor,
 };
 

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tollgate_gateway::queue::{
-    Opening, QueueError, QueueOptions, QueueStore, SqliteQueue, SupervisedQueue,
-};
+use tollgate_queue::{Opening, QueueError, QueueOptions, QueueStore, SqliteQueue, SupervisedQueue};
 
 use crate::ground::{id, request, running_clock};
 
