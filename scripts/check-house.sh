@@ -23,7 +23,7 @@ forbid tollgate-store tokio hyper axum tollgate-engine
 forbid tollgate-engine hyper axum tollgate-server
 forbid tollgate-tower tollgate-server tollgate-control sqlx
 forbid tollgate-gateway tollgate-server tollgate-control sqlx
-forbid tollgate-queue tollgate-gateway tollgate-server sqlx redis
+forbid tollgate-queue tollgate-gateway tollgate-server tollgate-control
 forbid tollgate-client tollgate-engine tollgate-server
 forbid tollgate-load hyper axum tollgate-engine tollgate-store tollgate-server
 forbid tollgate-control hyper axum redis tollgate-engine tollgate-server
