@@ -72,7 +72,7 @@ impl Fault {
             Self::AmbiguousFraming => (
                 Status::BAD_REQUEST,
                 "AMBIGUOUS_FRAMING",
-                "the length of the request's body is stated in more than one way, or in none that is understood",
+                "the request states the length of its body in several ways, or in an unknown way",
             ),
             Self::BadHost => (
                 Status::BAD_REQUEST,
@@ -99,10 +99,10 @@ impl Fault {
                 (Status::BAD_REQUEST, "INVALID_PATH", "the request must name a path")
             }
             Self::Connect => {
-                (Status::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", "CONNECT is not served here")
+                (Status::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", "CONNECT is not supported")
             }
             Self::ExtendedConnect => {
-                (Status::NOT_IMPLEMENTED, "NOT_IMPLEMENTED", "extended CONNECT is not served here")
+                (Status::NOT_IMPLEMENTED, "NOT_IMPLEMENTED", "extended CONNECT is not supported")
             }
             Self::HeadersTooLarge => (
                 Status::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -112,10 +112,10 @@ impl Fault {
             Self::UnknownExpectation => (
                 Status::EXPECTATION_FAILED,
                 "EXPECTATION_FAILED",
-                "the only expectation that is met here is 100-continue",
+                "the only supported expectation is 100-continue",
             ),
             Self::NoRoute => {
-                (Status::NOT_FOUND, "NO_ROUTE", "nothing is served under this address")
+                (Status::NOT_FOUND, "NO_ROUTE", "no route matches this host and path")
             }
             Self::Loop => (
                 Status::LOOP_DETECTED,

@@ -173,7 +173,7 @@ fn max_delay(
 ) -> Option<Nanos> {
     if action != Action::Throttle {
         if let Some(given) = &raw.max_delay_ms {
-            report.add(given.at, Some("max_delay_ms"), "goes with action throttle only");
+            report.add(given.at, Some("max_delay_ms"), "is allowed only with action throttle");
         }
         return None;
     }
@@ -184,11 +184,11 @@ fn max_delay(
     let at = raw.action.as_ref().map_or(raw.at, |action| action.at);
     // Nobody knows when a slot will be free, but a gateway can wait for it.
     if unit != Unit::Concurrency && !limits.iter().all(is_bucket) {
-        let message = "throttle needs token_bucket, leaky_bucket or gcra, or unit concurrency; others cannot delay";
+        let message = "throttle needs algorithm token_bucket, leaky_bucket or gcra, or unit concurrency";
         report.add(at, Some("action"), message);
     }
     let Some(given) = &raw.max_delay_ms else {
-        let message = "is missing; throttle needs the longest wait in milliseconds";
+        let message = "is missing; action throttle needs the maximum wait in milliseconds";
         report.add(at, Some("max_delay_ms"), message);
         return None;
     };

@@ -74,7 +74,7 @@ fn check_unsaid(
     token: Option<&Said<[u8; 32]>>,
 ) {
     if let Some(token) = token {
-        let message = "must be said where there are tokens: token to ask for them, none not to";
+        let message = "is missing although data_tokens are configured: set token to require one, or none to require none";
         reader.wrong(&token.origin, "data_auth", message);
     } else if let Some(http) = listeners
         .iter()
@@ -82,8 +82,8 @@ fn check_unsaid(
         .find(|listener| !listener.value.ip().to_canonical().is_loopback())
     {
         let message = format!(
-            "must be said where a listener ({}) is not on loopback: token (with data_tokens) to \
-             ask callers for a token, none to let anyone in who reaches it",
+            "is missing although a listener ({}) is not on loopback: set token (with data_tokens) to \
+             require a token, or none to serve every caller that can connect",
             http.value
         );
         reader.wrong(&http.origin, "data_auth", message);

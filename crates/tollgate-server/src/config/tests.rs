@@ -202,7 +202,7 @@ fn wrong_tokens_are_reported_without_repeating_them() {
     let problem = from_env(&env).unwrap_err();
     assert!(problem.contains("must be SHA-256 digests") && !problem.contains("hunter2"));
     let unsaid = from_env(&[("TOLLGATE_DATA_TOKENS", DIGEST)]).unwrap_err();
-    assert!(unsaid.contains("must be said where there are tokens"), "{unsaid}");
+    assert!(unsaid.contains("is missing although data_tokens are configured"), "{unsaid}");
     let empty = file("\n");
     let path = empty.path().to_str().unwrap();
     let env = [("TOLLGATE_DATA_AUTH", "token"), ("TOLLGATE_DATA_TOKEN_FILE", path)];

@@ -9,11 +9,10 @@ use tollgate_engine::{Ending, EngineError};
 
 use super::wire::{ErrorBody, ErrorDetail};
 
-const FOREIGN_ORIGIN: &str = "a page of another site sent this call: its Origin is neither this host nor listed in \
-     cors_origins";
+const FOREIGN_ORIGIN: &str = "the Origin of this request is neither this host nor listed in cors_origins";
 
-const FOREIGN_HOST: &str = "this call came from loopback under a name that is not known to be this host's: call it by \
-     address, or list the name in allowed_hosts";
+const FOREIGN_HOST: &str = "the Host of this request is not a known name of this server: use its address, or list \
+     the name in allowed_hosts";
 
 /// A call that could not be answered.
 #[derive(Debug)]
@@ -67,7 +66,7 @@ impl ApiError {
             Self::NotFound => (
                 StatusCode::NOT_FOUND,
                 "NOT_FOUND",
-                "there is nothing here; GET /openapi.json lists the calls".to_owned(),
+                "there is no such path; GET /openapi.json lists the paths".to_owned(),
                 None,
             ),
             Self::MethodNotAllowed(allowed) => (
