@@ -179,7 +179,7 @@ fn config_show_lays_flags_over_variables_over_the_file() {
     assert!(ran.stderr.contains("warning: TOLLGATE_HTPP is set"), "{}", ran.stderr);
     let ran = run(&["config", "show", "--http", "0.0.0.0:80"]);
     assert_eq!(ran.code, 2);
-    assert!(ran.stderr.contains("--http: data_auth: must be said"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("--http: data_auth: is missing although"), "{}", ran.stderr);
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn text_that_is_not_yaml_is_refused_with_its_place() {
 #[test]
 fn off_loopback_someone_has_to_choose() {
     let problems = from_file("http: 0.0.0.0:80\n").unwrap_err();
-    assert!(problems.starts_with("t.yaml:1:7: data_auth: must be said"), "{problems}");
+    assert!(problems.starts_with("t.yaml:1:7: data_auth: is missing although"), "{problems}");
     assert!(from_file("http: '[::ffff:127.0.0.1]:80'\n").is_ok());
     assert!(from_file("http: localhost:80\n").is_ok());
     let open = from_file("http: 0.0.0.0:80\ndata_auth: none\n").unwrap();
