@@ -184,14 +184,14 @@ impl Keeper {
         let farewell = async {
             for store in self.engine.store().shared() {
                 let now = self.system.now();
-                store.inner().return_all(now).await;
+                store.leases().return_all(now).await;
                 store.heal(now).await;
                 // Without a word the others notice a few seconds later.
                 let _ = store.goodbye().await;
             }
         };
         let shared = self.engine.store().shared();
-        let round_trip = shared.iter().map(|store| store.inner().round_trip()).max().unwrap_or(0);
+        let round_trip = shared.iter().map(|store| store.leases().round_trip()).max().unwrap_or(0);
         let patience = PATIENCE.max(Duration::from_nanos(round_trip) * FAREWELL_ROUND_TRIPS);
         if tokio::time::timeout(patience, farewell).await.is_err() {
             tracing::warn!("a store did not answer at the end; what this node held there expires");
@@ -206,7 +206,7 @@ impl Keeper {
         // Nodes agree by the clock of the store that rules without a name count in.
         if let Some(store) = self.engine.store().shared().first() {
             let now = self.system.now();
-            self.shared.follow(now, store.inner().inner().clock(now));
+            self.shared.follow(now, store.remote().clock(now));
         }
     }
 
@@ -218,7 +218,7 @@ impl Keeper {
 
     async fn sweep(&self) {
         for store in self.engine.store().shared() {
-            store.inner().sweep(self.engine.clock().now()).await;
+            store.leases().sweep(self.engine.clock().now()).await;
         }
     }
 }

@@ -195,7 +195,7 @@ impl Admin {
                 json!({
                     "name": name,
                     "is_lost": store.degraded_since().is_some(),
-                    "open_breakers": store.inner().inner().metrics().open_breakers(),
+                    "open_breakers": store.remote().metrics().open_breakers(),
                     "nodes": store.membership().nodes,
                     "waiting_reports": store.waiting_reports(),
                 })

@@ -142,7 +142,7 @@ impl ControlPlane {
             });
         }
         let shared = around.engine.store().shared().first();
-        let redis = shared.map(|store| store.inner().inner().clone());
+        let redis = shared.map(|store| store.remote().clone());
         // A node without a source does not wait for one, and never counts as stale.
         if control.is_some() || (redis.is_some() && !has_file) {
             around.figures.since.store(began, std::sync::atomic::Ordering::Relaxed);

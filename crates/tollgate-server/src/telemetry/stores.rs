@@ -94,7 +94,7 @@ fn redis(
 ) -> Result<(), fmt::Error> {
     let all = |of: &dyn Fn(&RedisMetrics) -> u64| -> Vec<Sample<u64>> {
         let of = |(name, store): &(&str, &Shared)| {
-            (vec![named(name)], of(store.inner().inner().metrics()))
+            (vec![named(name)], of(store.remote().metrics()))
         };
         stores.iter().map(of).collect()
     };
@@ -103,7 +103,7 @@ fn redis(
         for (name, store) in stores {
             for operation in Operation::ALL {
                 let labels = vec![("operation", operation.name().to_owned()), named(name)];
-                samples.push((labels, of(store.inner().inner().metrics(), operation)));
+                samples.push((labels, of(store.remote().metrics(), operation)));
             }
         }
         samples
@@ -113,10 +113,10 @@ fn redis(
     for (name, store) in stores {
         for operation in Operation::ALL {
             for failure in Failure::ALL {
-                let value = store.inner().inner().metrics().errors(operation, failure);
+                let value = store.remote().metrics().errors(operation, failure);
                 // Errors of calls that are made are reported from the start, so that the first one is
                 // seen as an increase; the others never happen.
-                if value > 0 || store.inner().inner().metrics().calls(operation) > 0 {
+                if value > 0 || store.remote().metrics().calls(operation) > 0 {
                     let labels = vec![
                         ("type", failure.name().to_owned()),
                         ("operation", operation.name().to_owned()),
@@ -174,7 +174,7 @@ fn latencies(
         encoder.encode_descriptor("redis_latency_seconds", help, None, MetricType::Histogram)?;
     for (name, store) in stores {
         for operation in Operation::ALL {
-            let Some(histogram) = store.inner().inner().metrics().latency(operation) else {
+            let Some(histogram) = store.remote().metrics().latency(operation) else {
                 continue;
             };
             let bounds = LATENCY_BOUNDS.iter().map(|micros| seconds_of_micros(*micros));
@@ -199,7 +199,7 @@ fn leases(
 ) -> Result<(), fmt::Error> {
     let mut ratios = Vec::new();
     for (name, store) in stores {
-        for rule in store.inner().figures().overshoot() {
+        for rule in store.leases().figures().overshoot() {
             for (kind, value) in [("over", rule.over), ("under", rule.under)] {
                 let labels = vec![
                     ("rule_id", rule.rule_id.to_string()),
@@ -218,23 +218,23 @@ fn leases(
         };
         stores.iter().map(of).collect()
     };
-    let taken = figures(&|store| &store.inner().figures().taken);
+    let taken = figures(&|store| &store.leases().figures().taken);
     counters(encoder, "leases_taken", "Chunks of quota that were taken ahead", taken)?;
-    let granted = figures(&|store| &store.inner().figures().granted);
+    let granted = figures(&|store| &store.leases().figures().granted);
     counters(encoder, "leases_granted", "Quota that was taken ahead", granted)?;
-    let returned = figures(&|store| &store.inner().figures().returned);
+    let returned = figures(&|store| &store.leases().figures().returned);
     counters(encoder, "leases_returned", "Quota that went back unspent", returned)?;
-    let lost = figures(&|store| &store.inner().figures().lost);
+    let lost = figures(&|store| &store.leases().figures().lost);
     counters(encoder, "leases_lost", "Quota that was neither spent nor returned", lost)?;
-    let passed_on = figures(&|store| &store.inner().figures().passed_on);
+    let passed_on = figures(&|store| &store.leases().figures().passed_on);
     let help = "Charges of leased rules that were decided on the shared counter";
     counters(encoder, "leases_passed_on", help, passed_on)?;
     let round_trips = stores.iter().map(|(name, store)| {
-        (vec![named(name)], seconds_of_micros(store.inner().round_trip() / MICRO))
+        (vec![named(name)], seconds_of_micros(store.leases().round_trip() / MICRO))
     });
     let help = "The usual round trip of leased rules' calls to Redis";
     gauges(encoder, "lease_round_trip_seconds", help, round_trips)?;
-    let local = stores.iter().map(|(name, store)| (vec![named(name)], store.inner().usage().local));
+    let local = stores.iter().map(|(name, store)| (vec![named(name)], store.leases().usage().local));
     counters(encoder, "leases_local_charges", "Charges decided without asking Redis", local)
 }
 

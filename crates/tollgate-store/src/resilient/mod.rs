@@ -34,6 +34,7 @@ use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SECOND, Slot, SlotId};
 
+use crate::leased::Leased;
 use crate::leased::key::{Fingerprints, Named};
 use crate::once::Once;
 use crate::placed::Member;
@@ -202,6 +203,19 @@ impl<S: SharedStore> Resilient<S> {
     fn share(&self, limit: &Limit) -> Limit {
         let Membership { nodes, rank } = self.membership();
         limit.share(rank, nodes)
+    }
+}
+
+/// The stack that nodes run: fallbacks over leases over a remote store.
+impl<S: SharedStore + 'static> Resilient<Leased<S>> {
+    /// The leases.
+    pub const fn leases(&self) -> &Leased<S> {
+        &self.inner
+    }
+
+    /// The remote store.
+    pub fn remote(&self) -> &S {
+        self.inner.inner()
     }
 }
 
