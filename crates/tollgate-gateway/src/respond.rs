@@ -114,9 +114,7 @@ impl Fault {
                 "EXPECTATION_FAILED",
                 "the only supported expectation is 100-continue",
             ),
-            Self::NoRoute => {
-                (Status::NOT_FOUND, "NO_ROUTE", "no route matches this host and path")
-            }
+            Self::NoRoute => (Status::NOT_FOUND, "NO_ROUTE", "no route matches this host and path"),
             Self::Loop => (
                 Status::LOOP_DETECTED,
                 "LOOP_DETECTED",

@@ -184,7 +184,8 @@ fn max_delay(
     let at = raw.action.as_ref().map_or(raw.at, |action| action.at);
     // Nobody knows when a slot will be free, but a gateway can wait for it.
     if unit != Unit::Concurrency && !limits.iter().all(is_bucket) {
-        let message = "throttle needs algorithm token_bucket, leaky_bucket or gcra, or unit concurrency";
+        let message =
+            "throttle needs algorithm token_bucket, leaky_bucket or gcra, or unit concurrency";
         report.add(at, Some("action"), message);
     }
     let Some(given) = &raw.max_delay_ms else {

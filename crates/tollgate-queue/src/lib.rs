@@ -27,7 +27,7 @@ mod view;
 mod worker;
 
 #[cfg(feature = "redis")]
-pub use self::redis::{RedisQueue, RedisTarget};
+pub use self::redis::RedisQueue;
 pub use deliver::{Forward, ForwardError, LONGEST_RECHECK};
 pub use id::{ID_BYTES, is_id, new_id};
 pub use line::{Queue, Receipt};

@@ -97,7 +97,7 @@ fn run_until_shutdown(
     let keeper = (!names.is_empty()).then(|| keep_stores(&inside, &config)).transpose()?;
     let (stop, stopped) = watch::channel(false);
     let reservations = Arc::new(ReservationShares::new(config.max_reservations));
-    let edge = || Edge::build(&config, engine, &reservations, secret, node, figures);
+    let edge = || Edge::build(&config, engine, &reservations, node, figures);
     let edge = is_gateway.then(edge).transpose()?;
     let (announced, heard) = watch::channel(false);
     let (control, first_rules) = ControlPlane::start(Surroundings {

@@ -12,19 +12,16 @@
 //! before a failover may be lost, unless `min-replicas-to-write` and the like say otherwise.
 
 mod answer;
-mod link;
 mod script;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::FromRedisValue;
-
-pub use link::RedisTarget;
+use tollgate_store::redis::{RedisStore, SlotConnection, SlotScript};
 
 use self::answer::{Row, TicketFields, change, ticket};
-use self::link::{Link, TargetSource};
-use self::script::{CLOCK, Script, Scripts};
+use self::script::{CLOCK, Scripts};
 use super::id::new_id;
 use super::options::{QueueOptions, millis};
 use super::request::{StoredRequest, StoredResponse};
@@ -40,38 +37,29 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// How far into its lane an entry's position is looked for: a stream has to be walked.
 const POSITION_LOOK: u64 = 1_000;
 
+/// How long a call may take. Calls carry bodies, and a 202 is worth a wait.
+const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A queue in Redis.
 pub struct RedisQueue {
-    link: Link,
+    connection: SlotConnection,
     scripts: Scripts,
     prefix: String,
     options: QueueOptions,
 }
 
 impl RedisQueue {
-    /// A queue whose keys start with `prefix`. The connection is made when it is needed.
-    pub fn new(target: RedisTarget, prefix: &str, options: QueueOptions) -> Self {
-        Self::on_clock(target, prefix, options, CLOCK)
-    }
-
-    /// The same where the password may change: `target` is asked before every connection.
-    pub fn following(
-        target: impl Fn() -> RedisTarget + Send + Sync + 'static,
-        prefix: &str,
-        options: QueueOptions,
-    ) -> Self {
-        Self::build(Box::new(target), prefix, options, CLOCK)
+    /// A queue on the servers of a store; its keys start with `prefix`. The connection is made when it is needed.
+    pub fn new(store: &RedisStore, prefix: &str, options: QueueOptions) -> Self {
+        Self::on_clock(store, prefix, options, CLOCK)
     }
 
     /// A queue on the clock that this Lua function named `clock` reads, for tests.
     #[doc(hidden)]
-    pub fn on_clock(target: RedisTarget, prefix: &str, options: QueueOptions, clock: &str) -> Self {
-        Self::build(Box::new(move || target.clone()), prefix, options, clock)
-    }
-
-    fn build(target: TargetSource, prefix: &str, options: QueueOptions, clock: &str) -> Self {
+    pub fn on_clock(store: &RedisStore, prefix: &str, options: QueueOptions, clock: &str) -> Self {
         let prefix = format!("{prefix}:{{q}}:");
-        Self { link: Link::new(target), scripts: Scripts::on(clock), prefix, options }
+        let connection = store.slot_connection("queue", prefix.as_bytes());
+        Self { connection, scripts: Scripts::on(clock), prefix, options }
     }
 
     /// The most bytes of a lane, of a tenant, and of all.
@@ -82,10 +70,15 @@ impl RedisQueue {
 
     async fn run<T: FromRedisValue>(
         &self,
-        script: &Script,
+        script: &SlotScript,
         arguments: &[&[u8]],
     ) -> Result<T, QueueError> {
-        self.link.run(script, &self.prefix, arguments).await
+        // Two keys are declared: the prefix, which is no key and never exists, and one of the queue. They say which slot
+        // the script works on, and that it does not run while that slot is on its way to another node: half of the keys
+        // would be missing, and neither node runs a script of which a key is missing there.
+        let keys = [self.prefix.as_str(), &format!("{}due", self.prefix)];
+        let answer = self.connection.run(script, &keys, arguments, CALL_TIMEOUT).await;
+        answer.map_err(QueueError::Unavailable)
     }
 }
 

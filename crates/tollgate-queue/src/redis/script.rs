@@ -1,26 +1,22 @@
 //! The scripts that run on the server, put together from their files.
 
-/// A script and the name the server knows it by.
-pub(super) struct Script {
-    pub(super) text: String,
-    pub(super) hash: String,
-}
+use tollgate_store::redis::SlotScript;
 
 /// All of them.
 pub(super) struct Scripts {
-    pub(super) room: Script,
-    pub(super) push: Script,
-    pub(super) claim: Script,
-    pub(super) renew: Script,
-    pub(super) give_back: Script,
-    pub(super) complete: Script,
-    pub(super) bury: Script,
-    pub(super) ticket: Script,
-    pub(super) list: Script,
-    pub(super) retry: Script,
-    pub(super) drop: Script,
-    pub(super) sweep: Script,
-    pub(super) counts: Script,
+    pub(super) room: SlotScript,
+    pub(super) push: SlotScript,
+    pub(super) claim: SlotScript,
+    pub(super) renew: SlotScript,
+    pub(super) give_back: SlotScript,
+    pub(super) complete: SlotScript,
+    pub(super) bury: SlotScript,
+    pub(super) ticket: SlotScript,
+    pub(super) list: SlotScript,
+    pub(super) retry: SlotScript,
+    pub(super) drop: SlotScript,
+    pub(super) sweep: SlotScript,
+    pub(super) counts: SlotScript,
 }
 
 /// Reads the server's clock.
@@ -31,11 +27,8 @@ const TELL: &str = include_str!("scripts/tell.lua");
 impl Scripts {
     /// The scripts, on the clock that the Lua function `clock` reads: [`CLOCK`], or a test's own.
     pub(super) fn on(clock: &str) -> Self {
-        let script = |parts: &[&str]| {
-            let text = [&[clock, "\n", COMMON], parts].concat().concat();
-            let hash = redis::Script::new(&text).get_hash().to_owned();
-            Script { text, hash }
-        };
+        let script =
+            |parts: &[&str]| SlotScript::new([&[clock, "\n", COMMON], parts].concat().concat());
         Self {
             room: script(&[include_str!("scripts/room.lua")]),
             push: script(&[include_str!("scripts/push.lua")]),

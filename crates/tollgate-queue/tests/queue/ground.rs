@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ::redis::IntoConnectionInfo;
 use tempfile::TempDir;
 use tokio::time::Instant;
 use tollgate_queue::{
-    Claim, Clock, QueueOptions, QueueStore, RedisQueue, RedisTarget, SqliteQueue, StoredRequest,
-    StoredResponse,
+    Claim, Clock, QueueOptions, QueueStore, RedisQueue, SqliteQueue, StoredRequest, StoredResponse,
 };
+use tollgate_store::redis::{RedisKind, RedisOptions, RedisStore};
 use tollgate_testkit::Redis;
 use tollgate_tower::EdgeRequest;
 
@@ -71,8 +70,8 @@ impl Ground {
                 Arc::new(SqliteQueue::open(path, options, clock).await.unwrap())
             }
             Self::Redis { redis, .. } => {
-                let target = single(redis);
-                Arc::new(RedisQueue::on_clock(target, "test", options, REDIS_CLOCK))
+                let store = single(redis);
+                Arc::new(RedisQueue::on_clock(&store, "test", options, REDIS_CLOCK))
             }
         }
     }
@@ -84,13 +83,18 @@ impl Ground {
                 let path = dir.path().join("queue.db");
                 Arc::new(SqliteQueue::open(path, options, running_clock()).await.unwrap())
             }
-            Self::Redis { redis, .. } => Arc::new(RedisQueue::new(single(redis), "test", options)),
+            Self::Redis { redis, .. } => Arc::new(RedisQueue::new(&single(redis), "test", options)),
         }
     }
 }
 
-pub(crate) fn single(redis: &Redis) -> RedisTarget {
-    RedisTarget::Single(Box::new(redis.url().into_connection_info().unwrap()))
+pub(crate) fn single(redis: &Redis) -> RedisStore {
+    store(RedisKind::Single, &[redis.url()])
+}
+
+/// A store on these servers.
+pub(crate) fn store(kind: RedisKind, urls: &[String]) -> RedisStore {
+    RedisStore::new(&RedisOptions { kind, urls: urls.to_vec(), ..RedisOptions::default() }).unwrap()
 }
 
 /// A clock that goes by itself, the same for all who ask in this process.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use ::redis::IntoConnectionInfo;
-use tollgate_queue::{QueueError, QueueOptions, QueueStore, RedisQueue, RedisTarget, TicketState};
+use tollgate_queue::{QueueError, QueueOptions, QueueStore, RedisQueue, TicketState};
+use tollgate_store::redis::RedisKind;
 use tollgate_testkit::{Cluster, PATIENCE, Redis, Sentinel, slot_of};
 
-use crate::ground::{id, name_of, request, response, single};
+use crate::ground::{id, name_of, request, response, single, store};
 
 async fn push(queue: &RedisQueue, number: usize) -> Result<(), QueueError> {
     let (id, request) = (id(number), request(&number.to_string()));
@@ -48,7 +48,7 @@ async fn drain(queue: &RedisQueue) -> Vec<usize> {
 async fn a_killed_server_that_persists_loses_nothing() {
     let arguments = ["--appendonly", "yes", "--appendfsync", "always"];
     let redis = Redis::builder().args(&arguments).start();
-    let queue = RedisQueue::new(single(&redis), "test", QueueOptions::default());
+    let queue = RedisQueue::new(&single(&redis), "test", QueueOptions::default());
     for number in 0..40 {
         push(&queue, number).await.unwrap();
         if number % 10 == 9 {
@@ -68,9 +68,8 @@ async fn a_killed_server_that_persists_loses_nothing() {
 #[tokio::test]
 async fn all_of_it_is_in_one_slot_of_a_cluster() {
     let cluster = Cluster::start(3, 0);
-    let nodes = cluster.urls().into_iter().map(|url| url.as_str().into_connection_info().unwrap());
-    let target = RedisTarget::Cluster(nodes.collect());
-    let queue = RedisQueue::new(target, "test", QueueOptions::default());
+    let store = store(RedisKind::Cluster, &cluster.urls());
+    let queue = RedisQueue::new(&store, "test", QueueOptions::default());
     for number in 0..20 {
         push(&queue, number).await.unwrap();
     }
@@ -87,9 +86,8 @@ async fn all_of_it_is_in_one_slot_of_a_cluster() {
 #[tokio::test]
 async fn nothing_happens_while_its_slot_is_on_its_way() {
     let cluster = Cluster::start(3, 0);
-    let nodes = cluster.urls().into_iter().map(|url| url.as_str().into_connection_info().unwrap());
-    let target = RedisTarget::Cluster(nodes.collect());
-    let queue = RedisQueue::new(target, "test", QueueOptions::default());
+    let store = store(RedisKind::Cluster, &cluster.urls());
+    let queue = RedisQueue::new(&store, "test", QueueOptions::default());
     for number in 0..10 {
         push(&queue, number).await.unwrap();
     }
@@ -122,14 +120,9 @@ async fn nothing_happens_while_its_slot_is_on_its_way() {
 #[tokio::test]
 async fn a_failover_is_followed() {
     let sentinel = Sentinel::start();
-    let sentinels =
-        sentinel.urls().into_iter().map(|url| url.as_str().into_connection_info().unwrap());
-    let target = RedisTarget::Sentinel {
-        sentinels: sentinels.collect(),
-        master_name: sentinel.master_name().to_owned(),
-        server: Box::new("redis://127.0.0.1".into_connection_info().unwrap()),
-    };
-    let queue = RedisQueue::new(target, "test", QueueOptions::default());
+    let master_name = sentinel.master_name().to_owned();
+    let store = store(RedisKind::Sentinel { master_name }, &sentinel.urls());
+    let queue = RedisQueue::new(&store, "test", QueueOptions::default());
     for number in 0..5 {
         push(&queue, number).await.unwrap();
     }
@@ -144,9 +137,9 @@ async fn a_failover_is_followed() {
 #[tokio::test]
 async fn a_server_that_is_not_there_is_an_error_and_not_a_wait() {
     let redis = Redis::start();
-    let target = single(&redis);
+    let store = single(&redis);
     redis.kill();
-    let queue = RedisQueue::new(target, "test", QueueOptions::default());
+    let queue = RedisQueue::new(&store, "test", QueueOptions::default());
     let refused = push(&queue, 1).await;
     assert!(matches!(refused, Err(QueueError::Unavailable(_))), "{refused:?}");
     redis.restart();

@@ -24,7 +24,7 @@ use crate::check_files::keys_without_tenant;
 use crate::config::Config;
 use crate::control::ControlFigures;
 use crate::reservation_shares::ReservationShares;
-use crate::stores::Stores;
+use crate::stores::{Shared, Stores};
 use crate::workers::Workers;
 use gateway::{Decider, GatewayDoor};
 use queue::{QueueKeeper, Tickets};
@@ -59,7 +59,6 @@ impl Edge {
         config: &Config,
         engine: &Arc<Engine<Stores>>,
         reservations: &Arc<ReservationShares>,
-        secret: &[u8],
         node: &str,
         figures: &Arc<ControlFigures>,
     ) -> Result<Self, EdgeError> {
@@ -70,7 +69,8 @@ impl Edge {
         let callers = Callers::new(&config.identity)?;
         let mut gateway = gateway::build(config, engine, reservations, &callers, node)?;
         let (stop_queue, stopped) = watch::channel(false);
-        let queue = QueueKeeper::open(config, secret, figures, stopped)?;
+        let redis = engine.store().shared().first().map(Shared::remote);
+        let queue = QueueKeeper::open(config, redis, figures, stopped)?;
         if let Some(queue) = &queue {
             gateway = gateway.with_queue(Arc::new(queue.tickets()));
         }

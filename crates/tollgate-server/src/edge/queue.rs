@@ -12,15 +12,16 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 use tollgate_gateway::{Gateway, Postpone, PostponeError};
 use tollgate_queue::{
-    Opening, ProblemObserver, Queue, QueueError, QueueOptions, QueueStore, RedisQueue, RedisTarget,
-    SqliteQueue, StoredRequest, SupervisedQueue, Worker, WorkerOptions, ticket_response,
+    Opening, ProblemObserver, Queue, QueueError, QueueOptions, QueueStore, RedisQueue, SqliteQueue,
+    StoredRequest, SupervisedQueue, Worker, WorkerOptions, ticket_response,
 };
+use tollgate_store::redis::RedisStore;
 use tollgate_tower::Postponed;
 use tollgate_tower::render::problem;
 
 use super::EdgeError;
 use super::gateway::Decider;
-use crate::config::{Config, QueueConfig, RedisKind};
+use crate::config::{Config, QueueConfig};
 use crate::control::ControlFigures;
 
 /// The file of an embedded queue, in the data directory.
@@ -50,49 +51,36 @@ impl QueueKeeper {
     /// not stop the start: it is reported, and tried again.
     pub(crate) fn open(
         config: &Config,
-        secret: &[u8],
+        redis: Option<&RedisStore>,
         figures: &Arc<ControlFigures>,
         mut stop: watch::Receiver<bool>,
     ) -> Result<Option<Self>, EdgeError> {
         let options = options(config.queue);
         options.check().map_err(|problem| EdgeError::Wrong(format!("queue: {problem}")))?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(EdgeError::Io)?;
-        let store: Arc<dyn QueueStore> = match (config.shared_stores().next(), &config.data_dir) {
-            (Some(store), _) => {
-                let redis = store.options(secret);
-                let seeds = redis.seeds().map_err(|error| EdgeError::Wrong(error.to_string()))?;
-                let Some(first) = seeds.first().cloned() else { return Ok(None) };
-                let (kind, master_name) = (store.kind, store.master_name.clone());
-                // The password is that of the moment.
-                let target = move || {
-                    let known = |seed| redis.with_credentials(seed);
-                    let server = Box::new(known(first.clone()));
-                    match kind {
-                        RedisKind::Single => RedisTarget::Single(server),
-                        RedisKind::Cluster => {
-                            RedisTarget::Cluster(seeds.iter().cloned().map(known).collect())
-                        }
-                        RedisKind::Sentinel => RedisTarget::Sentinel {
-                            sentinels: seeds.clone(),
-                            master_name: master_name.clone(),
-                            server,
-                        },
-                    }
-                };
-                let queue: Arc<dyn QueueStore> =
-                    Arc::new(RedisQueue::following(target, &store.prefix, options.clone()));
-                let open =
-                    move || -> Opening { Box::pin(std::future::ready(Ok(Arc::clone(&queue)))) };
-                Arc::new(SupervisedQueue::new(open, options, reporter(figures, None)))
-            }
-            (None, Some(dir)) => {
-                let (dir, bounds) = (dir.clone(), options.clone());
-                let open = move || -> Opening { Box::pin(open_file(dir.clone(), bounds.clone())) };
-                Arc::new(SupervisedQueue::new(open, options, reporter(figures, Some(FILE_ADVICE))))
-            }
-            // Without a place on disk nothing is durable: such requests are refused instead.
-            (None, None) => return Ok(None),
-        };
+        let store: Arc<dyn QueueStore> =
+            match (config.shared_stores().next().zip(redis), &config.data_dir) {
+                (Some((store, redis)), _) => {
+                    let prefix = &store.prefix;
+                    let queue: Arc<dyn QueueStore> =
+                        Arc::new(RedisQueue::new(redis, prefix, options.clone()));
+                    let open =
+                        move || -> Opening { Box::pin(std::future::ready(Ok(Arc::clone(&queue)))) };
+                    Arc::new(SupervisedQueue::new(open, options, reporter(figures, None)))
+                }
+                (None, Some(dir)) => {
+                    let (dir, bounds) = (dir.clone(), options.clone());
+                    let open =
+                        move || -> Opening { Box::pin(open_file(dir.clone(), bounds.clone())) };
+                    Arc::new(SupervisedQueue::new(
+                        open,
+                        options,
+                        reporter(figures, Some(FILE_ADVICE)),
+                    ))
+                }
+                // Without a place on disk nothing is durable: such requests are refused instead.
+                (None, None) => return Ok(None),
+            };
         let queue = Queue::new(store);
         let (begin, begun) = tokio::sync::oneshot::channel::<Work>();
         let handle = runtime.handle().clone();

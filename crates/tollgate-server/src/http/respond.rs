@@ -9,7 +9,8 @@ use tollgate_engine::{Ending, EngineError};
 
 use super::wire::{ErrorBody, ErrorDetail};
 
-const FOREIGN_ORIGIN: &str = "the Origin of this request is neither this host nor listed in cors_origins";
+const FOREIGN_ORIGIN: &str =
+    "the Origin of this request is neither this host nor listed in cors_origins";
 
 const FOREIGN_HOST: &str = "the Host of this request is not a known name of this server: use its address, or list \
      the name in allowed_hosts";

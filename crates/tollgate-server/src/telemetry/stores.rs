@@ -93,9 +93,8 @@ fn redis(
     stores: &[(&str, &Shared)],
 ) -> Result<(), fmt::Error> {
     let all = |of: &dyn Fn(&RedisMetrics) -> u64| -> Vec<Sample<u64>> {
-        let of = |(name, store): &(&str, &Shared)| {
-            (vec![named(name)], of(store.remote().metrics()))
-        };
+        let of =
+            |(name, store): &(&str, &Shared)| (vec![named(name)], of(store.remote().metrics()));
         stores.iter().map(of).collect()
     };
     let per_operation = |of: &dyn Fn(&RedisMetrics, Operation) -> u64| -> Vec<Sample<u64>> {
@@ -234,7 +233,8 @@ fn leases(
     });
     let help = "The usual round trip of leased rules' calls to Redis";
     gauges(encoder, "lease_round_trip_seconds", help, round_trips)?;
-    let local = stores.iter().map(|(name, store)| (vec![named(name)], store.leases().usage().local));
+    let local =
+        stores.iter().map(|(name, store)| (vec![named(name)], store.leases().usage().local));
     counters(encoder, "leases_local_charges", "Charges decided without asking Redis", local)
 }
 

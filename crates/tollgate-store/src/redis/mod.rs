@@ -31,6 +31,7 @@ mod script;
 mod sentinel;
 mod settle;
 mod several;
+mod slot_connection;
 mod trouble;
 mod turns;
 mod undo;
@@ -61,6 +62,7 @@ pub use clock::Estimate;
 pub use credentials::Password;
 pub use metrics::{BATCH_BOUNDS, Histogram, LATENCY_BOUNDS, Operation, RedisMetrics};
 pub use options::{RedisKind, RedisOptions, RedisOptionsError};
+pub use slot_connection::{Repeat, SlotConnection, SlotScript};
 
 /// Counters in Redis, which any number of nodes share.
 #[derive(Clone)]

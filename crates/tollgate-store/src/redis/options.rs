@@ -136,7 +136,7 @@ impl RedisOptions {
     }
 
     /// What the addresses say, as they are.
-    pub fn seeds(&self) -> Result<Vec<ConnectionInfo>, RedisOptionsError> {
+    pub(super) fn seeds(&self) -> Result<Vec<ConnectionInfo>, RedisOptionsError> {
         let certificates = self.certificates()?;
         self.urls.iter().map(|url| self.seed(url, certificates.as_ref())).collect()
     }
@@ -174,7 +174,7 @@ impl RedisOptions {
     }
 
     /// The same for a server: with the user and password of the options, if there are any.
-    pub fn with_credentials(&self, info: ConnectionInfo) -> ConnectionInfo {
+    pub(super) fn with_credentials(&self, info: ConnectionInfo) -> ConnectionInfo {
         self.credentials().apply(info)
     }
 

@@ -7,9 +7,9 @@ use redis::Client;
 use redis::aio::{PubSubSink, PubSubStream};
 use tokio::time::Instant;
 
-use super::link::Link;
 use crate::Failure;
 use crate::redis::connect::{Refusal, refusal};
+use crate::redis::slot_connection::SlotConnection;
 
 /// After such a silence the server is asked whether it is still there.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -28,7 +28,11 @@ pub struct BoardListener {
 }
 
 impl BoardListener {
-    pub(super) async fn new(link: &Link, channel: &[u8], by: Instant) -> Result<Self, Failure> {
+    pub(super) async fn new(
+        link: &SlotConnection,
+        channel: &[u8],
+        by: Instant,
+    ) -> Result<Self, Failure> {
         let info = link.address(by).await?;
         let subscribed = async {
             let mut pubsub = Client::open(info)?.get_async_pubsub().await?;
@@ -42,7 +46,7 @@ impl BoardListener {
             Ok(Err(error)) => refusal(&error),
             Err(_) => (Failure::Timeout, "no subscription in time".to_owned()),
         };
-        Err(link.tell(&refused))
+        Err(link.log(&refused))
     }
 
     /// Waits until the set has changed. An error means that the connection is lost: listen anew, and look

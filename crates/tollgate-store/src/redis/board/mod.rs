@@ -11,7 +11,6 @@
 //! then one script makes the manifest that names it the valid one (`scripts/board.lua`). A reader that
 //! finds a part missing reads the manifest again.
 
-mod link;
 mod listener;
 mod nodes;
 mod records;
@@ -25,8 +24,8 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
 use super::RedisStore;
+use super::slot_connection::{Repeat, SlotConnection};
 use crate::Failure;
-use link::{Link, Repeat};
 
 pub use listener::BoardListener;
 pub use nodes::MAX_NODE_STATE;
@@ -62,7 +61,7 @@ const SCRIPT: &str = include_str!("../scripts/board.lua");
 /// Every call ends within its deadline: 2 s, or 10 s where parts or records travel.
 #[derive(Clone)]
 pub struct Board {
-    link: Arc<Link>,
+    link: Arc<SlotConnection>,
     set: Arc<[u8]>,
     channel: Arc<[u8]>,
     records: Arc<[u8]>,
@@ -125,7 +124,7 @@ impl RedisStore {
     pub fn board(&self) -> Board {
         let own = |name| self.hub.speller.own("config", name);
         let set = own("set");
-        let link = Link::new(Arc::clone(&self.hub), self.hub.slot_of(&set));
+        let link = self.slot_connection("config", &set);
         Board {
             link: Arc::new(link),
             set: set.into(),

@@ -8,9 +8,9 @@ use std::time::Duration;
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
-use super::link::Repeat;
 use super::{Board, SMALL, bytes_or_nil, text};
 use crate::Failure;
+use crate::redis::slot_connection::Repeat;
 
 const SCRIPT: &str = include_str!("../scripts/roll.lua");
 

@@ -3,9 +3,9 @@
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
-use super::link::Repeat;
 use super::{Board, LARGE, SMALL, number, text};
 use crate::Failure;
+use crate::redis::slot_connection::Repeat;
 
 /// The group of those who write records down: each record goes to one of them.
 const GROUP: &str = "control";
@@ -183,14 +183,14 @@ impl Board {
         match self.link.attempts(command, by, Repeat::Safe).await {
             Ok(value) => return Ok(value),
             Err((_, text)) if text.contains("NOGROUP") => {}
-            Err(refusal) => return Err(self.link.tell(&refusal)),
+            Err(refusal) => return Err(self.link.log(&refusal)),
         }
         let mut making = redis::cmd("XGROUP");
         making.arg("CREATE").arg(&*self.records).arg(GROUP).arg("0").arg("MKSTREAM");
         match self.link.attempts(&making, by, Repeat::Safe).await {
             // Another reader was faster.
             Err((_, text)) if text.contains("BUSYGROUP") => {}
-            Err(refusal) => return Err(self.link.tell(&refusal)),
+            Err(refusal) => return Err(self.link.log(&refusal)),
             Ok(_) => {}
         }
         self.link.call(command, by, Repeat::Safe).await

@@ -1,20 +1,22 @@
-//! The board's connection: to whichever server has its keys now.
+//! A connection for calls that are no decisions: to the server that has their keys now, whatever the topology.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ConnectionInfo, Value};
+use redis::{Cmd, ConnectionInfo, FromRedisValue, Value};
 use tokio::runtime::{Handle, Id};
 use tokio::time::Instant;
 
+use super::RedisStore;
+use super::connect::{self, Refusal, ask};
+use super::health::Health;
+use super::hub::{Hub, Topology};
+use super::node::Node;
+use super::trouble::Trouble;
 use crate::Failure;
-use crate::redis::connect::{self, Refusal, ask};
-use crate::redis::health::Health;
-use crate::redis::hub::{Hub, Topology};
-use crate::redis::node::Node;
-use crate::redis::trouble::Trouble;
 
 /// So many errors that prove that nothing happened, and a call is given up, whatever time is left.
 const MAX_TRIES: u32 = 16;
@@ -22,15 +24,28 @@ const MAX_TRIES: u32 = 16;
 /// How much longer every pause is than the one before.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What the log calls it.
-const NAME: &str = "config";
-
 /// Whether a call whose answer was lost may be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Repeat {
-    /// Twice is as good as once.
+pub enum Repeat {
+    /// Running twice has the effect of running once.
     Safe,
+    /// The caller decides.
     Never,
+}
+
+/// A script, and the hash that servers know it by.
+#[derive(Debug, Clone)]
+pub struct SlotScript {
+    text: String,
+    hash: String,
+}
+
+impl SlotScript {
+    /// A script of this text.
+    pub fn new(text: String) -> Self {
+        let hash = redis::Script::new(&text).get_hash().to_owned();
+        Self { text, hash }
+    }
 }
 
 /// A connection that was made.
@@ -42,10 +57,16 @@ struct Up {
     connection: MultiplexedConnection,
 }
 
-/// The connection, or the want of one. It leaves breakers alone: they are about decisions, and a large value
-/// that takes long says nothing about those.
-pub(super) struct Link {
+/// A connection of its own to the server that has a slot, so that large values never delay decisions. It is made
+/// when it is needed, and made again after an error.
+///
+/// It lives on the runtime that it was made on; called from another runtime it makes a new one, so calls from two
+/// runtimes in turn reconnect each time. It leaves breakers alone: they are about decisions, and a large value that
+/// takes long says nothing about those.
+pub struct SlotConnection {
     hub: Arc<Hub>,
+    /// What the log calls it.
+    name: &'static str,
     slot: u16,
     up: Mutex<Option<Up>>,
     /// Whose turn it is to connect.
@@ -54,10 +75,19 @@ pub(super) struct Link {
     began: Instant,
 }
 
-impl Link {
-    pub(super) fn new(hub: Arc<Hub>, slot: u16) -> Self {
+impl RedisStore {
+    /// A connection to the servers of this store, for calls on keys of the same slot as `key`. `name` is what the log
+    /// calls it.
+    pub fn slot_connection(&self, name: &'static str, key: &[u8]) -> SlotConnection {
+        SlotConnection::new(Arc::clone(&self.hub), name, self.hub.slot_of(key))
+    }
+}
+
+impl SlotConnection {
+    pub(super) fn new(hub: Arc<Hub>, name: &'static str, slot: u16) -> Self {
         Self {
             hub,
+            name,
             slot,
             up: Mutex::default(),
             turn: tokio::sync::Mutex::default(),
@@ -73,12 +103,37 @@ impl Link {
         by: Instant,
         repeat: Repeat,
     ) -> Result<Value, Failure> {
-        self.attempts(command, by, repeat).await.map_err(|refusal| self.tell(&refusal))
+        self.attempts(command, by, repeat).await.map_err(|refusal| self.log(&refusal))
+    }
+
+    /// The answer of a script, which is sent where the server does not know it. A call whose answer is lost is not
+    /// repeated. Returns what went wrong as a text; the log has it too.
+    pub async fn run<T: FromRedisValue>(
+        &self,
+        script: &SlotScript,
+        keys: &[&str],
+        arguments: &[&[u8]],
+        within: Duration,
+    ) -> Result<T, String> {
+        let command = |name: &str, script: &str| {
+            let mut command = redis::cmd(name);
+            command.arg(script).arg(keys.len()).arg(keys).arg(arguments);
+            command
+        };
+        let known = command("EVALSHA", &script.hash);
+        let whole = || command("EVAL", &script.text);
+        let by = Instant::now() + within;
+        let value = self.attempts_with(&known, Some(&whole), by, Repeat::Never).await;
+        let value = value.map_err(|refusal| {
+            self.log(&refusal);
+            refusal.1
+        })?;
+        T::from_redis_value(value).map_err(|error| error.to_string())
     }
 
     /// Puts into the log what is wrong.
-    pub(super) fn tell(&self, (failure, text): &Refusal) -> Failure {
-        self.health.failed(NAME, *failure, text, self.began.elapsed());
+    pub(super) fn log(&self, (failure, text): &Refusal) -> Failure {
+        self.health.failed(self.name, *failure, text, self.began.elapsed());
         *failure
     }
 
@@ -89,6 +144,18 @@ impl Link {
         by: Instant,
         repeat: Repeat,
     ) -> Result<Value, Refusal> {
+        self.attempts_with(command, None, by, repeat).await
+    }
+
+    /// The same; `whole` makes the command for a server that does not know the script.
+    async fn attempts_with(
+        &self,
+        command: &Cmd,
+        whole: Option<&(dyn Fn() -> Cmd + Sync)>,
+        by: Instant,
+        repeat: Repeat,
+    ) -> Result<Value, Refusal> {
+        let mut command = Cow::Borrowed(command);
         let mut is_repeated = false;
         let mut asked: Option<Arc<Node>> = None;
         let mut last = (Failure::Timeout, "no answer".to_owned());
@@ -103,13 +170,13 @@ impl Link {
                 None => self.node(by).await?,
             };
             let answer = if is_asked {
-                send_asking(&node, command, by).await
+                send_asking(&node, &command, by).await
             } else {
-                self.send(&node, command, by).await
+                self.send(&node, &command, by).await
             };
             let trouble = match answer {
                 Ok(value) => {
-                    self.health.succeeded(NAME, self.began.elapsed());
+                    self.health.succeeded(self.name, self.began.elapsed());
                     return Ok(value);
                 }
                 Err(trouble) => trouble,
@@ -139,7 +206,12 @@ impl Link {
                     is_repeated = true;
                 }
                 Trouble::Again(..) | Trouble::Elsewhere(..) => self.refresh(),
-                Trouble::NoScript | Trouble::TryAgain => {}
+                Trouble::NoScript => {
+                    if let Some(whole) = whole {
+                        command = Cow::Owned(whole());
+                    }
+                }
+                Trouble::TryAgain => {}
                 Trouble::Final(_, text) if text.contains("WRONGTYPE") => {
                     return Err((Failure::ForeignKey, text));
                 }
@@ -206,7 +278,7 @@ impl Link {
         let found = async { self.node(by).await?.endpoint.locate().await };
         let late = || (Failure::Timeout, "no address in time".to_owned());
         let found = tokio::time::timeout_at(by, found).await.unwrap_or_else(|_| Err(late()));
-        found.map_err(|refusal| self.tell(&refusal))
+        found.map_err(|refusal| self.log(&refusal))
     }
 }
 
