@@ -131,6 +131,9 @@ pub struct DecisionRecord {
     pub kept_count: Option<i64>,
     /// When the first of those was made; `at` is the last.
     pub first_at: Option<Millis>,
+    /// The caller that asked for the decision, for its share of the log: the digest of its token or certificate, else its
+    /// address (IPv6: its /64). Empty where the node itself identified the client.
+    pub caller: String,
 }
 
 /// What a record takes besides its texts: numbers, headers of rows, and entries of six indexes.
@@ -142,7 +145,8 @@ const TEXT_FACTOR: usize = 2;
 impl DecisionRecord {
     /// What the record takes on disk, indexes included: an estimate from above.
     pub fn estimated_bytes(&self) -> i64 {
-        let needed = [&self.event_id, &self.action, &self.reason, &self.client_id, &self.node];
+        let needed =
+            [&self.event_id, &self.action, &self.reason, &self.client_id, &self.node, &self.caller];
         let optional = [
             &self.rule_id,
             &self.scope,

@@ -59,6 +59,10 @@ static DIALECT: Dialect = Dialect {
             version: 5,
             sql: include_str!("../../migrations/postgres/0005_history_bytes.sql"),
         },
+        Migration {
+            version: 6,
+            sql: include_str!("../../migrations/postgres/0006_audit_callers.sql"),
+        },
     ],
 };
 

@@ -1,5 +1,6 @@
-//! The bound of the log of decisions: in bytes, with shares of tenants. Where there is too much, the oldest records of
-//! the tenants that take the most go, so that a flood of one does not erase what is known of the others.
+//! The bound of the log of decisions: in bytes, with shares of callers, and of tenants within them. Where there is too
+//! much, the oldest records of the tenants that take the most go, of the callers that take the most, so that a flood of
+//! one does not erase what is known of the others. A tenant is a name in a request, which a caller can invent.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +11,33 @@ use super::session::{Session, fetch_all, fetch_int};
 use crate::RepositoryError;
 use crate::records::RECORD_OVERHEAD_BYTES;
 
-/// How many tenants lose records in one transaction.
-const MAX_TENANTS: i64 = 1_000;
+/// How many callers, and how many tenants of each, lose records in one transaction.
+const MAX_SHARES: i64 = 1_000;
 
 /// What follows a statement that adds or removes records, for [`Changed`].
-pub(super) const RETURNING: &str = "RETURNING COALESCE(tenant_id, ''), bytes";
+pub(super) const RETURNING: &str = "RETURNING caller, COALESCE(tenant_id, ''), bytes";
 
-const USAGE: [Column; 2] = [text("tenant_id"), int("bytes")];
+const SHARES: [Column; 3] = [text("caller"), text("tenant_id"), int("bytes")];
 
 /// Records that were added or removed.
 #[derive(Debug, Default)]
 pub(super) struct Changed {
     pub(super) count: u64,
-    bytes_by_tenant: BTreeMap<String, i64>,
+    /// By caller and tenant.
+    bytes: BTreeMap<(String, String), i64>,
 }
 
 impl Changed {
     fn add(&mut self, other: Self) {
         self.count += other.count;
-        for (tenant, bytes) in other.bytes_by_tenant {
-            let sum = self.bytes_by_tenant.entry(tenant).or_default();
-            *sum = sum.saturating_add(bytes);
+        for (share, bytes) in other.bytes {
+            self.add_bytes(share, bytes);
         }
+    }
+
+    fn add_bytes(&mut self, share: (String, String), bytes: i64) {
+        let sum = self.bytes.entry(share).or_default();
+        *sum = sum.saturating_add(bytes);
     }
 }
 
@@ -40,17 +46,16 @@ pub(super) async fn run(
     session: &mut dyn Session,
     query: Query,
 ) -> Result<Changed, RepositoryError> {
-    let read = |row: &mut Columns<'_>| Ok((row.text()?, row.int()?));
+    let read = |row: &mut Columns<'_>| Ok((row.text()?, row.text()?, row.int()?));
     let mut changed = Changed::default();
-    for (tenant, bytes) in fetch_all(session, query, read).await? {
+    for (caller, tenant, bytes) in fetch_all(session, query, read).await? {
         changed.count += 1;
-        let sum = changed.bytes_by_tenant.entry(tenant).or_default();
-        *sum = sum.saturating_add(bytes);
+        changed.add_bytes((caller, tenant), bytes);
     }
     Ok(changed)
 }
 
-/// Counts records that were added, or with a sign of -1 removed. Tenants in one order, so that two writers do not wait
+/// Counts records that were added, or with a sign of -1 removed. Shares in one order, so that two writers do not wait
 /// for each other in a circle.
 pub(super) async fn count(
     session: &mut dyn Session,
@@ -59,17 +64,18 @@ pub(super) async fn count(
     sign: i64,
 ) -> Result<(), RepositoryError> {
     let mut rows = Batch::new();
-    for (tenant, bytes) in &changed.bytes_by_tenant {
-        rows.row(&[tenant.as_str().into(), bytes.saturating_mul(sign).into()])?;
+    for ((caller, tenant), bytes) in &changed.bytes {
+        let bytes = bytes.saturating_mul(sign);
+        rows.row(&[caller.as_str().into(), tenant.as_str().into(), bytes.into()])?;
     }
     if rows.is_empty() {
         return Ok(());
     }
-    let conflict = "ON CONFLICT (tenant_id) DO UPDATE SET \
-                    bytes = rate_limit_audit_usage.bytes + excluded.bytes";
-    session.execute(rows.insert(dialect, "rate_limit_audit_usage", &USAGE, conflict)).await?;
+    let conflict = "ON CONFLICT (caller, tenant_id) DO UPDATE SET \
+                    bytes = rate_limit_audit_shares.bytes + excluded.bytes";
+    session.execute(rows.insert(dialect, "rate_limit_audit_shares", &SHARES, conflict)).await?;
     if sign < 0 {
-        session.execute(Query::new("DELETE FROM rate_limit_audit_usage WHERE bytes <= 0")).await?;
+        session.execute(Query::new("DELETE FROM rate_limit_audit_shares WHERE bytes <= 0")).await?;
     }
     Ok(())
 }
@@ -79,12 +85,12 @@ pub(super) async fn excess(
     session: &mut dyn Session,
     max_bytes: i64,
 ) -> Result<i64, RepositoryError> {
-    let total = "SELECT CAST(SUM(bytes) AS BIGINT) FROM rate_limit_audit_usage";
+    let total = "SELECT CAST(SUM(bytes) AS BIGINT) FROM rate_limit_audit_shares";
     Ok(fetch_int(session, Query::new(total)).await?.saturating_sub(max_bytes))
 }
 
-/// Removes the oldest records of the tenants that take the most, at most so many, where all take more than this.
-/// Returns how many were removed.
+/// Removes the oldest records of the tenants that take the most, of the callers that take the most, at most so many,
+/// where all take more than this. Returns how many were removed.
 pub(super) async fn bound(
     session: &mut dyn Session,
     dialect: &Dialect,
@@ -95,34 +101,52 @@ pub(super) async fn bound(
     if excess <= 0 {
         return Ok(0);
     }
-    let largest = Query::new(
-        "SELECT tenant_id, bytes FROM rate_limit_audit_usage ORDER BY bytes DESC, tenant_id LIMIT $1",
+    let callers = Query::new(
+        "SELECT caller, CAST(SUM(bytes) AS BIGINT) AS sum FROM rate_limit_audit_shares \
+         GROUP BY caller ORDER BY sum DESC, caller LIMIT $1",
     );
-    let read = |row: &mut Columns<'_>| Ok((row.text()?, row.int()?));
-    let mut tenants = fetch_all(session, largest.bind(MAX_TENANTS + 1), read).await?;
-    let level = level(&tenants, excess);
-    tenants.truncate(usize::try_from(MAX_TENANTS).unwrap_or(usize::MAX));
     let mut removed = Changed::default();
-    for (tenant, bytes) in tenants {
-        let left = u64::from(most).saturating_sub(removed.count);
-        if left == 0 || bytes <= level {
-            break;
+    for (caller, bytes) in cuts(session, callers.bind(MAX_SHARES + 1), excess).await? {
+        let tenants = Query::new(
+            "SELECT tenant_id, bytes FROM rate_limit_audit_shares WHERE caller = $1 \
+             ORDER BY bytes DESC, tenant_id LIMIT $2",
+        );
+        let tenants = tenants.bind(caller.clone()).bind(MAX_SHARES + 1);
+        for (tenant, bytes) in cuts(session, tenants, bytes).await? {
+            let left = u64::from(most).saturating_sub(removed.count);
+            if left == 0 {
+                break;
+            }
+            removed.add(remove_oldest(session, &caller, tenant, bytes, left).await?);
         }
-        removed.add(remove_oldest(session, tenant, bytes - level, left).await?);
     }
     count(session, dialect, &removed, -1).await?;
     Ok(removed.count)
 }
 
-/// The bytes that each tenant keeps, so that those which take more give up `excess` bytes together. Tenants come in
-/// the order of their bytes, the largest first.
-fn level(tenants: &[(String, i64)], excess: i64) -> i64 {
+/// Whose records go, and how many bytes of them, so that all give up `excess` bytes together.
+async fn cuts(
+    session: &mut dyn Session,
+    largest: Query,
+    excess: i64,
+) -> Result<Vec<(String, i64)>, RepositoryError> {
+    let read = |row: &mut Columns<'_>| Ok((row.text()?, row.int()?));
+    let mut shares = fetch_all(session, largest, read).await?;
+    let level = level(&shares, excess);
+    shares.truncate(usize::try_from(MAX_SHARES).unwrap_or(usize::MAX));
+    let above = shares.into_iter().filter(|(_, bytes)| *bytes > level);
+    Ok(above.map(|(name, bytes)| (name, bytes - level)).collect())
+}
+
+/// The bytes that each keeps, so that those which take more give up `excess` bytes together. Shares come in the order of
+/// their bytes, the largest first.
+fn level(shares: &[(String, i64)], excess: i64) -> i64 {
     let mut sum = 0_i64;
-    for (index, (_, bytes)) in tenants.iter().enumerate() {
+    for (index, (_, bytes)) in shares.iter().enumerate() {
         sum = sum.saturating_add(*bytes);
         let count = i64::try_from(index + 1).unwrap_or(i64::MAX);
         let level = (sum - excess).div_euclid(count).max(0);
-        let next = tenants.get(index + 1).map_or(0, |(_, bytes)| *bytes);
+        let next = shares.get(index + 1).map_or(0, |(_, bytes)| *bytes);
         if level >= next {
             return level;
         }
@@ -130,9 +154,10 @@ fn level(tenants: &[(String, i64)], excess: i64) -> i64 {
     0
 }
 
-/// Removes the oldest records of a tenant that take so many bytes, at most so many records.
+/// Removes the oldest records of a caller and tenant that take so many bytes, at most so many records.
 async fn remove_oldest(
     session: &mut dyn Session,
+    caller: &str,
     tenant: String,
     bytes: i64,
     most: u64,
@@ -140,13 +165,13 @@ async fn remove_oldest(
     let is_own =
         if tenant.is_empty() { "(tenant_id IS NULL OR tenant_id = $1)" } else { "tenant_id = $1" };
     let oldest = Query::new(format!(
-        "SELECT id, bytes FROM rate_limit_audit_log WHERE {is_own} ORDER BY id LIMIT $2"
+        "SELECT id, bytes FROM rate_limit_audit_log WHERE {is_own} AND caller = $2 ORDER BY id LIMIT $3"
     ));
     let read = |row: &mut Columns<'_>| Ok((row.int()?, row.int()?));
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     // Records take at least the overhead, so that no more are read than may be removed.
     let needed = bytes / RECORD_OVERHEAD_BYTES + 1;
-    let oldest = oldest.bind(tenant.clone()).bind(most.min(needed));
+    let oldest = oldest.bind(tenant.clone()).bind(caller.to_owned()).bind(most.min(needed));
     let mut last = None;
     let mut freed = 0_i64;
     for (id, bytes_of_record) in fetch_all(session, oldest, read).await? {
@@ -158,14 +183,15 @@ async fn remove_oldest(
     }
     let Some(last) = last else {
         // Figures without records: nothing of this tenant is left.
-        let query = Query::new("DELETE FROM rate_limit_audit_usage WHERE tenant_id = $1");
-        session.execute(query.bind(tenant)).await?;
+        let query =
+            Query::new("DELETE FROM rate_limit_audit_shares WHERE caller = $1 AND tenant_id = $2");
+        session.execute(query.bind(caller.to_owned()).bind(tenant)).await?;
         return Ok(Changed::default());
     };
     let delete = Query::new(format!(
-        "DELETE FROM rate_limit_audit_log WHERE {is_own} AND id <= $2 {RETURNING}"
+        "DELETE FROM rate_limit_audit_log WHERE {is_own} AND caller = $2 AND id <= $3 {RETURNING}"
     ));
-    run(session, delete.bind(tenant).bind(last)).await
+    run(session, delete.bind(tenant).bind(caller.to_owned()).bind(last)).await
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use crate::{DecisionFilter, DecisionRecord, Millis, Page, RepositoryError, Store
 /// 2.7 kB.
 const MAX_TEXT_BYTES: usize = 1024;
 
-const COLUMNS: [Column; 25] = [
+const COLUMNS: [Column; 26] = [
     text("event_id"),
     int("timestamp"),
     text("action"),
@@ -39,6 +39,7 @@ const COLUMNS: [Column; 25] = [
     int("repeat_count"),
     int("kept_count"),
     int("first_at"),
+    text("caller"),
     int("bytes"),
 ];
 
@@ -68,9 +69,10 @@ fn write_row(rows: &mut Batch, decision: &DecisionRecord) -> Result<(), Reposito
         &decision.reason,
         &decision.client_id,
         &decision.node,
+        &decision.caller,
     ]
     .map(|text| cut(text));
-    let [event_id, action, reason, client_id, node] = &needed;
+    let [event_id, action, reason, client_id, node, caller] = &needed;
     let optional = [
         &decision.rule_id,
         &decision.scope,
@@ -85,7 +87,7 @@ fn write_row(rows: &mut Batch, decision: &DecisionRecord) -> Result<(), Reposito
     ]
     .map(|text| text.as_deref().map(cut));
     let [rule, scope, endpoint, method, address, user, tenant, api_key, model, request] = &optional;
-    let cells: [Cell<'_>; 25] = [
+    let cells: [Cell<'_>; 26] = [
         (&**event_id).into(),
         decision.at.into(),
         (&**action).into(),
@@ -110,6 +112,7 @@ fn write_row(rows: &mut Batch, decision: &DecisionRecord) -> Result<(), Reposito
         decision.repeat_count.into(),
         decision.kept_count.into(),
         decision.first_at.into(),
+        (&**caller).into(),
         decision.estimated_bytes().into(),
     ];
     rows.row(&cells)
@@ -175,6 +178,7 @@ fn read_decision(row: &mut Columns<'_>) -> Result<StoredDecision, RepositoryErro
         repeat_count: row.optional_int()?,
         kept_count: row.optional_int()?,
         first_at: row.optional_int()?,
+        caller: row.text()?,
     };
     Ok(StoredDecision { id, record })
 }

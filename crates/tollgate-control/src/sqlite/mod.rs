@@ -71,6 +71,10 @@ static DIALECT: Dialect = Dialect {
             version: 5,
             sql: include_str!("../../migrations/sqlite/0005_history_bytes.sql"),
         },
+        Migration {
+            version: 6,
+            sql: include_str!("../../migrations/sqlite/0006_audit_callers.sql"),
+        },
     ],
 };
 

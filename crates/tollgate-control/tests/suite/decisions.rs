@@ -139,6 +139,33 @@ pub(crate) async fn the_log_is_bounded_in_bytes_and_the_loudest_goes_first(groun
     assert_eq!(kept_of(Some("quiet")).await.len(), 50);
 }
 
+/// A tenant is a name in a request: those that one caller invents do not push out the records of others.
+pub(crate) async fn invented_tenants_of_a_caller_leave_the_records_of_others(ground: Ground) {
+    const MAX_BYTES: u64 = 100_000;
+    let repository = ground.ready().await;
+    let quiet: Vec<_> = (0..20)
+        .map(|n| DecisionRecord {
+            caller: "aa".into(),
+            tenant_id: Some("quiet".into()),
+            ..decision(n)
+        })
+        .collect();
+    repository.record(&quiet).await.unwrap();
+    for start in 1..=20_i64 {
+        let invented = (start * 100..start * 100 + 100).map(|n| DecisionRecord {
+            caller: "192.0.2.1".into(),
+            tenant_id: Some(format!("invented-{n}")),
+            ..decision(n)
+        });
+        repository.record(&invented.collect::<Vec<_>>()).await.unwrap();
+        while repository.bound_decisions(MAX_BYTES, 50).await.unwrap() > 0 {}
+    }
+    let of = DecisionFilter { tenant_id: Some("quiet".into()), ..DecisionFilter::default() };
+    let left = repository.decisions(&of, &page(None, 100)).await.unwrap();
+    assert_eq!(left.len(), 20);
+    assert!(left.iter().all(|one| one.record.caller == "aa"));
+}
+
 pub(crate) async fn old_decisions_are_pruned_in_parts(ground: Ground) {
     let repository = ground.ready().await;
     let all: Vec<_> = (0..100).map(decision).collect();

@@ -67,6 +67,7 @@ on_both! {
     decisions::a_decision_is_kept_once,
     decisions::old_decisions_are_pruned_in_parts,
     decisions::the_log_is_bounded_in_bytes_and_the_loudest_goes_first,
+    decisions::invented_tenants_of_a_caller_leave_the_records_of_others,
     decisions::no_text_of_a_client_spoils_a_batch,
     texts::odd_texts_are_kept_as_they_are,
     texts::prefixes_mean_themselves,
