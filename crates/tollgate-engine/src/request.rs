@@ -1,5 +1,7 @@
 //! What is asked of the engine, and its bounds.
 
+use std::net::IpAddr;
+
 use tollgate_core::Nanos;
 use tollgate_policy::{Attributes, Unit};
 
@@ -49,6 +51,8 @@ pub struct Request<'a> {
     pub skip: Option<Unit>,
     /// Who makes the call, if authenticated: request ids of different callers do not meet.
     pub caller: &'a str,
+    /// From where a caller that is not authenticated makes the call. Observers tell callers apart by it.
+    pub caller_address: Option<IpAddr>,
 }
 
 /// Why a request is not taken.

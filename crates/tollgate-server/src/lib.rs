@@ -8,6 +8,7 @@ mod addresses;
 mod admin;
 pub mod audit;
 mod background;
+mod callers;
 mod check_files;
 pub mod config;
 mod control;
@@ -29,6 +30,7 @@ pub mod telemetry;
 mod tls;
 mod workers;
 
+pub use callers::CallerId;
 pub use check_files::{FileReport, check_files};
 pub use control::{ControlStartError, migrate};
 pub use log_level::on_log_level;

@@ -5,7 +5,6 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
@@ -17,6 +16,7 @@ use tollgate_policy::Known;
 use tollgate_store::Store;
 use tollgate_tower::{Held, Identity};
 
+use crate::callers::{CallerId, CallerKey, CallerShares};
 use crate::http::wire::AllowBody;
 
 /// The most reservations that are counted: as many as may be open.
@@ -29,20 +29,6 @@ const MAX_LOOKED_UP: usize = 16;
 /// the open ones and this.
 const MIN_ORDER: usize = 64;
 
-/// A caller has at most so many times what it leaves free: its invented names leave room for other callers.
-const CALLER_FACTOR: usize = 15;
-
-/// Fewer reservations than this are not divided among callers.
-const MIN_DIVIDED: usize = 8;
-
-/// Who calls: the holder of a token or of a certificate, by its digest, else an address.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct CallerId<'a> {
-    /// Empty where calls need neither a token nor a certificate.
-    pub(crate) name: &'a str,
-    pub(crate) peer: Option<IpAddr>,
-}
-
 /// Open reservations by owner and by caller.
 #[derive(Debug)]
 pub struct ReservationShares {
@@ -54,8 +40,7 @@ pub struct ReservationShares {
 #[derive(Debug)]
 pub(crate) struct Opening {
     owner: Party,
-    /// A hash of the caller.
-    caller: u64,
+    caller: CallerKey,
     /// A hash of the caller and the `requestId`.
     request: Option<u64>,
 }
@@ -64,7 +49,7 @@ pub(crate) struct Opening {
 #[derive(Debug)]
 struct Counted {
     owner: Party,
-    caller: u64,
+    caller: CallerKey,
     expires_at: Nanos,
     request: Option<u64>,
 }
@@ -77,9 +62,7 @@ struct Open {
     /// In which order reservations are looked up in the store.
     look_ups: VecDeque<u128>,
     by_owner: Places,
-    /// How many each caller has opened; no entry is 0.
-    by_caller: HashMap<u64, usize>,
-    max: usize,
+    by_caller: CallerShares,
     /// How many requests for models have been given a place: each has a number of its own.
     places: u128,
     /// When each was to expire when it was last looked at; it may have been renewed since.
@@ -110,8 +93,7 @@ impl ReservationShares {
             by_request: HashMap::new(),
             look_ups: VecDeque::new(),
             by_owner: Places::new(max),
-            by_caller: HashMap::new(),
-            max,
+            by_caller: CallerShares::new(max),
             places: 0,
             expiries: BinaryHeap::new(),
         };
@@ -150,10 +132,8 @@ impl ReservationShares {
         until.is_some_and(|until| now < *until) || open.has_room(&opening.owner, opening.caller)
     }
 
-    fn caller(&self, caller: CallerId<'_>) -> u64 {
-        let address = caller.peer.filter(|_| caller.name.is_empty());
-        let address = address.map(|peer| crate::addresses::group(peer.to_canonical()));
-        self.hasher.hash_one((caller.name, address))
+    fn caller(&self, caller: CallerId<'_>) -> CallerKey {
+        self.open.lock().by_caller.key(caller)
     }
 
     /// Takes the next ones out of the order.
@@ -177,9 +157,13 @@ impl ReservationShares {
         now: Nanos,
     ) -> Result<Held, EngineError> {
         let owner = Party::of(identity);
-        // The gateway has checked the tenant, or knows the client by no more than its address.
-        let peer = identity.ip.as_deref().and_then(|ip| ip.parse().ok());
-        let caller = self.caller(CallerId { name: "", peer });
+        // The gateway has checked tenant, key and user, or knows the client by no more than its address.
+        let ip = identity.ip.as_deref().unwrap_or_default();
+        let is_known = identity.tenant_id.is_some()
+            || identity.api_key.is_some()
+            || identity.user_id.is_some();
+        let name = if is_known { ip } else { "" };
+        let caller = self.caller(CallerId { name, peer: ip.parse().ok() });
         let mut open = self.open.lock();
         open.expire(now);
         if !open.has_room(&owner, caller) {
@@ -228,27 +212,20 @@ impl Open {
         let is_new = self.by_id.insert(id, counted).is_none();
         if is_new {
             self.by_owner.take(owner);
-            *self.by_caller.entry(caller).or_default() += 1;
+            self.by_caller.take(caller);
         }
         is_new
     }
 
     /// Whether there is room in the share of the owner and in that of the caller.
-    fn has_room(&self, owner: &Party, caller: u64) -> bool {
-        let own = self.by_caller.get(&caller).copied().unwrap_or(0);
-        let max = self.by_owner.free().saturating_mul(CALLER_FACTOR);
-        self.by_owner.has_room(owner) && (self.max < MIN_DIVIDED || own < max)
+    fn has_room(&self, owner: &Party, caller: CallerKey) -> bool {
+        self.by_owner.has_room(owner) && self.by_caller.has_room(caller)
     }
 
     fn remove(&mut self, id: u128) {
         if let Some(Counted { owner, caller, request, .. }) = self.by_id.remove(&id) {
             self.by_owner.give_back(&owner);
-            if let Some(own) = self.by_caller.get_mut(&caller) {
-                *own = own.saturating_sub(1);
-                if *own == 0 {
-                    self.by_caller.remove(&caller);
-                }
-            }
+            self.by_caller.give_back(caller);
             if let Some(request) = request {
                 self.by_request.remove(&request);
             }
@@ -309,12 +286,12 @@ mod tests {
         count
     }
 
-    fn opening(owner: &Party) -> Opening {
-        Opening { owner: owner.clone(), caller: 0, request: None }
+    fn opening(shares: &ReservationShares, owner: &Party) -> Opening {
+        Opening { owner: owner.clone(), caller: shares.caller("token".into()), request: None }
     }
 
     fn opening_by(shares: &ReservationShares, name: &str, tenant: usize) -> Opening {
-        let caller = shares.caller(CallerId { name, peer: None });
+        let caller = shares.caller(CallerId::from_label(name));
         Opening { owner: self::tenant(&tenant.to_string()), caller, request: None }
     }
 
@@ -341,28 +318,29 @@ mod tests {
         assert!(shares.has_room(&opening_by(&shares, "third", 5_000), 0));
         assert!(!shares.has_room(&opening_by(&shares, "loud", 9_999), 0));
         assert!(shares.has_room(&opening_by(&shares, "loud", 9_999), 100), "they expire");
-        assert!(shares.open.lock().by_caller.is_empty());
+        assert_eq!(shares.open.lock().by_caller.callers(), 0);
     }
 
     #[test]
-    fn a_caller_without_a_token_is_its_address() {
-        let shares = ReservationShares::new(64);
-        let caller = |name: &str, peer: &str| {
-            shares.caller(CallerId { name, peer: Some(peer.parse().unwrap()) })
-        };
-        assert_eq!(caller("", "192.0.2.1"), caller("", "::ffff:192.0.2.1"));
-        assert_eq!(caller("", "2001:db8::1"), caller("", "2001:db8::ffff"), "one /64");
-        assert_ne!(caller("", "2001:db8::1"), caller("", "2001:db8:0:1::1"));
-        assert_eq!(caller("token", "192.0.2.1"), caller("token", "192.0.2.2"));
-        assert_ne!(caller("token", "192.0.2.1"), caller("other", "192.0.2.1"));
+    fn callers_without_a_token_leave_room_for_those_with_one() {
+        let shares = ReservationShares::new(800);
+        let addresses = (0_u16..100).map(|number| {
+            let address = format!("192.0.2.{number}");
+            fill_by(&shares, &address, 10_000 * u128::from(number))
+        });
+        assert_eq!(addresses.sum::<usize>(), 600);
+        assert!(fill_by(&shares, "token", 10_000_000) > 150);
+        let of = |tenant: &str| Identity { tenant_id: Some(tenant.into()), ..Identity::default() };
+        let shares = Arc::new(shares);
+        assert!(shares.take_place(&of("of a registered key"), 0).is_ok());
     }
 
     fn has_room(shares: &ReservationShares, owner: &Party, now: Nanos) -> bool {
-        shares.has_room(&opening(owner), now)
+        shares.has_room(&opening(shares, owner), now)
     }
 
     fn open(shares: &ReservationShares, owner: &Party, id: u128) {
-        shares.opened(&opening(owner), &Reservation { id, expires_at: 100 }, 0);
+        shares.opened(&opening(shares, owner), &Reservation { id, expires_at: 100 }, 0);
     }
 
     #[test]
@@ -423,11 +401,13 @@ mod tests {
     #[test]
     fn a_repeated_request_needs_no_room() {
         let shares = ReservationShares::new(64);
-        let first = Opening { owner: tenant("a"), caller: 0, request: Some(7) };
+        let first =
+            Opening { owner: tenant("a"), caller: shares.caller("token".into()), request: Some(7) };
         shares.opened(&first, &Reservation { id: 1, expires_at: Nanos::MAX }, 0);
         fill(&shares, &tenant("a"), 100);
         assert!(shares.has_room(&first, 99));
-        let other = Opening { owner: tenant("a"), caller: 0, request: Some(8) };
+        let other =
+            Opening { owner: tenant("a"), caller: shares.caller("token".into()), request: Some(8) };
         assert!(!shares.has_room(&other, 99));
         fill(&shares, &tenant("b"), 1_000);
         shares.ended(1);
@@ -438,7 +418,11 @@ mod tests {
     fn the_orders_of_look_ups_and_expiries_are_bounded() {
         let shares = ReservationShares::new(64);
         // Stays open, and expires before the others: they never are the next to expire.
-        shares.opened(&opening(&tenant("b")), &Reservation { id: 30_000, expires_at: 50 }, 0);
+        shares.opened(
+            &opening(&shares, &tenant("b")),
+            &Reservation { id: 30_000, expires_at: 50 },
+            0,
+        );
         for id in 0..10_000 {
             open(&shares, &tenant("a"), id);
             shares.ended(id);

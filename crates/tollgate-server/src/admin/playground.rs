@@ -24,7 +24,7 @@ impl Admin {
         let prepared = Prepared::new(&body)?;
         // Its request ids are not those of the callers of the decision API.
         let caller = format!("admin:{}", asked.identity.token_id);
-        let request = prepared.request(&body, &caller);
+        let request = prepared.request(&body, caller.as_str());
         if asked.route.call != Call::Decide {
             let looked = self.engine.decide(&rules, &request, Mode::Peek).await?;
             return Ok(Answer::ok(self.tried(&looked)));

@@ -8,12 +8,15 @@ use std::collections::HashMap;
 use tollgate_control::{DecisionRecord, Millis};
 use tollgate_gateway::{Party, Places};
 
+use crate::callers::{CallerId, CallerShares};
+
 /// So many decisions of a rule, client and reason are kept in full in an interval.
 pub(crate) const KEPT_IN_FULL: i64 = 5;
 
 /// The most groups of an interval. Tenants have shares of them: one alone a third, and each further one less, so that
 /// there is room for the next; all clients without a tenant together have a quarter. Beyond its share, clients are
-/// counted together for their rule, reason and tenant.
+/// counted together for their rule, reason and tenant. Callers have shares as well, because they can invent tenants;
+/// beyond those, tenants are counted together, too.
 const MAX_GROUPS: usize = 4_096;
 
 /// The most records of groups that clients share, beyond [`MAX_GROUPS`]. What is even beyond that has one of its own.
@@ -49,8 +52,9 @@ pub(crate) struct Aggregator {
     /// The interval that the groups belong to, counted from 1970.
     interval: Millis,
     groups: HashMap<GroupKey, Group>,
-    /// How many groups each tenant has, those that clients share not counted.
-    shares: Places,
+    /// How many groups each tenant and each caller has, those that clients share not counted.
+    by_tenant: Places,
+    by_caller: CallerShares,
 }
 
 impl Aggregator {
@@ -59,7 +63,8 @@ impl Aggregator {
             interval_ms: interval_ms.max(1),
             interval: 0,
             groups: HashMap::new(),
-            shares: Places::new(MAX_GROUPS),
+            by_tenant: Places::new(MAX_GROUPS),
+            by_caller: CallerShares::new(MAX_GROUPS),
         }
     }
 
@@ -92,7 +97,8 @@ impl Aggregator {
 
     /// The records of all groups, because the node ends.
     pub(crate) fn finish(&mut self) -> Vec<DecisionRecord> {
-        self.shares = Places::new(MAX_GROUPS);
+        self.by_tenant = Places::new(MAX_GROUPS);
+        self.by_caller = CallerShares::new(MAX_GROUPS);
         let groups = std::mem::take(&mut self.groups);
         groups.into_iter().filter_map(|(key, group)| record_of(key, group)).collect()
     }
@@ -132,11 +138,17 @@ impl Aggregator {
         }
         // Names of clients without a tenant cost nothing: they are one party.
         let party = Party::new(key.tenant_id.as_deref(), None, None, None);
-        if self.shares.has_room(&party) {
-            self.shares.take(party);
+        let caller = self.by_caller.key(CallerId::from_label(&record.caller));
+        let is_within_caller = self.by_caller.has_room(caller);
+        if is_within_caller && self.by_tenant.has_room(&party) {
+            self.by_tenant.take(party);
+            self.by_caller.take(caller);
             return key;
         }
         SEVERAL_CLIENTS.clone_into(&mut key.client_id);
+        if !is_within_caller {
+            key.tenant_id = None;
+        }
         if self.groups.len() >= MAX_GROUPS + MAX_SHARED_GROUPS && !self.groups.contains_key(&key) {
             key.rule_id = None;
             key.tenant_id = None;
@@ -172,6 +184,7 @@ fn record_of(key: GroupKey, group: Group) -> Option<DecisionRecord> {
         repeat_count: Some(group.count),
         kept_count: Some(group.kept),
         first_at: Some(group.first_at),
+        caller: sample.caller,
         ..DecisionRecord::default()
     })
 }
@@ -245,6 +258,31 @@ mod tests {
             let kept = aggregator.take(flood.collect());
             assert_eq!(kept.len(), 5, "the first refusals of {tenant} are kept in full");
             assert!(kept.iter().all(|one| one.endpoint.is_some()));
+        }
+    }
+
+    /// A tenant is a name in the request: one caller can invent thousands of them.
+    #[test]
+    fn a_caller_with_invented_tenants_leaves_room_for_the_evidence_of_other_callers() {
+        for loud in ["0123456789abcdef", "127.0.0.1", "192.0.2.1", "2001:db8::"] {
+            let mut aggregator = Aggregator::new(1_000_000);
+            for number in 0..50_000 {
+                let tenant = format!("invented-{number}");
+                let caller = loud.to_owned();
+                let record = DecisionRecord { caller, ..refusal(number, Some(&tenant), "x") };
+                aggregator.take(vec![record]);
+            }
+            for quiet in ["fedcba9876543210", "00000000000000aa", ""] {
+                let tenant = format!("real-{quiet}");
+                let flood = (0..10).map(|number| DecisionRecord {
+                    caller: quiet.to_owned(),
+                    ..refusal(60_000 + number, Some(&tenant), "ann")
+                });
+                let kept = aggregator.take(flood.collect());
+                assert_eq!(kept.len(), 5, "{loud} has taken what {quiet} needs");
+            }
+            let records = aggregator.finish();
+            assert!(records.len() <= 8, "the rest of the flood is one record: {}", records.len());
         }
     }
 

@@ -1,15 +1,19 @@
 //! One decision, as a note and as a record of the log.
 
+use std::net::IpAddr;
+
 use tollgate_control::DecisionRecord;
 use tollgate_engine::{Decision, Reason, Request, Verdict};
 use tollgate_policy::{Known, hit_reason};
 use tollgate_store::api_key_id;
 
+use crate::callers::CallerId;
+
 /// The longest text of one field; what is longer is cut off.
 pub(super) const MAX_TEXT_BYTES: usize = 256;
 
 /// How many fields of a note are texts.
-pub(super) const TEXTS: usize = 10;
+pub(super) const TEXTS: usize = 11;
 
 /// The length that says that there is no text.
 const ABSENT: u16 = u16::MAX;
@@ -28,6 +32,7 @@ pub(super) struct Head {
     reason: Reason,
     /// Whether a limit decided.
     has_limit: bool,
+    caller_address: Option<IpAddr>,
     lengths: [u16; TEXTS],
 }
 
@@ -54,6 +59,7 @@ pub(super) fn note(
         texts.put(attributes.get(Known::ApiKey)),
         texts.put(attributes.get(Known::ModelId)),
         texts.put(request.request_id),
+        texts.put(Some(request.caller).filter(|caller| !caller.is_empty())),
     ];
     let (used, quota, cost, retry_after) = match deciding {
         Some(scope) => {
@@ -73,6 +79,7 @@ pub(super) fn note(
         verdict: decision.verdict,
         reason: decision.reason,
         has_limit: deciding.is_some(),
+        caller_address: request.caller_address,
         lengths,
     };
     (head, all - texts.room.len())
@@ -160,12 +167,26 @@ impl RecordBuilder {
 
     pub(super) fn build(&mut self, note: &Note<'_>) -> DecisionRecord {
         let (head, mut texts) = (note.head, note.texts);
-        let [rule_id, scope, endpoint, method, ip, user, tenant, api_key, model, request_id] =
-            head.lengths.map(|length| {
-                let (text, rest) = texts.split_at_checked(usize::from(length))?;
-                texts = rest;
-                Some(String::from_utf8_lossy(text).into_owned())
-            });
+        let mut next = |length: u16| {
+            let (text, rest) = texts.split_at_checked(usize::from(length))?;
+            texts = rest;
+            Some(String::from_utf8_lossy(text).into_owned())
+        };
+        let [
+            rule_id,
+            scope,
+            endpoint,
+            method,
+            ip,
+            user,
+            tenant,
+            api_key,
+            model,
+            request_id,
+            caller,
+        ] = head.lengths.map(&mut next);
+        let caller =
+            CallerId { name: caller.as_deref().unwrap_or_default(), peer: head.caller_address };
         let api_key_id = api_key.map(|key| api_key_id(&self.secret, &key));
         let client = [&api_key_id, &user, &ip, &tenant].into_iter().flatten().next();
         let reason = match (head.reason, &scope) {
@@ -196,6 +217,7 @@ impl RecordBuilder {
             cost: signed(head.cost),
             node: String::new(),
             revision: signed(head.rules_version),
+            caller: caller.label(),
             ..DecisionRecord::default()
         }
     }

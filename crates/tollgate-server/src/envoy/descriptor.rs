@@ -14,6 +14,8 @@ use tollgate_proto::envoy::extensions::common::ratelimit::v3::RateLimitDescripto
 use tollgate_proto::envoy::r#type::v3::RateLimitUnit;
 use tonic::Status;
 
+use crate::callers::CallerId;
+
 /// The most descriptors of one request.
 pub const MAX_DESCRIPTORS: usize = 64;
 /// The most entries of one descriptor.
@@ -116,8 +118,10 @@ impl<'a> Described<'a> {
     }
 
     /// What the engine is asked.
-    pub(crate) fn part(&'a self, domain: &'a str, caller: &'a str) -> Part<'a> {
-        let mut request = Request { caller, ..Request::default() };
+    pub(crate) fn part(&'a self, domain: &'a str, caller: impl Into<CallerId<'a>>) -> Part<'a> {
+        let caller = caller.into();
+        let mut request =
+            Request { caller: caller.name, caller_address: caller.peer, ..Request::default() };
         let attributes = &mut request.attributes;
         attributes.push_extra(DESCRIPTOR, &self.keys);
         for ((_, value), name) in self.entries.iter().zip(ENTRY_NAMES) {

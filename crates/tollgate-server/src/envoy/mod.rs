@@ -19,6 +19,7 @@ use tollgate_store::Store;
 use tollgate_tower::headers::HeaderFamilies;
 use tonic::Status;
 
+use crate::callers::CallerId;
 use descriptor::Described;
 
 pub(crate) use json::{RequestBody, ResponseBody};
@@ -55,7 +56,7 @@ impl<S: Store + 'static> EnvoyService<S> {
     pub(crate) async fn answer(
         &self,
         message: &[u8],
-        caller: &str,
+        caller: CallerId<'_>,
     ) -> Result<RateLimitResponse, Status> {
         self.should_rate_limit(&decode(message)?, caller).await
     }
@@ -64,7 +65,7 @@ impl<S: Store + 'static> EnvoyService<S> {
     pub(crate) fn answer_now(
         &self,
         message: &[u8],
-        caller: &str,
+        caller: CallerId<'_>,
     ) -> Option<Result<RateLimitResponse, Status>> {
         if !self.engine.answers_now() {
             return None;
@@ -87,11 +88,11 @@ impl<S: Store + 'static> EnvoyService<S> {
     pub async fn should_rate_limit(
         &self,
         request: &RateLimitRequest,
-        caller: &str,
+        caller: impl Into<CallerId<'_>>,
     ) -> Result<RateLimitResponse, Status> {
         let described = describe(request)?;
         let rules = self.engine.rules();
-        let parts = parts(request, &described, caller);
+        let parts = parts(request, &described, caller.into());
         let together = self.engine.decide_together(&rules, &parts).await;
         self.respond(request, &described, together)
     }
@@ -138,7 +139,7 @@ fn describe(request: &RateLimitRequest) -> Result<Vec<Described<'_>>, Status> {
 fn parts<'a>(
     request: &'a RateLimitRequest,
     described: &'a [Described<'_>],
-    caller: &'a str,
+    caller: CallerId<'a>,
 ) -> Vec<Part<'a>> {
     described.iter().map(|one| one.part(&request.domain, caller)).collect()
 }

@@ -156,7 +156,7 @@ async fn what_is_wrong_is_an_error() {
         assert_eq!(error.code(), tonic::Code::InvalidArgument);
         assert!(error.message().starts_with(&format!("{field}: ")), "{}", error.message());
     }
-    let garbage = service.answer(b"\xff\xff", "").await.unwrap_err();
+    let garbage = service.answer(b"\xff\xff", "".into()).await.unwrap_err();
     assert_eq!(garbage.code(), tonic::Code::InvalidArgument);
     // Nothing of it was charged.
     let answer = service.should_rate_limit(&request(&[&[("user_id", "ann")]]), "").await.unwrap();

@@ -35,6 +35,7 @@ use tonic_health::pb::health_server::HealthServer;
 use tower_service::Service;
 use tracing::Instrument as _;
 
+use crate::callers::CallerId;
 use crate::envoy::{DescriptorStats, EnvoyService};
 use crate::http::read as http_read;
 use crate::reservation_shares::ReservationShares;
@@ -72,6 +73,10 @@ pub struct Unauthorized;
 /// The address that a `Reserve` comes from, among the extensions of its request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub(crate) IpAddr);
+
+fn peer_of(head: &http::request::Parts) -> Option<IpAddr> {
+    head.extensions.get::<Peer>().map(|Peer(peer)| *peer)
+}
 
 /// The path of `Reserve`.
 pub(crate) const RESERVE_PATH: &str = "/tollgate.v1.RateLimiterService/Reserve";
@@ -242,15 +247,16 @@ impl<S: Store + 'static> GrpcRoutes<S> {
     {
         let (head, body) = request.into_parts();
         let caller = self.caller(&head.headers)?;
+        let peer = peer_of(&head);
         let bytes = self.read(body).await?;
         let _timed = Timed::new(call.operation());
         if let Call::Allow = call
-            && let Some(framed) = self.service.allow_at_once(&bytes, &caller)
+            && let Some(framed) =
+                self.service.allow_at_once(&bytes, CallerId { name: &caller, peer })
         {
             return Ok(frame::answer(framed?));
         }
         // What a decision needs is large. It is kept apart, so that calls do not carry it about.
-        let peer = head.extensions.get::<Peer>().map(|Peer(peer)| *peer);
         let decided = Box::pin(call.answer(self.service.clone(), bytes, caller, peer));
         let framed = self.service.lasting(decided).await.map_err(frame::status)??;
         Ok(frame::answer(framed))
@@ -263,14 +269,18 @@ impl<S: Store + 'static> GrpcRoutes<S> {
     {
         let (head, body) = request.into_parts();
         let caller = self.caller(&head.headers)?;
+        let peer = peer_of(&head);
         let bytes = self.read(body).await?;
         let _timed = Timed::new(Operation::Envoy);
-        if let Some(answer) = self.envoy.answer_now(frame::only_message(&bytes)?, &caller) {
+        if let Some(answer) =
+            self.envoy.answer_now(frame::only_message(&bytes)?, CallerId { name: &caller, peer })
+        {
             return Ok(frame::answer(service::framed_message(&answer?)));
         }
         let envoy = self.envoy.clone();
         let decided = Box::pin(async move {
-            let answer = envoy.answer(frame::only_message(&bytes)?, &caller).await?;
+            let caller = CallerId { name: &caller, peer };
+            let answer = envoy.answer(frame::only_message(&bytes)?, caller).await?;
             Ok::<_, Status>(service::framed_message(&answer))
         });
         let framed = self.service.lasting(decided).await.map_err(frame::status)??;
@@ -284,9 +294,12 @@ impl<S: Store + 'static> GrpcRoutes<S> {
     {
         let (head, body) = request.into_parts();
         let caller = self.caller(&head.headers)?;
+        let peer = peer_of(&head);
         let (service, draining) = (self.service.clone(), self.draining.subscribe());
         let idle = self.stream_idle_timeout;
-        Ok(frame::respond(Conversation::new(service, caller, idle, draining, body).into_body()))
+        Ok(frame::respond(
+            Conversation::new(service, (caller, peer), idle, draining, body).into_body(),
+        ))
     }
 
     async fn reset<B>(&self, request: Request<B>) -> Result<Response<Body>, Status>

@@ -10,10 +10,10 @@ use super::frame::{close, open};
 use super::read::wrapped;
 use super::service::{BYTES_PER_DECISION, GrpcService, framed_message};
 use super::write::{Message, Size, write_decision};
+use crate::callers::CallerId;
 use crate::http::read::Prepared;
 use crate::http::reservations::{actual, id, only, ttl};
 use crate::http::respond::ApiError;
-use crate::reservation_shares::CallerId;
 
 impl<S: Store + 'static> GrpcService<S> {
     /// `Reserve`: the decision, and until when it is held.
@@ -35,7 +35,7 @@ impl<S: Store + 'static> GrpcService<S> {
         let ttl = ttl(ttl_ms)?.unwrap_or(DEFAULT_RESERVATION_TTL);
         let rules = self.engine.rules();
         let prepared = Prepared::new(&body)?;
-        let mut request = prepared.request(&body, caller.name);
+        let mut request = prepared.request(&body, caller);
         request.reserve = Some(ttl);
         request.only = only(&body)?;
         let opening = self.reservations.admit(&self.engine, &body, caller).await?;

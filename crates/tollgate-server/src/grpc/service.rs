@@ -18,10 +18,11 @@ use tracing::Instrument as _;
 use super::frame::{close, open, status};
 use super::read::{allow_body, batch, wrapped};
 use super::write::{Message, write_decided, write_decision};
+use crate::callers::CallerId;
 use crate::http::read::Prepared;
 use crate::http::respond::ApiError;
 use crate::http::wire::AllowBody;
-use crate::reservation_shares::{CallerId, ReservationShares};
+use crate::reservation_shares::ReservationShares;
 use crate::telemetry::latency::Operation;
 
 /// Room for the answer to one request.
@@ -78,7 +79,11 @@ impl<S: Store + 'static> GrpcService<S> {
     }
 
     /// `Allow`: the framed answer.
-    pub(crate) async fn allow(&self, message: &[u8], caller: &str) -> Result<Vec<u8>, ApiError> {
+    pub(crate) async fn allow(
+        &self,
+        message: &[u8],
+        caller: CallerId<'_>,
+    ) -> Result<Vec<u8>, ApiError> {
         let rules = self.engine.rules();
         self.decide_one(&rules, message, caller, |decision| framed(decision, None)).await
     }
@@ -87,7 +92,7 @@ impl<S: Store + 'static> GrpcService<S> {
     pub(crate) fn allow_at_once(
         &self,
         bytes: &[u8],
-        caller: &str,
+        caller: CallerId<'_>,
     ) -> Option<Result<Vec<u8>, Status>> {
         if !self.engine.answers_now() {
             return None;
@@ -114,7 +119,7 @@ impl<S: Store + 'static> GrpcService<S> {
         &self,
         rules: &Guard<Arc<ActiveRules>>,
         message: &[u8],
-        caller: &str,
+        caller: CallerId<'_>,
         show: impl FnOnce(&Decision<'_>) -> T,
     ) -> Result<T, ApiError> {
         self.decide_body(rules, &allow_body(message)?, caller, show).await
@@ -124,7 +129,7 @@ impl<S: Store + 'static> GrpcService<S> {
         &self,
         rules: &Guard<Arc<ActiveRules>>,
         body: &AllowBody<'_>,
-        caller: &str,
+        caller: CallerId<'_>,
         show: impl FnOnce(&Decision<'_>) -> T,
     ) -> Result<T, ApiError> {
         let prepared = Prepared::new(body)?;
@@ -133,7 +138,11 @@ impl<S: Store + 'static> GrpcService<S> {
     }
 
     /// `Peek`.
-    pub(crate) async fn peek(&self, message: &[u8], caller: &str) -> Result<Vec<u8>, ApiError> {
+    pub(crate) async fn peek(
+        &self,
+        message: &[u8],
+        caller: CallerId<'_>,
+    ) -> Result<Vec<u8>, ApiError> {
         let body = wrapped(message, |_, _| Ok(()))?;
         let rules = self.engine.rules();
         let prepared = Prepared::new(&body)?;
@@ -146,7 +155,7 @@ impl<S: Store + 'static> GrpcService<S> {
     pub(crate) async fn allow_batch(
         &self,
         message: &[u8],
-        caller: &str,
+        caller: CallerId<'_>,
     ) -> Result<Vec<u8>, ApiError> {
         let requests = batch(message)?;
         let mut out = Vec::with_capacity(requests.len() * BYTES_PER_DECISION);
@@ -163,7 +172,7 @@ impl<S: Store + 'static> GrpcService<S> {
     pub(crate) async fn decide_each(
         &self,
         requests: &[&[u8]],
-        caller: &str,
+        caller: CallerId<'_>,
         mut show: impl FnMut(Result<&Decision<'_>, ApiError>),
     ) {
         let rules = self.engine.rules();
@@ -312,11 +321,12 @@ impl Call {
         peer: Option<IpAddr>,
     ) -> Result<Vec<u8>, Status> {
         let message = super::frame::only_message(&bytes)?;
+        let caller = CallerId { name: &caller, peer };
         let decided = match self {
-            Self::Allow => service.allow(message, &caller).await,
-            Self::AllowBatch => service.allow_batch(message, &caller).await,
-            Self::Peek => service.peek(message, &caller).await,
-            Self::Reserve => service.reserve(message, CallerId { name: &caller, peer }).await,
+            Self::Allow => service.allow(message, caller).await,
+            Self::AllowBatch => service.allow_batch(message, caller).await,
+            Self::Peek => service.peek(message, caller).await,
+            Self::Reserve => service.reserve(message, caller).await,
             Self::Settle => service.settle(message).await,
             Self::Release => service.release(message).await,
             Self::Renew => service.renew(message).await,

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -22,6 +23,7 @@ use super::frame::{HEAD_BYTES, MAX_MESSAGE_BYTES, close, length, open, status, t
 use super::read::question;
 use super::service::{BYTES_PER_DECISION, GrpcService};
 use super::write::{Message, write_decided};
+use crate::callers::CallerId;
 use crate::http::respond::ApiError;
 use crate::telemetry::latency::{Operation, Timed};
 
@@ -34,7 +36,7 @@ pub const MAX_BYTES_TOGETHER: usize = 256 * 1024;
 /// A stream that is being answered.
 pub(crate) struct Conversation<S, B> {
     service: GrpcService<S>,
-    caller: String,
+    caller: (String, Option<IpAddr>),
     /// How long it may be silent.
     idle: Duration,
     draining: watch::Receiver<bool>,
@@ -56,7 +58,7 @@ where
 {
     pub(crate) fn new(
         service: GrpcService<S>,
-        caller: String,
+        caller: (String, Option<IpAddr>),
         idle: Duration,
         draining: watch::Receiver<bool>,
         body: B,
@@ -197,7 +199,10 @@ where
             return Vec::new();
         }
         let (service, caller) = (self.service.clone(), self.caller.clone());
-        let decided = async move { decide(&service, &messages, &caller, requests).await };
+        let decided = async move {
+            let caller = CallerId { name: &caller.0, peer: caller.1 };
+            decide(&service, &messages, caller, requests).await
+        };
         match self.service.lasting(decided).await {
             Ok(answers) => answers,
             Err(error) => {
@@ -212,7 +217,7 @@ where
 async fn decide<S: Store + 'static>(
     service: &GrpcService<S>,
     messages: &[Bytes],
-    caller: &str,
+    caller: CallerId<'_>,
     count: usize,
 ) -> Vec<u8> {
     let mut requests = Vec::with_capacity(count);

@@ -19,6 +19,7 @@ use super::Api;
 use super::read::Prepared;
 use super::respond::ApiError;
 use super::wire::AllowBody;
+use crate::callers::CallerId;
 use crate::telemetry::latency::{Operation, Timed};
 
 const STATUS: HeaderName = HeaderName::from_static("x-tollgate-status");
@@ -31,7 +32,7 @@ impl<S: Store + 'static> Api<S> {
     pub(crate) async fn auth(
         &self,
         head: &http::request::Parts,
-        caller: &str,
+        caller: CallerId<'_>,
     ) -> Result<Response<Body>, ApiError> {
         let _timed = Timed::new(Operation::Auth);
         let refuse_status = refuse_status(head.uri.query().unwrap_or_default())?;

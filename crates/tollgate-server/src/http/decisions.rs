@@ -13,8 +13,8 @@ use super::read::{Prepared, parse};
 use super::respond::{ApiError, JSON, json, raw};
 use super::wire::{AllowBody, BatchBody, CheckBody, CheckedBody};
 use super::{Api, MAX_BATCH};
+use crate::callers::CallerId;
 use crate::envoy::{RequestBody, ResponseBody};
-use crate::reservation_shares::CallerId;
 use crate::telemetry::latency::{Operation, Timed};
 
 /// Room for the answer to one request of a batch.
@@ -78,7 +78,7 @@ impl<S: Store + 'static> Api<S> {
     ) -> Result<Response<Body>, ApiError> {
         let _timed = Timed::new(call.operation());
         if call == Call::Allow
-            && let Some(answer) = self.allow_at_once(bytes, caller.name)
+            && let Some(answer) = self.allow_at_once(bytes, caller)
         {
             return answer;
         }
@@ -91,7 +91,7 @@ impl<S: Store + 'static> Api<S> {
     fn allow_at_once(
         &self,
         bytes: &[u8],
-        caller: &str,
+        caller: CallerId<'_>,
     ) -> Option<Result<Response<Body>, ApiError>> {
         if !self.engine.answers_now() {
             return None;
@@ -119,15 +119,15 @@ impl<S: Store + 'static> Api<S> {
         caller: CallerId<'_>,
     ) -> Result<Response<Body>, ApiError> {
         match call {
-            Call::Allow => self.allow(&parse(bytes)?, caller.name).await,
-            Call::Peek => self.peek(&parse(bytes)?, caller.name).await,
-            Call::Check => self.check(parse(bytes)?, caller.name).await,
-            Call::Batch => self.batch(&parse(bytes)?, caller.name).await,
+            Call::Allow => self.allow(&parse(bytes)?, caller).await,
+            Call::Peek => self.peek(&parse(bytes)?, caller).await,
+            Call::Check => self.check(parse(bytes)?, caller).await,
+            Call::Batch => self.batch(&parse(bytes)?, caller).await,
             Call::Reserve => self.reserve(&parse(bytes)?, caller).await,
             Call::Settle => self.settle(parse(bytes)?).await,
             Call::Release => self.release(parse(bytes)?).await,
             Call::Renew => self.renew(parse(bytes)?).await,
-            Call::EnvoyJson => self.envoy_json(parse(bytes)?, caller.name).await,
+            Call::EnvoyJson => self.envoy_json(parse(bytes)?, caller).await,
         }
     }
 
@@ -135,7 +135,7 @@ impl<S: Store + 'static> Api<S> {
     async fn envoy_json(
         &self,
         body: RequestBody,
-        caller: &str,
+        caller: CallerId<'_>,
     ) -> Result<Response<Body>, ApiError> {
         let answered = self.envoy.should_rate_limit(&body.into_request(), caller).await;
         let response = answered.map_err(|status| match status.code() {
@@ -149,7 +149,11 @@ impl<S: Store + 'static> Api<S> {
         Ok(json(status, &ResponseBody::new(response)))
     }
 
-    async fn allow(&self, body: &AllowBody<'_>, caller: &str) -> Result<Response<Body>, ApiError> {
+    async fn allow(
+        &self,
+        body: &AllowBody<'_>,
+        caller: CallerId<'_>,
+    ) -> Result<Response<Body>, ApiError> {
         let rules = self.engine.rules();
         let prepared = Prepared::without_ttl(body)?;
         let request = prepared.request(body, caller);
@@ -157,7 +161,11 @@ impl<S: Store + 'static> Api<S> {
         Ok(self.engine.decide_once(&rules, &request, show).await?)
     }
 
-    async fn peek(&self, body: &AllowBody<'_>, caller: &str) -> Result<Response<Body>, ApiError> {
+    async fn peek(
+        &self,
+        body: &AllowBody<'_>,
+        caller: CallerId<'_>,
+    ) -> Result<Response<Body>, ApiError> {
         let rules = self.engine.rules();
         let prepared = Prepared::without_ttl(body)?;
         let request = prepared.request(body, caller);
@@ -165,7 +173,11 @@ impl<S: Store + 'static> Api<S> {
         Ok(self.answer_decision(&decision))
     }
 
-    async fn check(&self, body: CheckBody<'_>, caller: &str) -> Result<Response<Body>, ApiError> {
+    async fn check(
+        &self,
+        body: CheckBody<'_>,
+        caller: CallerId<'_>,
+    ) -> Result<Response<Body>, ApiError> {
         let CheckBody { user_id, model_id } = body;
         for (field, value) in [("userId", &user_id), ("modelId", &model_id)] {
             if value.is_empty() {
@@ -193,7 +205,11 @@ impl<S: Store + 'static> Api<S> {
     }
 
     /// Decides in order, each request for itself; one that is wrong gets an error in its place.
-    async fn batch(&self, batch: &BatchBody<'_>, caller: &str) -> Result<Response<Body>, ApiError> {
+    async fn batch(
+        &self,
+        batch: &BatchBody<'_>,
+        caller: CallerId<'_>,
+    ) -> Result<Response<Body>, ApiError> {
         if batch.requests.len() > MAX_BATCH {
             let message = format!("at most {MAX_BATCH} requests are taken at once");
             return Err(ApiError::invalid("requests", message));

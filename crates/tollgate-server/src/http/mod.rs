@@ -36,12 +36,13 @@ use tracing::Instrument as _;
 
 use crate::activity::Endless;
 use crate::admin::{Admin, Door};
+use crate::callers::CallerId;
 use crate::config::{Config, DataAuth};
 use crate::control::ControlFigures;
 use crate::edge::queue::Tickets;
 use crate::envoy::{DescriptorStats, EnvoyService};
 use crate::listen::{Answer, Connection};
-use crate::reservation_shares::{CallerId, ReservationShares};
+use crate::reservation_shares::ReservationShares;
 use crate::telemetry::traces;
 use respond::ApiError;
 
@@ -180,6 +181,7 @@ impl<S: Store + 'static> Api<S> {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let path = head.uri.path();
+        let peer = from.peer;
         if let Some(call) = decisions::Call::of(path).filter(|_| self.decides) {
             return match head.method {
                 Method::POST => {
@@ -200,7 +202,6 @@ impl<S: Store + 'static> Api<S> {
                     };
                     let bytes =
                         read::body(body, limits.max_body_bytes, limits.body_timeout).await?;
-                    let peer = from.peer;
                     if self.engine.store().is_in_process() {
                         return self.decide(call, &bytes, CallerId { name: &caller, peer }).await;
                     }
@@ -234,10 +235,11 @@ impl<S: Store + 'static> Api<S> {
                 // Proxies send the method of the request they ask about, whatever it is.
                 let caller = self.authorize(&head.headers, from.certificate)?;
                 if self.engine.store().is_in_process() {
-                    return self.auth(head, &caller).await;
+                    return self.auth(head, CallerId { name: &caller, peer }).await;
                 }
                 let (api, head) = (Arc::clone(self), head.clone());
-                let decided = async move { api.auth(&head, &caller).await };
+                let decided =
+                    async move { api.auth(&head, CallerId { name: &caller, peer }).await };
                 match tokio::spawn(decided.in_current_span()).await {
                     Ok(answer) => answer,
                     Err(_) => Err(ApiError::Internal),
@@ -250,7 +252,8 @@ impl<S: Store + 'static> Api<S> {
                 if matches!(self.config.data_auth, DataAuth::None) {
                     origin::check_host(head, from.peer, &self.config.allowed_hosts)?;
                 }
-                self.status(head.uri.query().unwrap_or_default(), &caller).await
+                let caller = CallerId { name: &caller, peer };
+                self.status(head.uri.query().unwrap_or_default(), caller).await
             }
             _ if path.starts_with("/admin/") => match &self.admin {
                 Some(admin) => {

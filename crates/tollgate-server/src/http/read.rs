@@ -16,6 +16,7 @@ use tollgate_policy::{Known, RequestPath};
 
 use super::respond::ApiError;
 use super::wire::AllowBody;
+use crate::callers::CallerId;
 
 /// Reads a body of at most `most` bytes that arrives within `patience`.
 pub(crate) async fn body<B>(body: B, most: usize, patience: Duration) -> Result<Bytes, ApiError>
@@ -194,12 +195,18 @@ impl<'a> Prepared<'a> {
     }
 
     /// The request that the engine decides.
-    pub(crate) fn request(&'a self, body: &'a AllowBody<'_>, caller: &'a str) -> Request<'a> {
+    pub(crate) fn request(
+        &'a self,
+        body: &'a AllowBody<'_>,
+        caller: impl Into<CallerId<'a>>,
+    ) -> Request<'a> {
+        let caller = caller.into();
         let mut request = Request {
             cost: body.cost,
             tokens: body.tokens,
             request_id: body.request_id.as_deref().filter(|id| !id.is_empty()),
-            caller,
+            caller: caller.name,
+            caller_address: caller.peer,
             ..Request::default()
         };
         for known in Known::ALL {

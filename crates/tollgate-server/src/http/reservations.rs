@@ -14,7 +14,7 @@ use super::time::Rfc3339;
 use super::wire::{
     AllowBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, SettleBody, SettledBody,
 };
-use crate::reservation_shares::CallerId;
+use crate::callers::CallerId;
 
 const MILLISECOND: Nanos = 1_000_000;
 
@@ -30,7 +30,7 @@ impl<S: Store + 'static> Api<S> {
         let rules = self.engine.rules();
         let ttl = ttl(body.ttl_ms)?.unwrap_or(DEFAULT_RESERVATION_TTL);
         let prepared = Prepared::new(body)?;
-        let mut request = prepared.request(body, caller.name);
+        let mut request = prepared.request(body, caller);
         request.reserve = Some(ttl);
         request.only = only(body)?;
         let opening = self.reservations.admit(&self.engine, body, caller).await?;

@@ -12,6 +12,7 @@ use super::read::Prepared;
 use super::respond::{ApiError, json};
 use super::time::Rfc3339;
 use super::wire::{AllowBody, StatusBody, StatusLimit};
+use crate::callers::CallerId;
 
 /// Names and values of a query, decoded.
 pub(crate) fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, Cow<'_, str>)> {
@@ -22,7 +23,7 @@ impl<S: Store + 'static> Api<S> {
     pub(crate) async fn status(
         &self,
         query: &str,
-        caller: &str,
+        caller: CallerId<'_>,
     ) -> Result<Response<Body>, ApiError> {
         let rules = self.engine.rules();
         let mut body = AllowBody::default();
