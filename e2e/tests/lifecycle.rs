@@ -1,5 +1,6 @@
 //! Start, drain, stop.
 
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -87,6 +88,34 @@ fn a_signal_ends_other_commands_as_the_system_does() {
     let kill = format!("kill -TERM {}", check.id());
     assert!(Command::new("sh").args(["-c", &kill]).status().is_ok_and(|s| s.success()));
     assert_eq!(check.wait().expect("it ends").signal(), Some(15));
+}
+
+/// A thread that cannot be stopped, here in the read of a password file that is a pipe now, does not keep the process.
+#[test]
+fn a_stuck_thread_does_not_keep_the_process() {
+    let redis = tollgate_testkit::Redis::start();
+    let builder = ServerBuilder::default();
+    let file = builder.file("password", "\n");
+    let mut server = builder
+        .arg("--redis")
+        .arg(&redis.url())
+        .env("TOLLGATE_REDIS_PASSWORD_FILE", file.to_str().expect("a path"))
+        .start();
+    let pipe = server.dir().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.is_ok_and(|status| status.success()), "mkfifo");
+    std::fs::rename(&pipe, &file).expect("the pipe takes the place of the file");
+    // A pipe can be opened for writing, without waiting, once somebody reads it.
+    let mut write = std::fs::OpenOptions::new();
+    write.write(true).custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    let mut writer = None;
+    tollgate_e2e::eventually("a thread reads the pipe", || {
+        writer = write.open(&file).ok();
+        writer.is_some()
+    });
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    drop(writer);
 }
 
 #[test]

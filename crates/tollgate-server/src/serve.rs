@@ -163,7 +163,8 @@ fn run_until_shutdown(
             edge.reload();
         }
     });
-    signals.end_at_once_if_asked_again()?;
+    let drain = config.limits.drain_delay.saturating_add(config.limits.drain_timeout);
+    signals.bound_the_end(drain)?;
     tracing::info!("draining");
     api.stop_being_ready();
     admin_api.stop_being_ready();

@@ -2,10 +2,15 @@
 
 use std::io;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
+
+/// What is left to do after the drain (work of stuck threads, the journal, leases, the audit) has this long. Then the
+/// process ends without it.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
 
 /// Handles signals before the service starts: while flags and files are read, SIGTERM and SIGINT end the process at
 /// once with exit code 0, because nothing is open yet that would have to be closed.
@@ -98,18 +103,25 @@ impl Signals {
         self
     }
 
-    /// A second signal means that nobody wants to wait for the drain.
-    pub(crate) fn end_at_once_if_asked_again(mut self) -> io::Result<()> {
+    /// Ends the process where its end takes too long: at a second signal at once, because nobody wants to wait for the
+    /// drain, and otherwise [`SHUTDOWN_GRACE`] after the time of the drain.
+    pub(crate) fn bound_the_end(mut self, drain: Duration) -> io::Result<()> {
+        let max_wait = drain.saturating_add(SHUTDOWN_GRACE);
         let wait = move || {
-            self.runtime.block_on(async {
+            let is_late = self.runtime.block_on(async {
                 tokio::select! {
-                    _ = self.terminate.recv() => {}
-                    _ = self.interrupt.recv() => {}
+                    _ = self.terminate.recv() => false,
+                    _ = self.interrupt.recv() => false,
+                    () = tokio::time::sleep(max_wait) => true,
                 }
             });
+            if is_late {
+                tracing::warn!("some work did not end in time; the process ends without it");
+                std::process::exit(0);
+            }
             tracing::warn!("asked twice: ended without draining");
             std::process::exit(1);
         };
-        std::thread::Builder::new().name("second-signal".to_owned()).spawn(wait).map(drop)
+        std::thread::Builder::new().name("end".to_owned()).spawn(wait).map(drop)
     }
 }

@@ -115,6 +115,8 @@ impl StoreKeeper {
                     let _ = first.send(());
                     keeper.keep(stopped).await;
                 });
+                // A password file that cannot be read to its end keeps nobody.
+                runtime.shutdown_background();
             })?;
         // Without a word the node serves by its fallback, and goes on trying.
         let _ = heard.recv_timeout(PATIENCE);
