@@ -10,12 +10,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tollgate_testkit::Redis;
 
-use crate::{ADMIN, Client, Server, ServerBuilder, Upstream};
+use crate::{ADMIN, Client, Response, Server, ServerBuilder, Upstream};
 
 /// How often what a node takes is looked at.
 const SAMPLE_EVERY: Duration = Duration::from_millis(200);
 
 const TENANTS: u64 = 20;
+/// With so many calls of each kind, so few tenants write that they reach the bound of changes a minute.
+const FEW_WRITERS: u64 = 2;
 /// Keys of the queue, each of which has had its one request.
 const JOBS: u64 = 50;
 const QUEUED_BODY_BYTES: usize = 64 << 10;
@@ -105,6 +107,11 @@ impl Flooded {
         Self { server, redis, tenants, _upstream: upstream }
     }
 
+    /// The node.
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
     /// What the node takes now.
     pub fn usage(&self) -> Usage {
         let status = fs::read_to_string(format!("/proc/{}/status", self.server.pid()));
@@ -121,11 +128,12 @@ impl Flooded {
 
     /// Sends all kinds of calls at the same time, each on a connection of its own.
     pub fn run(&self, extent: Extent) -> Report {
+        let writers = if matches!(extent, Extent::Calls(_)) { FEW_WRITERS } else { TENANTS };
         let kinds: [(&'static str, Call<'_>); 4] = [
             ("refusals", &Self::refuse),
             ("queue entries", &Self::queue),
             ("reservations", &Self::reserve),
-            ("tenants' writes", &|client, number| self.write(client, number)),
+            ("tenants' writes", &|client, number| self.write(client, number, writers)),
         ];
         let before = self.usage();
         let is_over = AtomicBool::new(false);
@@ -181,7 +189,9 @@ impl Flooded {
             json!({"userId": user, "tenantId": format!("tenant{}", place % TENANTS), "endpoint": "/refused"})
         };
         let batch = json!({"requests": (0..REFUSALS_OF_A_BATCH).map(one).collect::<Vec<_>>()});
-        post(client, "/rate-limit/allow/batch", &batch).map(|status| status == 200)
+        let answer = send(client, "/rate-limit/allow/batch", &batch)?;
+        let refused = answer.text().matches("\"allowed\":false").count() as u64;
+        Ok(answer.status == 200 && refused == REFUSALS_OF_A_BATCH)
     }
 
     fn queue(client: &mut Client, number: u64) -> std::io::Result<bool> {
@@ -193,12 +203,12 @@ impl Flooded {
     fn reserve(client: &mut Client, number: u64) -> std::io::Result<bool> {
         let tenant = format!("tenant{}", number % TENANTS);
         let body = json!({"tenantId": tenant, "endpoint": "/held", "ttlMs": 3_600_000});
-        post(client, "/rate-limit/reserve", &body).map(|status| status == 200)
+        send(client, "/rate-limit/reserve", &body).map(|answer| answer.status == 200)
     }
 
     /// A tenant's admin changes one rule again and again.
-    fn write(&self, client: &mut Client, number: u64) -> std::io::Result<bool> {
-        let tenant = number % TENANTS;
+    fn write(&self, client: &mut Client, number: u64, writers: u64) -> std::io::Result<bool> {
+        let tenant = number % writers;
         let token = self.tenants.get(usize::try_from(tenant).unwrap_or(0));
         let bearer = format!("Bearer {}", token.map_or("", String::as_str));
         let rule = json!({"rule_id": format!("tenant{tenant}.own"), "identifier_type": "user_id",
@@ -210,9 +220,9 @@ impl Flooded {
     }
 }
 
-fn post(client: &mut Client, path: &str, body: &Value) -> std::io::Result<u16> {
+fn send(client: &mut Client, path: &str, body: &Value) -> std::io::Result<Response> {
     let headers = [("content-type", "application/json")];
-    Ok(client.try_request("POST", path, &headers, body.to_string().as_bytes())?.status)
+    client.try_request("POST", path, &headers, body.to_string().as_bytes())
 }
 
 /// The bytes of all files in a folder and below it.

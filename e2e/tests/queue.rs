@@ -43,6 +43,22 @@ fn gateway(upstream: &Upstream) -> ServerBuilder {
         .arg(&upstream.url())
 }
 
+/// Only a dead letter can be sent again; a request in another state is refused by a code of its own.
+#[test]
+fn a_ticket_in_another_state_is_refused_by_its_own_code() {
+    let upstream = Upstream::start();
+    let server = gateway(&upstream).start();
+    post(&server, "/jobs/1", b"first");
+    let queued = post(&server, "/jobs/1", b"second");
+    assert_eq!(queued.status, 202, "{}", queued.text());
+    let id = queued.json()["ticket"].as_str().expect("a ticket").to_owned();
+    let mut admin = server.admin();
+    let refused = admin.call("POST", &format!("queue/{id}/retry"), &[], None);
+    assert_eq!(refused.status, 409, "{}", refused.text());
+    assert_eq!(refused.json()["code"], "TICKET_STATE");
+    assert_eq!(admin.delete(&format!("queue/{id}")).0, 200, "it can be removed");
+}
+
 #[test]
 fn a_thousand_requests_survive_five_kills_embedded() {
     let upstream = Upstream::start();

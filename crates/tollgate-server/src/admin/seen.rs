@@ -176,10 +176,7 @@ impl Admin {
         };
         // Said before: afterwards it may not be heard.
         tracing::warn!(by = %asked.actor.name, level = name, "the level of the log is changed");
-        if !log_level::set(*level) {
-            let message = "the log of this process cannot be changed".to_owned();
-            return Err(AdminError::Conflict(Obstacle::LogLevelFixed, message));
-        }
+        change_log_level(*level)?;
         Ok(Answer::ok(json!({ "level": name })))
     }
 
@@ -295,4 +292,30 @@ fn all_view(steps: &[Step]) -> Value {
         all.insert(name.to_owned(), steps.iter().map(of).collect::<Vec<_>>().into());
     }
     all.into()
+}
+
+fn change_log_level(level: LogLevel) -> Result<(), AdminError> {
+    if log_level::set(level) {
+        return Ok(());
+    }
+    let message = "the log of this process cannot be changed".to_owned();
+    Err(AdminError::Conflict(Obstacle::LogLevelFixed, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    /// A program that embeds the server may have a log of its own, as this test has.
+    #[tokio::test]
+    async fn a_log_that_cannot_change_says_so_by_its_own_code() {
+        let (_, level) = LogLevel::ALL[0];
+        let refused = change_log_level(level).unwrap_err().respond();
+        assert_eq!(refused.status(), 409);
+        let body = refused.into_body().collect().await.unwrap().to_bytes();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["code"], "LOG_LEVEL_FIXED", "{body}");
+    }
 }
