@@ -218,6 +218,10 @@ fn decisions(ground: &mut Ground, page: &str) {
 fn operations(ground: &mut Ground) {
     ground.admin(&["top", "--once"]);
     ground.admin(&["log-level"]);
+    ground.admin(&["log-level", "info"]);
+    // It asks no server, but PostgreSQL.
+    let config = ground.server.dir().join("tollgate.yaml").display().to_string();
+    ground.data(&["config", "migrate", "--config", &config]);
     ground.admin(&["audit", "--since", "1h"]);
     ground.admin(&["audit", "--decisions"]);
     ground.admin(&["queue", "list"]);
@@ -243,14 +247,27 @@ fn probes_need_nothing_but_the_configuration() {
         command.env_remove("TOLLGATE_TOKEN").env("TOLLGATE_HTTP", &listener);
         ran(command.args(args).envs(env.iter().copied()))
     };
-    // As in the Dockerfile and in compose.yaml, where the variable names the file.
+    // The commands of the Dockerfile and of compose.yaml, where the variable names the file.
     let variable = [("TOLLGATE_CONFIG", config.to_str().expect("a path"))];
-    let healthy = probe(&["health", "--ready"], &variable);
-    assert_eq!((healthy.code, healthy.out.as_str()), (Some(0), "ready\n"), "{healthy:?}");
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for file in ["Dockerfile", "deploy/compose/compose.yaml"] {
+        let text = fs::read_to_string(root.join(file)).expect("a file of the repository");
+        let checks = text.lines().filter(|line| line.contains("/usr/local/bin/tollgate"));
+        let checks = checks.filter(|line| line.contains("CMD") && line.contains("health"));
+        let mut count = 0;
+        for check in checks {
+            let (_, words) = check.split_once("/usr/local/bin/tollgate").expect("the binary");
+            let words = words.replace(['"', ',', ']'], " ");
+            let healthy = probe(&words.split_whitespace().collect::<Vec<_>>(), &variable);
+            assert_eq!((healthy.code, healthy.out.as_str()), (Some(0), "ready\n"), "{healthy:?}");
+            count += 1;
+        }
+        assert_eq!(count, 1, "the health check of {file}");
+    }
     // As in the chart, whose probes are rendered for these values.
     let values = "tls.secretName=t,tls.clientCertificates=required,dataAuth=mtls";
     let helm = tollgate_testkit::of_the_tools("helm/helm");
-    let chart = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/helm/tollgate");
+    let chart = root.join("deploy/helm/tollgate");
     let rendered =
         ran(Command::new(helm).arg("template").arg("release").arg(chart).args(["--set", values]));
     let mut probes = 0;
