@@ -15,6 +15,7 @@ use tollgate_control::{Current, Identity};
 
 use super::read::Query;
 use super::respond::AdminError;
+use super::tenant_places::{TenantPlace, TenantPlaces};
 use super::{Admin, Asked};
 use crate::activity::Endless;
 use crate::http::respond::raw;
@@ -25,6 +26,9 @@ const MAX_STREAMS: usize = 256;
 /// Of these, the most of one token: nobody keeps all others from listening.
 const MAX_STREAMS_OF_ONE: usize = 64;
 
+/// Of these, the most of all tenants' admins together.
+const MAX_TENANT_STREAMS: usize = 128;
+
 /// So often a silent stream says that it is alive.
 const ALIVE: Duration = Duration::from_secs(15);
 
@@ -34,31 +38,43 @@ const PULSE: Duration = Duration::from_secs(1);
 /// So often it is asked whether the token still holds.
 const RECHECK: Duration = Duration::from_secs(5);
 
-/// Who listens: the streams of each token.
-#[derive(Debug, Default)]
-pub(super) struct Listeners(Mutex<HashMap<String, usize>>);
+/// Who listens: the streams of each token, and those of tenants.
+#[derive(Debug)]
+pub(super) struct Listeners {
+    by_token: Mutex<HashMap<String, usize>>,
+    by_tenant: Arc<TenantPlaces>,
+}
+
+impl Default for Listeners {
+    fn default() -> Self {
+        Self { by_token: Mutex::default(), by_tenant: TenantPlaces::new(MAX_TENANT_STREAMS) }
+    }
+}
 
 /// A listener's place, until it is dropped.
 struct Seat {
     listeners: Arc<Listeners>,
     token_id: String,
+    _of_tenant: TenantPlace,
 }
 
 impl Listeners {
-    fn enter(self: &Arc<Self>, token_id: &str) -> Option<Seat> {
-        let mut streams = self.0.lock();
+    fn enter(self: &Arc<Self>, identity: &Identity) -> Option<Seat> {
+        let token_id = identity.token_id.as_str();
+        let _of_tenant = self.by_tenant.enter(identity)?;
+        let mut streams = self.by_token.lock();
         let own = streams.get(token_id).copied().unwrap_or(0);
         if own >= MAX_STREAMS_OF_ONE || streams.values().sum::<usize>() >= MAX_STREAMS {
             return None;
         }
         streams.insert(token_id.to_owned(), own + 1);
-        Some(Seat { listeners: Arc::clone(self), token_id: token_id.to_owned() })
+        Some(Seat { listeners: Arc::clone(self), token_id: token_id.to_owned(), _of_tenant })
     }
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut streams = self.listeners.0.lock();
+        let mut streams = self.listeners.by_token.lock();
         if let Some(own) = streams.get_mut(&self.token_id) {
             *own -= 1;
             if *own == 0 {
@@ -90,7 +106,7 @@ impl Admin {
         let mut query = Query::new(&asked.query)?;
         let is_live = query.flag("live")?;
         query.end()?;
-        let Some(seat) = self.listeners.enter(&asked.identity.token_id) else {
+        let Some(seat) = self.listeners.enter(&asked.identity) else {
             return Err(AdminError::Busy);
         };
         let left =
@@ -173,5 +189,41 @@ impl Listener {
             Some(pulse) => format!("event: pulse\ndata: {pulse}\n\n"),
             None => ": alive\n\n".to_owned(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_control::Role;
+
+    use super::*;
+
+    fn identity(token: usize, tenant: Option<&str>) -> Identity {
+        Identity {
+            token_id: token.to_string(),
+            name: String::new(),
+            role: if tenant.is_some() { Role::TenantAdmin } else { Role::Viewer },
+            tenant: tenant.map(str::to_owned),
+            expires_at: None,
+            version: 1,
+        }
+    }
+
+    #[test]
+    fn streams_of_tenants_admins_leave_room_for_others() {
+        let listeners = Arc::new(Listeners::default());
+        let mut seats = Vec::new();
+        for token in 0..1_000 {
+            let tenant = format!("tenant-{}", token % 10);
+            seats.extend(listeners.enter(&identity(token, Some(&tenant))));
+        }
+        assert!((64..=MAX_TENANT_STREAMS).contains(&seats.len()), "{}", seats.len());
+        assert!(listeners.enter(&identity(2_000, None)).is_some(), "an admin of the installation");
+        assert!(listeners.enter(&identity(2_001, Some("quiet"))).is_some(), "another tenant");
+        drop(seats);
+        assert!(listeners.by_token.lock().is_empty());
+        let alone: Vec<_> =
+            (0..64).map_while(|token| listeners.enter(&identity(token, Some("one")))).collect();
+        assert_eq!(alone.len(), MAX_TENANT_STREAMS.div_ceil(3), "many tokens of one tenant");
     }
 }

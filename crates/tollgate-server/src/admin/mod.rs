@@ -37,6 +37,7 @@ mod seen;
 mod session;
 mod slots;
 mod tenant_changes;
+mod tenant_places;
 mod tokens;
 mod view;
 
@@ -65,9 +66,12 @@ use respond::{AdminError, Answer, Obstacle};
 use routes::{Call, Found, Route};
 pub(crate) use seen::Seen;
 use tenant_changes::TenantChanges;
+use tenant_places::TenantPlaces;
 
 /// Admin calls under way at the same time.
 const MAX_CALLS: usize = 128;
+/// Of these, the most of all tenants' admins together: they keep no admin of the installation out.
+const MAX_TENANT_CALLS: usize = 64;
 
 /// The largest body of a tenant admin's call.
 const TENANT_BODY: usize = 256 << 10;
@@ -88,6 +92,7 @@ pub(crate) struct Admin {
     damping: Arc<Damping>,
     tenant_changes: TenantChanges,
     calls: Arc<Semaphore>,
+    tenant_calls: Arc<TenantPlaces>,
     listeners: Arc<events::Listeners>,
     ending: watch::Sender<bool>,
     queue: std::sync::OnceLock<crate::edge::queue::Tickets>,
@@ -151,6 +156,7 @@ impl Admin {
             damping,
             tenant_changes: TenantChanges::default(),
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
+            tenant_calls: TenantPlaces::new(MAX_TENANT_CALLS),
             listeners: Arc::default(),
             ending: watch::Sender::new(false),
             queue: std::sync::OnceLock::new(),
@@ -239,9 +245,9 @@ impl Admin {
             now: now(),
         };
         // Not before its body is here: who sends slowly keeps nobody out.
-        let Ok(place) = Arc::clone(&self.calls).try_acquire_owned() else {
-            return Err(AdminError::Busy);
-        };
+        let place = self.tenant_calls.enter(&asked.identity);
+        let place = place.zip(Arc::clone(&self.calls).try_acquire_owned().ok());
+        let Some(place) = place else { return Err(AdminError::Busy) };
         let admin = Arc::clone(self);
         let call = async move {
             let _place = place;
