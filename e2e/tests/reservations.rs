@@ -534,6 +534,37 @@ fn one_tenant_does_not_take_all_reservations() {
     assert_eq!(reserve(&json!({"tenantId": "loud"})).status, 200);
 }
 
+/// Slots of allowed requests are records as reservations are, and have the same shares.
+#[test]
+fn slots_of_one_tenant_do_not_take_all_reservations() {
+    let rules = "default: false\nrules: [{rule_id: s, identifier_type: user_id, unit: concurrency, limit: 5, slot_ttl: 1h}]";
+    let server =
+        ServerBuilder::default().rules(rules).env("TOLLGATE_MAX_RESERVATIONS", "80").start();
+    let mut client = server.client();
+    let mut allow = |tenant: &str, user: usize| {
+        let body = json!({"tenantId": tenant, "userId": user.to_string()});
+        client.post("/rate-limit/allow", &body)
+    };
+    let mut ids = Vec::new();
+    let full = (0..=80).find_map(|user| {
+        let answer = allow("loud", user);
+        if answer.status == 200 {
+            ids.push(answer.json()["reservationId"].as_str().expect("a slot").to_owned());
+        }
+        (answer.status != 200).then_some(answer)
+    });
+    let full = full.expect("a bound");
+    assert_eq!((full.status, &full.json()["error"]["code"]), (503, &json!("RESERVATIONS_FULL")));
+    assert_eq!(ids.len(), 27, "a third");
+    assert_eq!(allow("quiet", 1_000).status, 200);
+    // The refused one has no slot, and what ends makes room.
+    for id in &ids[..4] {
+        let released = server.client().post("/rate-limit/release", &json!({"reservationId": id}));
+        assert_eq!(released.status, 200, "{}", released.text());
+    }
+    assert_eq!(allow("loud", 2_000).status, 200);
+}
+
 /// Any node may end a reservation: the one that opened it must not count it until it would have expired.
 #[test]
 fn what_another_node_ends_makes_room() {

@@ -1,5 +1,7 @@
 //! What an admitted request holds is written down, so that a later call can settle or release it.
 
+use std::sync::Arc;
+
 use tollgate_core::Nanos;
 use tollgate_store::{RecordAnswer, RecordAsk, Store, StoreError, SyncStore};
 
@@ -7,6 +9,16 @@ use crate::decision::Decision;
 use crate::receipts::Receipts;
 use crate::reservations::{Reservation, marked, new_reservation_id};
 use crate::{Engine, EngineError, Refunds, Request, encode};
+
+/// Bounds what slots of admitted requests take of the records that all share. Asked where all counters are in this
+/// process; reservations are admitted before they are decided.
+pub trait SlotShares: Send + Sync {
+    /// Counts the record of an admitted request; false if there is no room for it.
+    fn open(&self, request: &Request<'_>, id: u128, expires_at: Nanos, now: Nanos) -> bool;
+
+    /// The record was not made, or it has ended.
+    fn close(&self, id: u128);
+}
 
 /// What is to be written down of an admitted request.
 struct Holding {
@@ -34,6 +46,13 @@ fn kept_until(answer: Result<RecordAnswer, StoreError>) -> Result<Nanos, EngineE
 }
 
 impl<S: Store> Engine<S> {
+    /// The same engine, whose slots have shares of the records that all share.
+    #[must_use]
+    pub fn with_slot_shares(mut self, shares: Arc<dyn SlotShares>) -> Self {
+        self.slot_shares = Some(shares);
+        self
+    }
+
     /// What an admitted request holds, to be written down: all that was charged if it is to be settled later, its slots
     /// if it holds any.
     fn holding(&self, request: &Request<'_>, decision: &Decision<'_>) -> Option<Holding> {
@@ -101,13 +120,22 @@ impl<S: Store> Engine<S> {
         decision: &mut Decision<'_>,
     ) -> Result<(), EngineError> {
         let Some(holding) = self.holding(request, decision) else { return Ok(()) };
-        let answer = store.record_sync(holding.id, &holding.ask(), self.clock().now());
-        match kept_until(answer) {
+        let now = self.clock().now();
+        let shares = self.slot_shares.as_ref().filter(|_| request.reserve.is_none());
+        let expires_at = now.saturating_add(holding.ttl);
+        if shares.is_some_and(|shares| !shares.open(request, holding.id, expires_at, now)) {
+            let _ = self.undo_now(store, holding.id, &holding.all);
+            return Err(EngineError::ReservationsFull);
+        }
+        match kept_until(store.record_sync(holding.id, &holding.ask(), now)) {
             Ok(expires_at) => {
                 self.held(request, decision, &holding, expires_at);
                 Ok(())
             }
             Err(error) => {
+                if let Some(shares) = shares {
+                    shares.close(holding.id);
+                }
                 // As in `hold`.
                 let _ = self.undo_now(store, holding.id, &holding.all);
                 Err(error)

@@ -36,6 +36,7 @@ use tollgate_store::{Store, StoreError};
 
 pub use clock::{Clock, ManualClock, SharedClock, SystemClock};
 pub use decision::{Decision, Scope, Warning};
+pub use holding::SlotShares;
 pub use idempotency::REMEMBERED_FOR;
 pub use limit_override::{LimitOverride, OVERRIDE_WINDOWS};
 pub use missing::MissingKey;
@@ -162,6 +163,7 @@ pub struct Engine<S> {
     observer: Option<Arc<dyn Observer>>,
     reserved: ReservationFigures,
     slot_book: slots::SlotBook,
+    slot_shares: Option<Arc<dyn SlotShares>>,
     missing_key: MissingKey,
     /// Names this process: what it counts alone no other can give back.
     instance: u64,
@@ -181,6 +183,7 @@ impl<S: Store> Engine<S> {
             observer: None,
             reserved: ReservationFigures::default(),
             slot_book: slots::SlotBook::default(),
+            slot_shares: None,
             missing_key: MissingKey::default(),
             instance: new_reservation_id() as u64,
         }

@@ -314,6 +314,9 @@ impl<S: Store> Engine<S> {
                 Ending::Released => self.reserved.released(&settled),
             }
         }
+        if let Some(shares) = &self.slot_shares {
+            shares.close(id);
+        }
         Ok(settled)
     }
 

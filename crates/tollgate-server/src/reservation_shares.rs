@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tollgate_core::Nanos;
-use tollgate_engine::{Engine, EngineError, REMEMBERED_FOR, Reservation};
+use tollgate_engine::{Engine, EngineError, REMEMBERED_FOR, Request, Reservation, SlotShares};
 use tollgate_gateway::{Party, Places};
 use tollgate_policy::Known;
 use tollgate_store::Store;
@@ -202,6 +202,33 @@ impl ReservationShares {
 
     pub(crate) fn ended(&self, id: u128) {
         self.open.lock().remove(id);
+    }
+}
+
+impl SlotShares for ReservationShares {
+    fn open(&self, request: &Request<'_>, id: u128, expires_at: Nanos, now: Nanos) -> bool {
+        let attributes = &request.attributes;
+        let owner = Party::new(
+            attributes.get(Known::TenantId),
+            attributes.get(Known::ApiKey),
+            attributes.get(Known::UserId),
+            attributes.get(Known::Ip),
+        );
+        let caller = CallerId { name: request.caller, peer: request.caller_address };
+        let mut open = self.open.lock();
+        open.expire(now);
+        let caller = open.by_caller.key(caller);
+        if !open.has_room(&owner, caller) {
+            return false;
+        }
+        open.insert(id, Counted { owner, caller, expires_at, request: None });
+        open.expiries.push(Reverse((expires_at, id)));
+        open.remove_ended();
+        true
+    }
+
+    fn close(&self, id: u128) {
+        self.ended(id);
     }
 }
 

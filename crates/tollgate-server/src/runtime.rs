@@ -17,6 +17,7 @@ use crate::audit::AuditTrail;
 use crate::config::{Config, LogFormat};
 use crate::control::ControlFigures;
 use crate::control::figures::Source;
+use crate::reservation_shares::ReservationShares;
 use crate::serve::ServeError;
 use crate::stores::{self, Stores};
 use crate::telemetry::decisions::{DecisionLog, DecisionLogOptions, Witness};
@@ -26,6 +27,8 @@ use crate::telemetry::{EdgeFigures, Observed, Statsd, Telemetry, TelemetryKeeper
 /// The parts that every door leads to.
 pub(crate) struct Inside {
     pub(crate) engine: Arc<Engine<Stores>>,
+    /// Who has how many of the open reservations and slots.
+    pub(crate) reservations: Arc<ReservationShares>,
     pub(crate) clock: Arc<SystemClock>,
     pub(crate) shared_clock: Arc<SharedClock>,
     /// What API keys are hashed with.
@@ -53,10 +56,12 @@ impl Inside {
         let store = stores::build(config, memory, &node)?;
         let secret = stores::api_key_secret(config);
         let (witness, trail) = witness(config, &secret, clock.now())?;
+        let reservations = Arc::new(ReservationShares::new(config.max_reservations));
         let engine = Engine::new(store, Arc::<SharedClock>::clone(&shared_clock), rules)
             // Callers say what they know of a request: a rule without its key does not apply.
             .with_missing_key(MissingKey::Allow)
-            .with_observer(Arc::<Witness>::clone(&witness));
+            .with_observer(Arc::<Witness>::clone(&witness))
+            .with_slot_shares(Arc::<ReservationShares>::clone(&reservations));
         engine.set_enforcement(config.enforcement);
         let engine = Arc::new(engine);
         let figures = Arc::new(ControlFigures::default());
@@ -70,6 +75,7 @@ impl Inside {
         let observed = Observed { witness, history: History::default() };
         Ok(Self {
             engine,
+            reservations,
             clock,
             shared_clock,
             secret,

@@ -16,7 +16,6 @@ use crate::edge::{Edge, EdgeError, trusted_proxies};
 use crate::http::Api;
 use crate::listen;
 use crate::reload::{self, RuleWatch, RulesError};
-use crate::reservation_shares::ReservationShares;
 use crate::runtime::Inside;
 use crate::signals::EarlySignals;
 use crate::stores::{StoreKeeper, Stores};
@@ -92,12 +91,12 @@ fn run_until_shutdown(
     let tls = Tls::load(&config.tls)?;
     let listeners = Listeners::bind(&config, is_gateway)?;
     let inside = Inside::build(&config, rules)?;
-    let Inside { engine, clock, figures, doors, telemetry, secret, node, .. } = &inside;
+    let Inside { engine, reservations, clock, figures, doors, telemetry, secret, node, .. } =
+        &inside;
     let telemetry_keeper = inside.keep_telemetry(&config)?;
     let keeper = (!names.is_empty()).then(|| keep_stores(&inside, &config)).transpose()?;
     let (stop, stopped) = watch::channel(false);
-    let reservations = Arc::new(ReservationShares::new(config.max_reservations));
-    let edge = || Edge::build(&config, engine, &reservations, node, figures);
+    let edge = || Edge::build(&config, engine, reservations, node, figures);
     let edge = is_gateway.then(edge).transpose()?;
     let (announced, heard) = watch::channel(false);
     let (control, first_rules) = ControlPlane::start(Surroundings {
@@ -123,7 +122,7 @@ fn run_until_shutdown(
         let metrics = Box::new(move || telemetry.text());
         let api = Api::new(Arc::clone(engine), Arc::clone(&config), metrics);
         let api = api.serving(admin, decides).with_tickets(tickets.clone()).counting(stats);
-        let api = api.sharing(Arc::clone(&reservations));
+        let api = api.sharing(Arc::clone(reservations));
         Arc::new(api.reporting(Arc::clone(figures)))
     };
     let is_apart = !listeners.admin.is_empty();
