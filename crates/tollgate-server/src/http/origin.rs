@@ -2,7 +2,7 @@
 //! attacker controls can point to this host (DNS rebinding); both show in headers that a page cannot set. Programs
 //! send no `Origin`, and nothing is asked of them but, of a GET from loopback, a `Host` that is no stranger's.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use http::header::{HOST, HeaderMap, ORIGIN};
 use http::request::Parts;
@@ -68,7 +68,7 @@ pub(super) fn check_host(
         return Ok(());
     }
     let host = authority(head).ok_or(ApiError::ForeignHost)?;
-    let name = name_of(host);
+    let name = name_of(host).ok_or(ApiError::ForeignHost)?;
     let is_allowed = |listed: &String| listed.eq_ignore_ascii_case(name);
     if is_local_name(host) || !name.contains('.') || allowed.iter().any(is_allowed) {
         return Ok(());
@@ -76,9 +76,29 @@ pub(super) fn check_host(
     Err(ApiError::ForeignHost)
 }
 
-/// A host without its port and without a dot at its end.
-fn name_of(host: &str) -> &str {
-    host.rsplit_once(':').map_or(host, |(name, _)| name).trim_end_matches('.')
+/// The name in a host, without its port and without a dot at its end, or the address in brackets. None where the host is
+/// empty or is not written as a host: nobody knows what else would be taken for its name.
+fn name_of(host: &str) -> Option<&str> {
+    let (name, rest) = match host.strip_prefix('[') {
+        Some(inside) => {
+            let (address, rest) = inside.split_once(']')?;
+            address.parse::<Ipv6Addr>().ok()?;
+            (address, rest)
+        }
+        None => {
+            let (name, rest) = host.split_at(host.find(':').unwrap_or(host.len()));
+            let is_named =
+                |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+            let name = name.trim_end_matches('.');
+            if name.is_empty() || !name.bytes().all(is_named) {
+                return None;
+            }
+            (name, rest)
+        }
+    };
+    let port = rest.strip_prefix(':').unwrap_or("");
+    let is_port = rest.is_empty() || rest.starts_with(':');
+    (is_port && port.bytes().all(|byte| byte.is_ascii_digit())).then_some(name)
 }
 
 fn names_attributes(headers: &HeaderMap) -> bool {
@@ -100,10 +120,7 @@ fn authority(head: &Parts) -> Option<&str> {
 
 /// Whether nobody but this machine decides what the name means: `localhost`, below it, or an address.
 fn is_local_name(host: &str) -> bool {
-    if let Some(rest) = host.strip_prefix('[') {
-        return rest.contains(']');
-    }
-    let name = name_of(host);
+    let Some(name) = name_of(host) else { return false };
     name.parse::<IpAddr>().is_ok()
         || name.eq_ignore_ascii_case("localhost")
         || name.to_ascii_lowercase().ends_with(".localhost")
@@ -143,6 +160,8 @@ mod tests {
             ("127.0.0.1:8080", Some("https://app.example"), loopback, &listed, true),
             ("rebound.example:8080", Some("http://rebound.example:8080"), loopback, none, false),
             ("localhost.evil", Some("http://localhost.evil"), loopback, none, false),
+            ("[evil].example", Some("http://[evil].example"), loopback, none, false),
+            ("", Some("http://"), loopback, none, false),
             ("gate.example", Some("https://gate.example"), remote, none, true),
             ("gate.example", Some("https://evil.example"), remote, none, false),
         ] {
@@ -173,6 +192,17 @@ mod tests {
             ("rebound.example", loopback, false),
             ("rebound.example.:8080", loopback, false),
             ("127.0.0.1.rebound.example", loopback, false),
+            ("[rebound].example", loopback, false),
+            ("[::1].rebound.example", loopback, false),
+            ("[::1]rebound.example:80", loopback, false),
+            ("[rebound]:.example", loopback, false),
+            ("[::1", loopback, false),
+            ("a:b@rebound.example", loopback, false),
+            ("a:8080.rebound.example", loopback, false),
+            ("a/rebound.example", loopback, false),
+            ("", loopback, false),
+            (":8080", loopback, false),
+            (".", loopback, false),
             ("rebound.example", None, false),
             ("rebound.example", remote, true),
         ] {
