@@ -7,6 +7,7 @@ use tollgate_tower::Identity;
 
 use super::models::Models;
 use super::text::{EstimateMode, Tariff, Tokenizer};
+use crate::places::Party;
 
 /// The most models that can be listed.
 pub const MAX_MODELS: usize = 1_000;
@@ -166,10 +167,12 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Who shares as one, and how much that gets: a tenant, else a key, a user, an address.
-    pub(crate) fn of<'i>(&self, identity: &'i Identity) -> (&'i str, u32) {
-        let known = [&identity.tenant_id, &identity.api_key, &identity.user_id, &identity.ip];
-        let who = known.into_iter().find_map(Option::as_deref).unwrap_or_default();
+    /// Who shares as one, by kind and name, and how much that gets: a tenant, else a key, a user, an address.
+    pub(crate) fn of(&self, identity: &Identity) -> (String, u32) {
+        let who = match Party::of(identity) {
+            Party::Tenant(name) => format!("tenant_id {name}"),
+            Party::Client(kind, name) => format!("{kind} {name}"),
+        };
         let own = identity.tenant_id.as_ref().and_then(|tenant| self.tenants.get(tenant));
         let plan = || identity.tier.as_ref().and_then(|tier| self.tiers.get(tier));
         (who, own.or_else(plan).copied().unwrap_or(1))
@@ -204,4 +207,27 @@ pub struct ModelOptions {
     pub fallback_rules: Vec<String>,
     /// Whether its upstream is not to be asked what a stream used, because it does not understand that.
     pub keeps_quiet: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callers_of_different_kinds_share_nothing() {
+        let name = || Some("acme".to_owned());
+        let callers = [
+            Identity { tenant_id: name(), api_key: name(), ..Identity::default() },
+            Identity { api_key: name(), user_id: name(), ..Identity::default() },
+            Identity { user_id: name(), ip: name(), ..Identity::default() },
+            Identity { ip: name(), ..Identity::default() },
+            Identity::default(),
+        ];
+        let weights = Weights { tenants: [("acme".to_owned(), 7)].into(), ..Weights::default() };
+        let keys: std::collections::BTreeSet<String> =
+            callers.iter().map(|caller| weights.of(caller).0.to_string()).collect();
+        assert_eq!(keys.len(), callers.len(), "{keys:?}");
+        let weights = callers.each_ref().map(|caller| weights.of(caller).1);
+        assert_eq!(weights, [7, 1, 1, 1, 1]);
+    }
 }

@@ -101,7 +101,7 @@ impl<D: Decide> Worker<D> {
         let (most, timeout) = (ai.options.max_body_bytes, ai.options.body_timeout);
         let body = RequestBody::from_client(body, &route.timeouts);
         // Until the answer begins, the body is here.
-        let mut taken = ai.room.enter(ai.options.weights.of(&asked.identity).0);
+        let mut taken = ai.room.enter(&ai.options.weights.of(&asked.identity).0);
         let body = intake::read(body, most, timeout, &mut taken).await;
         let body = body.map_err(|fault| unread(fault, most))?;
         asked.dialect = Dialect::OpenAi;
@@ -255,7 +255,7 @@ impl<D: Decide> Worker<D> {
             lane.freed.notify_one();
         }
         let (tenant, weight) = ai.options.weights.of(&asked.identity);
-        let wants = Wants { share: 0, tenant, weight, cost: 1 };
+        let wants = Wants { share: 0, tenant: &tenant, weight, cost: 1 };
         // Who has this place is the one that asks.
         let entered = lane.gate.enter(&wants, line.max_wait).await;
         let _first = entered.map_err(|why| Box::new(turn::busy(why, name)))?;
@@ -297,7 +297,7 @@ impl<D: Decide> Worker<D> {
         let ai = &self.gateway.ai;
         let name = if model.is_prefix { ask.model.as_ref() } else { &model.name };
         // Nobody is charged by what others ask for.
-        let tenant = ai.options.weights.of(identity).0.to_owned();
+        let tenant = ai.options.weights.of(identity).0;
         let history_key = HistoryKey { model: name.to_owned(), tenant };
         let mut prompt = TextSink::new(model.tariff);
         ask.prompt(&mut prompt);

@@ -48,7 +48,7 @@ pub(crate) async fn enter(
     let client_type = identity.client_type.as_deref();
     let of_kind = |share: &ShareOptions| Some(share.client_type.as_str()) == client_type;
     let share = options.shares.iter().position(of_kind).unwrap_or(usize::MAX);
-    let wants = Wants { share, tenant, weight, cost: 1 };
+    let wants = Wants { share, tenant: &tenant, weight, cost: 1 };
     if let Some(place) = gate.try_enter(&wants) {
         return Ok(place);
     }
