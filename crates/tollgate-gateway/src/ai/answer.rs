@@ -79,9 +79,7 @@ pub(super) fn metered(
         Coding::Plain | Coding::Unknown => {}
     }
     if !is_good {
-        if meter.has_failed() {
-            response.body_mut().measure(meter);
-        }
+        response.body_mut().measure(meter);
         return Ok(response);
     }
     let kind = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);

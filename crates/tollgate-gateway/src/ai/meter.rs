@@ -66,7 +66,8 @@ enum Reading {
 impl Reading {
     /// Whether what was stated of an answer's usage is about all of it.
     const fn is_over(&self, reported: &StreamReport) -> bool {
-        !matches!(self, Self::Events(_)) || reported.is_final || reported.is_done
+        let is_last = (reported.is_final || reported.is_done) && !reported.is_outdated;
+        !matches!(self, Self::Events(_)) || is_last
     }
 }
 
@@ -168,20 +169,17 @@ impl Meter {
         self.pending_charges.drain(..).for_each(PendingCharge::release);
     }
 
-    /// The upstream served nothing: tokens are given back, and the request counts.
-    pub(crate) const fn not_served(&mut self) {
+    /// The upstream served nothing: tokens are given back, and the request counts. What the error says was used or written
+    /// nevertheless is paid.
+    pub(crate) fn not_served(&mut self) {
         self.work = Work::None;
+        self.reading = Reading::Json(Scan::default());
     }
 
     /// The upstream failed, and may have worked until then: the prompt is paid, or what the error says was used.
     pub(crate) fn fails(&mut self) {
         self.work = Work::Failed;
         self.reading = Reading::Json(Scan::default());
-    }
-
-    /// Whether [`Self::fails`] was called.
-    pub(crate) const fn has_failed(&self) -> bool {
-        matches!(self.work, Work::Failed)
     }
 
     /// A good answer begins.
@@ -312,11 +310,19 @@ impl Meter {
                 let output = usage.output.max(self.needed());
                 Usage { total: prompt.saturating_add(output), output }
             }
+            None if self.work == Work::None && !self.has_failed_generation() => {
+                Usage { total: 0, output: 0 }
+            }
             None => {
                 let total = self.estimate.unreported_prompt().saturating_add(counted);
                 Usage { total, output: counted }
             }
         }
+    }
+
+    /// Whether an error shows what a model wrote.
+    const fn has_failed_generation(&self) -> bool {
+        matches!(&self.reading, Reading::Json(scan) if scan.has_failed_generation())
     }
 
     /// How far the response is that the answer is about.
@@ -370,8 +376,7 @@ impl Meter {
             self.pending_charges.drain(..).for_each(PendingCharge::release);
             return;
         }
-        let used =
-            if self.work == Work::None { Usage { total: 0, output: 0 } } else { self.used() };
+        let used = self.used();
         if let Ending::Follow { background, id } = &self.ending {
             let used = background::used(
                 self.progress(),

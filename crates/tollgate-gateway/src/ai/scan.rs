@@ -18,9 +18,11 @@ const WORDS: [&[u8]; 7] = [
     b"refusal",
     b"reasoning_content",
     b"reasoning",
-    // Of an error: what was written before it was found wrong.
-    b"failed_generation",
+    FAILED_GENERATION,
 ];
+
+/// Of an error: what was written before it was found wrong.
+const FAILED_GENERATION: &[u8] = b"failed_generation";
 
 /// Where one is in an answer.
 #[derive(Debug, Default)]
@@ -35,6 +37,7 @@ pub(crate) struct Scan {
     name: Vec<u8>,
     /// The characters of a model's words so far.
     written: u64,
+    has_failed_generation: bool,
     usage: Option<Vec<u8>>,
     is_usage_whole: bool,
     /// The outermost object's `id` and `status`, as they stand.
@@ -79,6 +82,7 @@ impl Scan {
                     self.status.clear();
                     Text::Status
                 } else if WORDS.contains(&self.name.as_slice()) {
+                    self.has_failed_generation |= self.name == FAILED_GENERATION;
                     Text::Words
                 } else {
                     Text::Other
@@ -137,6 +141,11 @@ impl Scan {
     /// How many characters of a model's words there were.
     pub(crate) const fn written(&self) -> u64 {
         self.written
+    }
+
+    /// Whether an error shows what was written.
+    pub(crate) const fn has_failed_generation(&self) -> bool {
+        self.has_failed_generation
     }
 
     /// The answer's id, if it has one that is short enough.

@@ -95,6 +95,8 @@ pub(crate) struct StreamReport {
     pub(crate) usage: Option<Usage>,
     /// Whether that was the last word about it: some upstreams say it with every piece.
     pub(crate) is_final: bool,
+    /// Whether more was written since.
+    pub(crate) is_outdated: bool,
     /// Whether the stream has come to its proper end.
     pub(crate) is_done: bool,
     /// Why what was stated last is not believed.
@@ -141,7 +143,7 @@ pub(crate) fn event(
         return Verdict::Pass;
     }
     let Ok(whole) = json::parse(data) else { return Verdict::Pass };
-    let mut edits = Edits::default();
+    let (mut edits, before) = (Edits::default(), sink.total());
     if view.call == Call::Responses {
         response_event(view, whole, reported, sink, &mut edits);
         return edits.verdict(data);
@@ -160,11 +162,14 @@ pub(crate) fn event(
             _ => {}
         }
     }
-    let Some(usage) = usage else { return edits.verdict(data) };
-    let is_stated = reported.take(Usage::read(usage.value, view.plausible));
+    let stated = usage.as_ref().and_then(|it| Usage::read(it.value, view.plausible));
+    let is_stated = reported.take(stated);
     if is_stated {
-        reported.is_final = !has_choices;
+        (reported.is_final, reported.is_outdated) = (!has_choices, false);
+    } else if reported.usage.is_some() && sink.total() > before {
+        (reported.is_final, reported.is_outdated) = (false, true);
     }
+    let Some(usage) = usage else { return edits.verdict(data) };
     if view.hides_usage {
         if is_stated && !has_choices {
             return Verdict::Hide;

@@ -103,6 +103,58 @@ fn however_it_ends_it_is_settled_once() {
 }
 
 #[test]
+fn an_error_pays_what_it_states_whatever_its_status() {
+    for (body, used) in [
+        (r#"{"error":{"message":"no"}}"#, 0),
+        (r#"{"error":{"message":"no","content":"abcdefgh"}}"#, 0),
+        (r#"{"error":{},"usage":{"total_tokens":0}}"#, 0),
+        (r#"{"error":{},"usage":{"total_tokens":10001}}"#, 0),
+        (r#"{"error":{},"usage":{"prompt_tokens":30,"completion_tokens":12}}"#, 42),
+        (r#"{"error":{"failed_generation":"abcdefgh"}}"#, 12),
+    ] {
+        let book = Book::default();
+        let mut refused = meter(&book, true, Overrun::Run);
+        refused.not_served();
+        refused.pass(Bytes::from(body));
+        drop(refused);
+        assert_eq!(*book.0.lock(), [Some(used)], "{body}");
+    }
+}
+
+#[test]
+fn content_after_the_usage_counts() {
+    let usage = |choices: &str| {
+        let usage = r#"{"prompt_tokens":30,"completion_tokens":1}"#;
+        Bytes::from(format!("data: {{\"choices\":[{choices}],\"usage\":{usage}}}\n\n"))
+    };
+    let end =
+        Bytes::from_static(b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n");
+    for first in [usage(""), usage(r#"{"delta":{}}"#)] {
+        for (tokens, used) in [(20, 30 + 10), (0, 31)] {
+            let book = Book::default();
+            let mut meter = meter(&book, false, Overrun::Run);
+            meter.begins(true);
+            meter.pass(first.clone());
+            for _ in 0..tokens {
+                meter.pass(token());
+            }
+            meter.pass(end.clone());
+            meter.pass(DONE);
+            drop(meter);
+            assert_eq!(*book.0.lock(), [Some(used)], "{first:?} and {tokens}");
+        }
+    }
+    let book = Book::default();
+    let mut stopped = meter(&book, false, Overrun::Stop);
+    stopped.begins(true);
+    stopped.pass(usage(""));
+    for _ in 0..20 {
+        stopped.pass(token());
+    }
+    assert!(stopped.is_stopped, "the reservation holds after a usage, too");
+}
+
+#[test]
 fn nothing_is_owed_before_anything_was_sent() {
     let book = Book::default();
     let mut meter = meter(&book, true, Overrun::Run);
