@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use tollgate_engine::{
-    Engine, Hits, LimitOverride, ManualClock, MissingKey, OVERRIDE_WINDOWS, Part, Receipts, Request,
+    Engine, Hits, LimitOverride, MAX_COST, ManualClock, MissingKey, OVERRIDE_WINDOWS, Part,
+    Receipts, Request,
 };
 use tollgate_policy::{Known, RequestPath, RuleSet};
 use tollgate_store::{MemoryStore, Mode};
@@ -83,6 +84,43 @@ async fn tokens_are_owed_above_the_limit_even_beside_a_refusal() {
     assert_eq!(ask(&engine, &[tokens(5)]).await, (true, vec![(false, 14, 0)]));
     let refused = [part("d", &[("user_id", "mallory")], Hits::Charge(1)), tokens(6)];
     assert_eq!(ask(&engine, &refused).await, (true, vec![(false, 0, 0), (false, 20, 0)]));
+}
+
+#[tokio::test]
+async fn a_debt_is_paid_off_within_a_bound_and_debts_add_up() {
+    const DAY: u64 = 86_400 * 1_000_000_000;
+    for algorithm in ["token_bucket", "leaky_bucket", "gcra"] {
+        let rules = format!(
+            "rules:
+- {{rule_id: t, scope: t, key_by: [model_id], unit: tokens, limit: 100, window: 1d, algorithm: {algorithm}}}
+- {{rule_id: r, scope: r, applies_to: {{domains: [i]}}, key_by: [api_key], limit: 100, window: 1d, algorithm: {algorithm}, envoy: {{charge_above_limit: true}}}}
+"
+        );
+        let set = RuleSet::from_yaml(&rules, "t").unwrap();
+        let clock = Arc::new(ManualClock::new(1_000_000));
+        let engine = Engine::new(MemoryStore::new(1_000), Arc::<ManualClock>::clone(&clock), set)
+            .with_missing_key(MissingKey::Allow);
+        for name in ["model_id", "api_key"] {
+            let of = |key, hits| {
+                [Part { has_own_hits: hits != Hits::Check, ..part("i", &[(name, key)], hits) }]
+            };
+            let owes = async |key, hits: Vec<u64>, days: u64| {
+                for hits in hits {
+                    assert!(
+                        ask(&engine, &of(key, Hits::Charge(hits))).await.0,
+                        "{algorithm} {hits}"
+                    );
+                }
+                clock.advance((days - 1) * DAY);
+                assert!(ask(&engine, &of(key, Hits::Check)).await.0, "{algorithm} {name} {key}");
+                clock.advance(2 * DAY);
+                assert!(!ask(&engine, &of(key, Hits::Check)).await.0, "{algorithm} {name} {key}");
+            };
+            owes("true", vec![2_000], 19).await;
+            owes("wrong", vec![MAX_COST], 29).await;
+            owes("both", vec![2_000, MAX_COST, 2_000], 69).await;
+        }
+    }
 }
 
 #[tokio::test]

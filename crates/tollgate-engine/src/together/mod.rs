@@ -30,8 +30,8 @@ use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
 use crate::{ActiveRules, Engine, EngineError};
 use asked::{
-    Asked, Call, Places, Step, allows_check_at_limit, replace, returns, settle, steps_after_look,
-    take_answer,
+    Asked, Call, Places, Step, allows_check_at_limit, max_owed, replace, returns, settle,
+    steps_after_look, take_answer,
 };
 
 /// What a part asks of its limits.
@@ -249,6 +249,9 @@ impl<S: Store> Engine<S> {
                     let mut made = made.ok_or_else(no_charge)?;
                     if call.has_open_group && made.role == Role::AnyOf {
                         made.role = Role::Watch;
+                    }
+                    if *mode == Mode::Owe {
+                        made.ask.cost = made.ask.cost.min(max_owed(made.limit));
                     }
                     charges.push(made);
                     places.push((number, at));
