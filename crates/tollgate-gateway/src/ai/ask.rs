@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::bounds::Bounds;
 use super::fields::{CHOOSERS, FIELDS, READ};
 use super::json::{self, Value};
+use super::names::is_alike;
 use super::prompt::prompts;
 
 /// The longest name of a model, and of a user.
@@ -91,7 +92,9 @@ impl<'a> Ask<'a> {
             {
                 return Err(wrong(
                     name,
-                    format!("{name:?} is not accepted: \"model\" alone names the model"),
+                    format!(
+                        "{name:?} is not accepted: \"model\" and the bounds of the body alone decide"
+                    ),
                 ));
             }
         }
@@ -250,17 +253,6 @@ fn place_of<'p, T>(
         ));
     }
     Ok(Some((known, place)))
-}
-
-/// Whether a server that does not tell small letters from capitals takes one for the other.
-fn is_alike(known: &str, name: &str) -> bool {
-    let folded = name.chars().map(|letter| match letter {
-        // The Kelvin sign and the long s have small letters of the alphabet.
-        '\u{212a}' => 'k',
-        '\u{17f}' => 's',
-        letter => letter.to_ascii_lowercase(),
-    });
-    known.chars().eq(folded)
 }
 
 /// A template is a program: a short one can write a long prompt.

@@ -4,8 +4,9 @@
 //! Which of them an upstream follows is not known here, so the reservation covers the largest of each kind.
 
 use super::ask::{Wrong, wrong};
-use super::fields::{FIELDS, READ};
+use super::fields::{FIELDS, NO_OPTIONS, READ};
 use super::json::Value;
+use super::names::plain;
 
 /// Objects that are nested deeper are not searched: no server reads options there.
 const MAX_DEPTH: u32 = 8;
@@ -41,7 +42,7 @@ enum Place {
 }
 
 /// Names that mean the same everywhere, without underscores, in small letters.
-const NAMES: [(&str, Kind, &str); 33] = [
+const NAMES: [(&str, Kind, &str); 35] = [
     ("maxtokens", Kind::Output, "max_tokens"),
     ("maxcompletiontokens", Kind::Output, "max_completion_tokens"),
     ("maxoutputtokens", Kind::Output, "max_output_tokens"),
@@ -75,6 +76,9 @@ const NAMES: [(&str, Kind, &str); 33] = [
     ("candidatecount", Kind::Answers, "candidate_count"),
     ("numgenerations", Kind::Answers, "num_generations"),
     ("ncmpl", Kind::Answers, "n_cmpl"),
+    // Each beam is an answer on its way.
+    ("numbeams", Kind::Answers, "num_beams"),
+    ("beamwidth", Kind::Answers, "beam_width"),
 ];
 
 /// Names that mean something among options only: a schema has a `maxLength` too.
@@ -101,22 +105,6 @@ const OPTION_OBJECTS: [&str; 12] = [
     "optionalparams",
 ];
 
-/// Members that hold texts, schemas or labels, and no options.
-const NO_OPTIONS: [&str; 9] = [
-    "metadata",
-    "logit_bias",
-    "guided_json",
-    "json_schema",
-    "format",
-    "structured_outputs",
-    "guided_decoding",
-    "input_extra",
-    "prediction",
-];
-
-/// No name that means something is longer.
-const MAX_NAME_BYTES: usize = 64;
-
 impl Bounds {
     /// Searches a body. The fields that are read by their own name are left out.
     pub(super) fn read(whole: Value<'_>) -> Result<Self, Wrong> {
@@ -138,8 +126,7 @@ impl Bounds {
         place: Place,
         depth: u32,
     ) -> Result<(), Wrong> {
-        let plain = if name.len() > MAX_NAME_BYTES { String::new() } else { plain(name) };
-        self.search(&plain, value, place, depth)
+        self.search(&plain(name), value, place, depth)
     }
 
     /// The value of a member whose name was read once: an array may have many elements.
@@ -150,13 +137,10 @@ impl Bounds {
         place: Place,
         depth: u32,
     ) -> Result<(), Wrong> {
-        if !value.is_object() && !value.is_array() {
-            return match kind_of(plain, place) {
-                Some((kind, name)) => self.take(kind, name, value),
-                None => Ok(()),
-            };
+        if let Some((kind, name)) = kind_of(plain, place) {
+            return self.take(kind, name, value);
         }
-        if depth >= MAX_DEPTH {
+        if depth >= MAX_DEPTH || plain == "properties" || plain.contains("schema") {
             return Ok(());
         }
         let inner = match plain {
@@ -177,12 +161,8 @@ impl Bounds {
         if value.is_null() || value.boolean().is_some() {
             return Ok(());
         }
-        // Some servers read numbers out of texts. A text without a digit is a level, such as "high".
-        if value.is_string() && !value.text.contains(|it: char| it.is_numeric() || it == '\\') {
-            return Ok(());
-        }
-        // No budget, or one that the upstream chooses within the bound.
-        if kind == Kind::Thinking && value.text.starts_with('-') {
+        // A level of thinking, such as "high", or no budget, or one that the upstream chooses within the bound.
+        if kind == Kind::Thinking && (is_level(value) || value.text.starts_with('-')) {
             return Ok(());
         }
         let number = value
@@ -201,10 +181,11 @@ impl Bounds {
     }
 }
 
-/// A name as it is compared: servers take `maxTokens` and `max_tokens` for the same.
-fn plain(name: &str) -> String {
-    let letters = name.chars().filter(|it| !matches!(it, '_' | '-'));
-    letters.flat_map(char::to_lowercase).collect()
+/// Whether a value is a text that no server reads a number out of: "high", and neither "9" nor "inf".
+fn is_level(value: Value<'_>) -> bool {
+    value
+        .string()
+        .is_some_and(|text| !text.contains(char::is_numeric) && text.trim().parse::<f64>().is_err())
 }
 
 fn kind_of(plain: &str, place: Place) -> Option<(Kind, &'static str)> {
@@ -266,6 +247,14 @@ mod tests {
             (r#"{"x":{"n":2,"maxLength":5},"metadata":{"max_tokens":5}}"#, (None, 0, None)),
             (r#"{"tools":[{"max_tokens":5}],"max_tokens":7,"user":"max_tokens"}"#, (None, 0, None)),
             (r#"{"options":{"num_predict":null,"x":{}},"think":true}"#, (None, 0, None)),
+            // Letters that servers fold to ASCII.
+            ("{\"options\":{\"max_token\u{17f}\":9}}", (Some(9), 0, None)),
+            ("{\"options\":{\"MAX_TO\u{212a}ENS\":9}}", (Some(9), 0, None)),
+            ("{\"options\":{\"num_pred\u{131}ct\":9}}", (Some(9), 0, None)),
+            ("{\"options\":{\"NUM_PRED\u{130}CT\":9}}", (Some(9), 0, None)),
+            (r#"{"num_beams":4}"#, (None, 0, Some(4))),
+            (r#"{"my_schema":{"properties":{"max_tokens":{"type":"integer"}}}}"#, (None, 0, None)),
+            (r#"{"x":{"properties":{"max_tokens":{"type":"integer"}}}}"#, (None, 0, None)),
         ] {
             assert_eq!(read(body), Ok(bounds), "{body}");
         }
@@ -282,6 +271,17 @@ mod tests {
             (r#"{"thinking":{"budget_tokens":"10000"}}"#, "budget_tokens"),
             (r#"{"thinking":{"budget_tokens":"\u0031000"}}"#, "budget_tokens"),
             (r#"{"thinking_budget":99999999999999999999999}"#, "thinking_budget"),
+            (r#"{"options":{"num_predict":"inf"}}"#, "num_predict"),
+            (r#"{"options":{"num_predict":"nan"}}"#, "num_predict"),
+            (r#"{"options":{"num_predict":"high"}}"#, "num_predict"),
+            (r#"{"options":{"num_predict":[900]}}"#, "num_predict"),
+            (r#"{"options":{"num_predict":[]}}"#, "num_predict"),
+            (r#"{"options":{"num_predict":{"value":900}}}"#, "num_predict"),
+            (r#"{"max_new_tokens":[[900]]}"#, "max_new_tokens"),
+            (r#"{"num_return_sequences":[4]}"#, "num_return_sequences"),
+            (r#"{"thinking":{"budget_tokens":" +Infinity"}}"#, "budget_tokens"),
+            (r#"{"thinking_budget":"-nan"}"#, "thinking_budget"),
+            (r#"{"thinking_budget":[1]}"#, "thinking_budget"),
         ] {
             assert_eq!(read(body), Err(Some(param)), "{body}");
         }

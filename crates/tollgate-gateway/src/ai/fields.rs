@@ -40,8 +40,8 @@ pub(super) const FIELDS: [&str; 12] = [
     "min_tokens",
 ];
 
-/// By these, servers that stand in front of others choose a model, or an upstream, that was not decided on.
-pub(super) const CHOOSERS: [&str; 25] = [
+/// By these, servers that stand in front of others choose a model, an upstream or bounds that were not decided on.
+pub(super) const CHOOSERS: [&str; 27] = [
     "models",
     "fallbacks",
     "default_fallbacks",
@@ -64,6 +64,9 @@ pub(super) const CHOOSERS: [&str; 25] = [
     "route",
     "api_key",
     "model_info",
+    "preset",
+    // The bounds that it names do not reach the model.
+    "additional_drop_params",
     // Of client libraries: what is in them replaces fields of the body, or headers.
     "extra_body",
     "extra_headers",
@@ -71,8 +74,75 @@ pub(super) const CHOOSERS: [&str; 25] = [
 ];
 
 /// These refer to something that the upstream keeps or fetches: its length is not known here.
-pub(super) const STORED: [&str; 5] =
-    ["previous_response_id", "conversation", "prompt_id", "cached_content", "web_search_options"];
+pub(super) const STORED: [&str; 20] = [
+    "previous_response_id",
+    "conversation",
+    "conversation_id",
+    "thread_id",
+    "assistant_id",
+    "agent_id",
+    "memory_id",
+    "prompt_id",
+    "cached_content",
+    "context_id",
+    "web_search_options",
+    "search_parameters",
+    "plugins",
+    "enable_search",
+    "connectors",
+    "data_sources",
+    "mcp_servers",
+    "knowledge_base_ids",
+    "vector_store_ids",
+    "url_context",
+];
+
+/// What names of fields contain that make the upstream search, without underscores, in small letters.
+pub(super) const SEARCHES: [&str; 8] = [
+    "search",
+    "grounding",
+    "retriev",
+    "browsing",
+    "datasource",
+    "knowledge",
+    "vectorstore",
+    "mcpserver",
+];
+
+/// The members of a tool that the client runs.
+pub(super) const CLIENT_TOOL: [&str; 18] = [
+    "function",
+    "custom",
+    "name",
+    "title",
+    "description",
+    "parameters",
+    "input_schema",
+    "inputSchema",
+    "output_schema",
+    "outputSchema",
+    "input_examples",
+    "functionDeclarations",
+    "function_declarations",
+    "strict",
+    "format",
+    "cache_control",
+    "defer_loading",
+    "eager_input_streaming",
+];
+
+/// Members that hold texts, schemas or labels, and no options.
+pub(super) const NO_OPTIONS: [&str; 9] = [
+    "metadata",
+    "logit_bias",
+    "guided_json",
+    "json_schema",
+    "format",
+    "structured_outputs",
+    "guided_decoding",
+    "input_extra",
+    "prediction",
+];
 
 /// Options: numbers and short names in them cost nothing.
 pub(super) const OPTIONS: [&str; 62] = [

@@ -1,100 +1,217 @@
 //! Images, recordings, videos and files of a prompt.
 //!
 //! What is inside of the request is estimated by its length, where that says something. What the upstream fetches, and
-//! what may be compressed, has a configured bound.
+//! what may be compressed, has a configured bound. Of several statements about one thing the worst counts: which of them
+//! an upstream goes by is not known here.
 
 use super::json::Value;
+use super::names::{is_address, is_id, plain};
+use super::sniff::{is_document, is_text};
 use super::text::TextSink;
 
-/// Members that bring something to look at or to listen to, or a file, whatever kind a part says it is.
-const MEDIA: [&str; 25] = [
+/// Members that bring something to look at or to listen to, or a file, whatever kind a part says it is. Without
+/// underscores, in small letters.
+const MEDIA: [&str; 26] = [
     "image",
     "images",
-    "image_url",
-    "image_urls",
-    "image_data",
-    "image_embeds",
-    "image_file",
-    "input_image",
+    "imageurl",
+    "imageurls",
+    "imagedata",
+    "imageembeds",
+    "imagefile",
+    "inputimage",
     "audio",
-    "audio_url",
-    "audio_data",
-    "audio_embeds",
-    "input_audio",
+    "audiourl",
+    "audiodata",
+    "audioembeds",
+    "inputaudio",
     "video",
-    "video_url",
-    "video_data",
-    "video_embeds",
-    "input_video",
+    "videourl",
+    "videodata",
+    "videoembeds",
+    "inputvideo",
     "file",
     "files",
-    "input_file",
-    "file_data",
-    "file_id",
-    "file_url",
-    "multimodal_data",
+    "inputfile",
+    "filedata",
+    "fileid",
+    "fileurl",
+    "inlinedata",
+    "multimodaldata",
 ];
+
+/// Members that hold data in base64.
+const DATA: [&str; 4] = ["data", "b64json", "base64", "bytes"];
+
+/// Texts up to this say something about media, and are no part of them.
+const MAX_LABEL_BYTES: usize = 64;
 
 /// Objects that are nested deeper are not searched for addresses.
 const MAX_DEPTH: u32 = 8;
 
-/// Members of an object that hold its data, and those that refer to what the upstream fetches.
-const DATA: [&str; 4] = ["file_data", "data", "b64_json", "bytes"];
-const REFERENCES: [&str; 7] = ["file_id", "file_url", "file_uri", "fileUri", "url", "uri", "id"];
+/// Members that state what kind of data it is, and those that name it.
+const TYPES: [&str; 4] = ["mediatype", "mimetype", "contenttype", "format"];
+const FILE_NAMES: [&str; 3] = ["filename", "name", "title"];
 
-/// The ends of addresses that are images.
-const IMAGE_NAMES: [&str; 9] =
-    [".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".svg"];
+/// Members whose text says how something is to be read, and not what.
+const OPTIONS: [&str; 7] =
+    ["type", "detail", "quality", "role", "cachecontrol", "status", "transcript"];
 
-/// The ends of addresses and names of documents, recordings and videos.
-const DOCUMENT_NAMES: [&str; 28] = [
-    ".pdf", ".docx", ".doc", ".pptx", ".ppt", ".xlsx", ".xls", ".odt", ".epub", ".zip", ".gz",
-    ".txt", ".md", ".csv", ".json", ".html", ".xml", ".mp3", ".wav", ".flac", ".ogg", ".opus",
-    ".m4a", ".mp4", ".mov", ".avi", ".mkv", ".webm",
+/// Media types of text, next to `text/*`.
+const TEXT_TYPES: [&str; 12] = [
+    "application/json",
+    "application/jsonl",
+    "application/x-ndjson",
+    "application/xml",
+    "application/csv",
+    "application/yaml",
+    "application/x-yaml",
+    "application/toml",
+    "application/sql",
+    "application/javascript",
+    "application/x-javascript",
+    "application/typescript",
 ];
 
-/// Kinds of files that are not read as text: by their media type, and by the end of their name.
-const BINARY_TYPES: [&str; 5] =
-    ["data:image/", "data:audio/", "data:video/", "data:application/pdf", "data:application/vnd."];
-const BINARY_NAMES: [&str; 12] = [
-    ".pdf", ".docx", ".pptx", ".xlsx", ".png", ".jpg", ".jpeg", ".gif", ".webp", ".mp3", ".wav",
-    ".mp4",
+/// The ends of names of images, of texts, of recordings, and of everything else that is not read as text.
+const IMAGE_NAMES: [&str; 9] =
+    [".png", ".jpg", ".jpeg", ".gif", ".webp", ".bmp", ".tif", ".tiff", ".svg"];
+const TEXT_NAMES: [&str; 36] = [
+    ".txt", ".md", ".csv", ".tsv", ".json", ".jsonl", ".html", ".htm", ".xml", ".yaml", ".yml",
+    ".toml", ".ini", ".log", ".tex", ".py", ".js", ".ts", ".tsx", ".jsx", ".rs", ".go", ".java",
+    ".kt", ".c", ".h", ".cpp", ".cs", ".rb", ".php", ".swift", ".sh", ".sql", ".css", ".diff",
+    ".patch",
+];
+const AUDIO_NAMES: [&str; 8] = [".mp3", ".wav", ".flac", ".ogg", ".opus", ".m4a", ".aac", ".pcm16"];
+const DOCUMENT_NAMES: [&str; 28] = [
+    ".pdf", ".docx", ".doc", ".docm", ".pptx", ".ppt", ".xlsx", ".xls", ".xlsm", ".odt", ".ods",
+    ".odp", ".epub", ".rtf", ".pages", ".key", ".numbers", ".parquet", ".zip", ".gz", ".tgz",
+    ".7z", ".rar", ".mp4", ".mov", ".avi", ".mkv", ".webm",
 ];
 
 pub(super) fn is_media(name: &str) -> bool {
-    MEDIA.contains(&name)
+    MEDIA.contains(&&*plain(name))
 }
 
-/// What a part says about the media in it. It is read once, because a part may have any number of members.
+/// What is stated about something, by all of its members.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Stated {
-    /// A `format` says that it is no image.
-    is_no_image: bool,
-    /// A `filename` ends like that of a file that is no text.
-    is_binary: bool,
+    /// A type, a name or the first bytes of data say what it is.
+    is_image: bool,
+    is_text: bool,
+    is_audio: bool,
+    is_document: bool,
+    /// The upstream fetches it, or keeps it.
+    is_fetched: bool,
+    /// That, and its address does not end like that of an image, or ends like that of something else.
+    has_unsure_address: bool,
+    has_other_address: bool,
+    /// There is data inside of the request, and it does not begin like a text.
+    has_data: bool,
+    has_binary_data: bool,
 }
 
 impl Stated {
+    /// What a part states about the media in it. It is read once, because a part may have any number of members.
     pub(super) fn of(part: Value<'_>) -> Self {
         let mut stated = Self::default();
-        for member in part.members() {
-            match member.name.as_ref() {
-                "format" => stated.is_no_image |= is_no_image(member.value),
-                "filename" => stated.is_binary |= is_binary_name(member.value),
-                _ => {}
-            }
+        for member in part.members().filter(|it| it.value.is_string()) {
+            let (name, text) = (plain(&member.name), member.value.string());
+            stated.label(&name, &text.unwrap_or_default());
         }
         stated
     }
-}
 
-fn is_no_image(format: Value<'_>) -> bool {
-    format.string().is_some_and(|it| it.contains('/') && !starts_with(&it, "image/"))
-}
+    /// Whether a type or a name says that it is a document.
+    pub(super) const fn is_document(&self) -> bool {
+        self.is_document
+    }
 
-fn is_binary_name(filename: Value<'_>) -> bool {
-    let name = filename.string().unwrap_or_default().to_ascii_lowercase();
-    BINARY_NAMES.iter().any(|end| name.ends_with(end))
+    /// Takes a text that names something or its kind. False where it is another.
+    fn label(&mut self, name: &str, text: &str) -> bool {
+        if TYPES.contains(&name) {
+            self.kind(text);
+        } else if FILE_NAMES.contains(&name) {
+            self.filename(text);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Takes a media type, or the end of a name without its dot.
+    fn kind(&mut self, text: &str) {
+        let text = text.trim().to_ascii_lowercase();
+        let kind = text.split(';').next().unwrap_or_default().trim_end();
+        match kind.split_once('/') {
+            Some(("image", _)) => self.is_image = true,
+            Some(("audio", _)) => self.is_audio = true,
+            Some(("text", _)) => self.is_text = true,
+            Some((_, rest)) => {
+                let is_text =
+                    TEXT_TYPES.contains(&kind) || rest.ends_with("+json") || rest.ends_with("+xml");
+                *(if is_text { &mut self.is_text } else { &mut self.is_document }) = true;
+            }
+            None => self.filename(&format!(".{kind}")),
+        }
+    }
+
+    fn filename(&mut self, text: &str) {
+        let name = text.trim().to_ascii_lowercase();
+        let has = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
+        self.is_image |= has(&IMAGE_NAMES);
+        self.is_text |= has(&TEXT_NAMES);
+        self.is_audio |= has(&AUDIO_NAMES);
+        self.is_document |= has(&DOCUMENT_NAMES);
+    }
+
+    /// Takes everything in a value that a member of this name has.
+    fn take(&mut self, name: &str, value: Value<'_>, depth: u32) {
+        if let Some(text) = value.string() {
+            self.text(name, &text);
+        } else if depth >= MAX_DEPTH {
+            self.is_document = true;
+        } else if value.is_array() {
+            value.elements().for_each(|it| self.take(name, it, depth + 1));
+        } else if value.is_object() {
+            value.members().for_each(|it| self.take(&it.name, it.value, depth + 1));
+        } else if is_id(name) && !value.is_null() {
+            self.is_fetched = true;
+        }
+    }
+
+    fn text(&mut self, name: &str, text: &str) {
+        let folded = plain(name);
+        if self.label(&folded, text) || text.is_empty() {
+            return;
+        }
+        if starts_with(text, "data:") {
+            let (kind, data) = text.split_once(',').unwrap_or((text, ""));
+            let kind = kind.trim_start().get("data:".len()..).unwrap_or_default();
+            if !kind.is_empty() && !kind.starts_with(';') {
+                self.kind(kind);
+            }
+            self.data(data, kind.to_ascii_lowercase().contains(";base64"));
+        } else if text.contains("://") {
+            self.is_fetched = true;
+            self.has_unsure_address |= !has_end(text, &IMAGE_NAMES);
+            let others = [&TEXT_NAMES[..], &AUDIO_NAMES, &DOCUMENT_NAMES];
+            self.has_other_address |= others.into_iter().any(|ends| has_end(text, ends));
+        } else if is_id(name)
+            || is_address(name)
+            || matches!(&*folded, "file" | "files" | "inputfile")
+        {
+            self.is_fetched = true;
+        } else if !OPTIONS.contains(&&*folded) {
+            self.data(text, true);
+        }
+    }
+
+    fn data(&mut self, data: &str, is_base64: bool) {
+        self.has_data = true;
+        self.is_document |= is_document(data, is_base64);
+        self.has_binary_data |= is_base64 && !is_text(data);
+    }
 }
 
 /// Whether a text starts like this, in any case, after any space.
@@ -103,118 +220,168 @@ fn starts_with(text: &str, start: &str) -> bool {
     text.get(..start.len()).is_some_and(|it| it.eq_ignore_ascii_case(start.as_bytes()))
 }
 
+/// Whether an address ends like this, but for its query.
+fn has_end(url: &str, ends: &[&str]) -> bool {
+    let path = url.split(['?', '#']).next().unwrap_or(url).trim_end().to_ascii_lowercase();
+    ends.iter().any(|end| path.ends_with(end))
+}
+
 /// What a member brings: one, or several in an array. `stated` is what the part says that it is a member of.
 pub(super) fn media(name: &str, value: Value<'_>, stated: Stated, sink: &mut TextSink) {
     if value.is_array() {
-        return value.elements().for_each(|it| media(name, it, Stated::default(), sink));
+        return value.elements().for_each(|it| media(name, it, stated, sink));
     }
     if value.is_null() {
         return;
     }
-    let length = value.text.len() as u64;
-    if name.ends_with("_embeds") {
+    let (folded, length) = (plain(name), value.text.len() as u64);
+    let mut stated = stated;
+    stated.take(name, value, 0);
+    texts(name, value, sink, 0);
+    if folded.ends_with("embeds") {
         sink.tensor(length);
-    } else if name.contains("image") {
-        image(name, value, stated, sink);
-    } else if name == "multimodal_data" {
-        sink.media(length);
+    } else if folded.contains("image") {
+        image(&folded, stated, length, sink);
+    } else if folded.contains("audio") || folded == "multimodaldata" {
+        let is_recording = !(stated.is_fetched || stated.is_document || stated.is_text);
+        if is_recording { sink.media(length) } else { sink.document(length) }
     } else {
-        file(name, value, stated, sink);
+        file(&folded, stated, length, sink);
     }
 }
 
-/// An image, unless its address says that it is something else: some servers take documents as images.
-fn image(name: &str, value: Value<'_>, stated: Stated, sink: &mut TextSink) {
-    let url = if value.is_object() { value.get("url") } else { Some(value) };
-    let is_document = match url.and_then(Value::string) {
-        Some(url) if starts_with(&url, "data:") => !starts_with(&url, "data:image/"),
-        Some(url) if url.contains("://") => {
-            let unsure = !has_end(&url, &IMAGE_NAMES) && sink.is_upper_bound();
-            unsure || has_end(&url, &DOCUMENT_NAMES)
+/// Counts what is text inside of media: a member that holds no data, or data that is not base64.
+fn texts(name: &str, value: Value<'_>, sink: &mut TextSink, depth: u32) {
+    if depth >= MAX_DEPTH {
+        sink.source(value.text);
+    } else if let Some(text) = value.string() {
+        let folded = plain(name);
+        let is_data = DATA.contains(&&*folded) || MEDIA.contains(&&*folded) || is_address(name);
+        let is_encoded = |it: u8| it.is_ascii_alphanumeric() || b"+/-_=\r\n".contains(&it);
+        let data = match text.split_once(',') {
+            Some((kind, data)) if starts_with(kind, "data:") && kind.ends_with("base64") => data,
+            _ => &text,
+        };
+        let is_link = text.contains("://") && !text.contains(char::is_whitespace);
+        let is_media = is_data && (is_link || data.bytes().all(is_encoded));
+        if text.len() > MAX_LABEL_BYTES && !is_media {
+            sink.text(value);
         }
-        _ => false,
-    };
-    let length = value.text.len() as u64;
-    if is_document || Stated::of(value).is_no_image || stated.is_no_image {
+    } else {
+        value.elements().for_each(|it| texts(name, it, sink, depth + 1));
+        value.members().for_each(|it| texts(&it.name, it.value, sink, depth + 1));
+    }
+}
+
+/// An image, unless something says that it is none: some servers take documents as images.
+fn image(name: &str, stated: Stated, length: u64, sink: &mut TextSink) {
+    let is_other = stated.is_document || stated.is_audio || stated.is_text;
+    let is_unsure = stated.has_unsure_address && sink.is_upper_bound();
+    if is_other || is_unsure || stated.has_other_address {
         sink.document(length);
-    } else if matches!(name, "image" | "image_url") {
+    } else if matches!(name, "image" | "imageurl") {
         sink.image();
     } else {
         sink.media(length);
     }
 }
 
-/// Whether an address ends like this, but for its query.
-fn has_end(url: &str, ends: &[&str]) -> bool {
-    let path = url.split(['?', '#']).next().unwrap_or(url).to_ascii_lowercase();
-    ends.iter().any(|end| path.ends_with(end))
-}
-
-/// A recording, a video or a file.
-fn file(name: &str, value: Value<'_>, stated: Stated, sink: &mut TextSink) {
-    let length = value.text.len() as u64;
-    let Some(data) = data_of(name, value).filter(|_| !refers(value)) else {
-        return sink.document(length);
-    };
-    let is_binary = stated.is_binary || Stated::of(value).is_binary;
-    let is = |kind: &str| starts_with(&data, kind);
-    if name.contains("video") || is("data:video/") {
+/// A video or a file.
+fn file(name: &str, stated: Stated, length: u64, sink: &mut TextSink) {
+    let is_inside = stated.has_data && !stated.is_fetched && !name.contains("video");
+    let is_text = stated.is_text || !stated.has_binary_data;
+    if !is_inside || stated.is_document {
         sink.document(length);
-    } else if name.contains("audio") || is("data:audio/") || is("data:image/") {
+    } else if stated.is_image || stated.is_audio {
         sink.media(length);
-    } else if is_text_file(&data, is_binary) {
+    } else if is_text {
         sink.text_file(length);
     } else {
         sink.document(length);
     }
 }
 
-/// The data inside of the request, if it is there.
-fn data_of<'a>(name: &str, value: Value<'a>) -> Option<std::borrow::Cow<'a, str>> {
-    if value.is_object() {
-        let data = DATA.iter().find_map(|name| value.get(name)).and_then(Value::string);
-        let url = || value.get("url").and_then(Value::string).filter(|it| starts_with(it, "data:"));
-        return data.filter(|it| !it.contains("://")).or_else(url);
+/// Ids that belong to a conversation and bring nothing along.
+const PLAIN_IDS: [&str; 13] = [
+    "toolcallid",
+    "tooluseid",
+    "callid",
+    "approvalrequestid",
+    "messageid",
+    "itemid",
+    "parentid",
+    "referenceids",
+    "requestid",
+    "responseid",
+    "sessionid",
+    "traceid",
+    "userid",
+];
+
+/// How many things a value brings that the upstream fetches or keeps, or whose data may be compressed, where nothing is
+/// known of the member but its name.
+pub(super) fn references(name: &str, value: Value<'_>) -> u64 {
+    count(value, name, 0, &|name, value| match value.string() {
+        Some(text) => {
+            let mut stated = Stated::default();
+            if stated.label(&plain(name), &text) && stated.is_document {
+                return true;
+            }
+            let is_named = is_id(name) && !PLAIN_IDS.contains(&&*plain(name)) || is_address(name);
+            is_named && !text.is_empty()
+                || text.contains("://")
+                || starts_with(&text, "data:")
+                || is_document(&text, true)
+                || !text.contains(char::is_whitespace) && has_end(&text, &DOCUMENT_NAMES)
+        }
+        None => is_id(name) && !value.is_null() && !PLAIN_IDS.contains(&&*plain(name)),
+    })
+}
+
+/// The same of a field next to the conversation. Ids are common there, and texts may begin with anything else.
+pub(super) fn outer_references(name: &str, value: Value<'_>) -> u64 {
+    const DOCUMENTS: [&str; 5] = ["file", "document", "attachment", "pdf", "image"];
+    const NAMES: [&str; 4] = ["document", "attachment", "pdf", "pdfs"];
+    const OTHERS: [&str; 8] =
+        ["callback", "webhook", "referer", "referrer", "site", "schema", "endpoint", "mcp"];
+    let folded = plain(name);
+    let is_other = |name: &str| OTHERS.iter().any(|it| name.contains(it));
+    if is_other(&folded) {
+        return 0;
     }
-    let text = value.string()?;
-    let is_data = name.ends_with("_data") && !text.contains("://");
-    (is_data || starts_with(&text, "data:")).then_some(text)
+    let is_document = DOCUMENTS.iter().any(|it| folded.contains(it));
+    count(value, name, 0, &|name, value| {
+        let text = value.string();
+        let folded = plain(name);
+        let is_named = is_document && (is_id(name) || is_address(name))
+            || text.is_some() && NAMES.contains(&&*folded);
+        let is_address = |it: &str| starts_with(it, "data:") || begins_with_scheme(it);
+        is_named && !value.is_null() && text.as_deref() != Some("")
+            || text.is_some_and(|it| is_address(&it) && !is_other(&folded))
+    })
 }
 
-/// Whether an object refers to something that the upstream fetches or keeps.
-fn refers(value: Value<'_>) -> bool {
-    let refers = |name: &&str| {
-        let found = value.get(name).filter(|it| !it.is_null());
-        let is_data = |it: Value<'_>| it.string().is_some_and(|it| starts_with(&it, "data:"));
-        found.is_some_and(|it| !is_data(it))
-    };
-    REFERENCES.iter().any(refers)
+/// Whether a text begins with an address.
+fn begins_with_scheme(text: &str) -> bool {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme.trim_start());
+    let is_part = |it: u8| it.is_ascii_alphanumeric() || matches!(it, b'+' | b'-' | b'.');
+    scheme.is_some_and(|it| !it.is_empty() && it.bytes().all(is_part))
 }
 
-/// Whether a file inside of a request is text for all that is known: a token is a few bytes of it then.
-fn is_text_file(data: &str, is_binary: bool) -> bool {
-    !is_binary && !BINARY_TYPES.iter().any(|kind| starts_with(data, kind))
-}
-
-/// A part of a kind that is not known, and that no member known by name says more about: a document where it refers to
-/// one, or holds one that may be compressed.
-pub(super) fn unknown_part(part: Value<'_>, sink: &mut TextSink) {
-    if has_address(part, 0) { sink.document(0) } else { sink.image() }
-}
-
-/// Whether something in a value refers to what the upstream fetches, or is data of a kind.
-fn has_address(value: Value<'_>, depth: u32) -> bool {
-    if depth >= MAX_DEPTH {
-        return value.is_object() || value.is_array();
+/// How many values that hold no others fit. What is nested too deep to be looked at fits.
+fn count(value: Value<'_>, name: &str, depth: u32, fits: &dyn Fn(&str, Value<'_>) -> bool) -> u64 {
+    let is_nested = value.is_object() || value.is_array();
+    if !is_nested || depth >= MAX_DEPTH {
+        return u64::from(is_nested || fits(name, value));
     }
-    if value.is_array() {
-        return value.elements().any(|it| has_address(it, depth + 1));
-    }
-    let is_address = |name: &str, value: Value<'_>| {
-        let is_type = matches!(name, "media_type" | "mime_type" | "mimeType" | "file_id");
-        let is_named = is_type || matches!(name, "data" | "url" | "uri" | "file_uri" | "fileUri");
-        is_named && value.is_string()
-    };
-    let mut members = value.members();
-    members.any(|it| is_address(&it.name, it.value) || has_address(it.value, depth + 1))
+    let elements = value.elements().map(|it| count(it, name, depth + 1, fits));
+    let members = value.members().map(|it| count(it.value, &it.name, depth + 1, fits));
+    elements.chain(members).fold(0, u64::saturating_add)
+}
+
+/// How many documents a text refers to that the upstream keeps, as `DashScope` has it: `fileid://a,fileid://b`.
+pub(super) fn stored_files(value: Value<'_>) -> u64 {
+    const SCHEME: &str = "fileid://";
+    let Some(text) = value.string().filter(|text| starts_with(text, SCHEME)) else { return 0 };
+    text.to_ascii_lowercase().matches(SCHEME).count() as u64
 }

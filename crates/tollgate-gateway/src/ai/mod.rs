@@ -4,7 +4,7 @@
 //! 0 access     who may ask, and for what                                          access, paths
 //! 1 read       the body, whole and bounded; its few fields that matter here        intake, ask, json
 //! 2 model      which it is, who serves it, under what name                         models
-//! 3 estimate   prompt and longest answer, in tokens                                prompt, text, classes, bound, expect
+//! 3 estimate   prompt and longest answer, in tokens                                prompt, messages, media, tools, text, bound, expect
 //! 4 decision   requests, tokens and slots in one step, on the estimate             tollgate-tower
 //! 5 turn       a place among those that the pool serves at once                    turn, lanes, crate::fair
 //! 6 forward    the client's bytes, changed only where they must be                 serve, crate::forward
@@ -30,9 +30,11 @@ mod json;
 mod lanes;
 mod list;
 mod media;
+mod messages;
 mod meter;
 mod models;
 mod more;
+mod names;
 pub mod options;
 mod outgoing;
 mod paths;
@@ -40,10 +42,12 @@ mod prompt;
 mod rename;
 mod scan;
 mod serve;
+mod sniff;
 mod sse;
 #[cfg(test)]
 mod tests;
 mod text;
+mod tools;
 pub(crate) mod turn;
 mod usage;
 

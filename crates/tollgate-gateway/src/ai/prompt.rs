@@ -3,21 +3,26 @@
 //! Everything in a body counts, unless it is known to be an option: servers differ in what they read, and a field that
 //! nobody counts is a way past the limit. What is known by name is counted by its shape, the rest as text.
 
-use super::ask::{Ask, Call, Wrong, wrong};
-use super::fields::{OPTIONS, STORED};
+use super::ask::{Ask, Call};
+use super::fields::{NO_OPTIONS, OPTIONS};
 use super::json::Value;
-use super::media::{Stated, is_media, media, unknown_part};
-use super::text::{Tariff, TextSink};
+use super::media::{Stated, is_media, media, outer_references};
+use super::messages::{content, messages, other, text};
+use super::text::TextSink;
 
 /// A string in an option is free up to this; a longer one is a text.
-const MAX_OPTION_BYTES: usize = 64;
+pub(super) const MAX_OPTION_BYTES: usize = 64;
 
 /// Fields that are not known are taken for options while they are together not longer than this, unless an upper bound
 /// is asked for.
 const MAX_FREE_BYTES: usize = 256;
 
 /// Values that lie deeper are counted as the text they are, so that no value is read many times.
-const MAX_WALK: u32 = 8;
+pub(super) const MAX_WALK: u32 = 8;
+
+/// Members of an object in a prompt that are texts, tokens or parts themselves.
+const TEXTS: [&str; 8] =
+    ["content", "input", "prompt", "prompt_string", "prompt_token_ids", "text", "texts", "title"];
 
 impl Ask<'_> {
     /// Gives everything that the model will read to `sink`.
@@ -29,10 +34,7 @@ impl Ask<'_> {
                 _ if value.is_null() => {}
                 "messages" => messages(value, sink),
                 "input" if self.call == Call::Responses => messages(value, sink),
-                "prompt" if self.call == Call::Responses => {
-                    sink.history();
-                    walk(value, sink);
-                }
+                "prompt" if self.call == Call::Responses => stored_prompt(value, sink),
                 "prompt" | "input" | "content" | "suffix" | "instructions" => plain(value, sink, 0),
                 "prompt_embeds" => embeds(value, sink),
                 name @ "multimodal_data" => media(name, value, Stated::default(), sink),
@@ -56,7 +58,14 @@ impl Ask<'_> {
                     media("file_id", value, Stated::default(), sink);
                     unknown.push(member);
                 }
-                _ => unknown.push(member),
+                name if NO_OPTIONS.contains(&name) => unknown.push(member),
+                name => {
+                    let count = outer_references(name, value);
+                    if count > 0 {
+                        sink.documents(count);
+                    }
+                    unknown.push(member);
+                }
             }
         }
         if self.stored_field().is_some() {
@@ -74,47 +83,6 @@ impl Ask<'_> {
         if self.call == Call::Chat {
             // The answer's own beginning.
             sink.message();
-        }
-    }
-
-    /// The field by which this brings something that the upstream keeps or fetches, if it does.
-    fn stored_field(&self) -> Option<&'static str> {
-        let is_set = |name: &&str| self.whole.get(name).is_some_and(|it| !it.is_null());
-        STORED.into_iter().find(is_set).or_else(|| self.has_server_tool().then_some("tools"))
-    }
-
-    /// Whether a tool is one that the upstream runs, and whose results the model reads: a search, for example.
-    fn has_server_tool(&self) -> bool {
-        let runs_at_client = |tool: Value<'_>| match tool.get("type") {
-            Some(kind) => kind.string().is_some_and(|kind| matches!(&*kind, "function" | "custom")),
-            None => true,
-        };
-        let tools = self.whole.get("tools").filter(|tools| tools.is_array());
-        tools.is_some_and(|tools| !tools.elements().all(runs_at_client))
-    }
-
-    /// Whether the input refers to an item that the upstream keeps.
-    fn has_reference(&self) -> bool {
-        let input = self.whole.get("input").filter(|_| self.call == Call::Responses);
-        input.is_some_and(|input| input.is_array() && input.elements().any(is_reference))
-    }
-
-    /// Refuses a conversation that the upstream keeps, where nothing is said of how long it may be.
-    pub(crate) fn check_history(&self, tariff: &Tariff) -> Result<(), Wrong> {
-        if tariff.history_tokens > 0 {
-            return Ok(());
-        }
-        let stored = || self.whole.get("prompt").filter(|it| !it.is_null()).map(|_| "prompt");
-        let stored = || if self.call == Call::Responses { stored() } else { None };
-        let referred = || self.has_reference().then_some("input");
-        match self.stored_field().or_else(stored).or_else(referred) {
-            None => Ok(()),
-            Some(name) => Err(wrong(
-                name,
-                format!(
-                    "{name:?} is not accepted: the length of what it refers to is not known here"
-                ),
-            )),
         }
     }
 }
@@ -136,25 +104,40 @@ pub(super) fn prompts(whole: Value<'_>) -> u64 {
 }
 
 /// Texts, tokens that are numbers already, and objects of llama.cpp with a text and what belongs to it.
-fn plain(value: Value<'_>, sink: &mut TextSink, depth: u32) {
+pub(super) fn plain(value: Value<'_>, sink: &mut TextSink, depth: u32) {
     if value.is_string() {
-        sink.text(value);
+        text(value, sink);
     } else if depth >= MAX_WALK {
-        sink.source(value.text);
+        other("", value, sink);
     } else if value.is_array() {
         for element in value.elements() {
             plain(element, sink, depth + 1);
         }
+    } else if value.get("type").is_some() {
+        content(value, sink, depth);
     } else if value.is_object() {
         for member in value.members() {
             match member.name.as_ref() {
                 name if is_media(name) => media(name, member.value, Stated::default(), sink),
                 "messages" => messages(member.value, sink),
-                _ => plain(member.value, sink, depth + 1),
+                name if TEXTS.contains(&name) => plain(member.value, sink, depth + 1),
+                name => _ = other(name, member.value, sink),
             }
         }
     } else {
         sink.tokens(1);
+    }
+}
+
+/// A prompt that the upstream keeps, with values for its variables, which may be files.
+fn stored_prompt(value: Value<'_>, sink: &mut TextSink) {
+    sink.history();
+    walk(value, sink);
+    let variables = value.members().filter(|it| it.name == "variables");
+    for variable in variables.flat_map(|it| it.value.members()) {
+        if !variable.value.is_string() {
+            content(variable.value, sink, 0);
+        }
     }
 }
 
@@ -168,7 +151,7 @@ fn embeds(value: Value<'_>, sink: &mut TextSink) {
 }
 
 /// A value whose names and texts the model reads, in whatever form.
-fn walk(value: Value<'_>, sink: &mut TextSink) {
+pub(super) fn walk(value: Value<'_>, sink: &mut TextSink) {
     if value.is_string() {
         sink.text(value);
     } else if value.text.contains('\\') {
@@ -198,7 +181,7 @@ fn unescaped(value: Value<'_>, sink: &mut TextSink, depth: u32) {
 }
 
 /// An option: only long strings in it count.
-fn option(value: Value<'_>, sink: &mut TextSink, depth: u32) {
+pub(super) fn option(value: Value<'_>, sink: &mut TextSink, depth: u32) {
     if value.text.len() <= MAX_OPTION_BYTES {
         return;
     }
@@ -214,119 +197,6 @@ fn option(value: Value<'_>, sink: &mut TextSink, depth: u32) {
             }
             option(member.value, sink, depth + 1);
         }
-    }
-}
-
-/// A conversation.
-fn messages(value: Value<'_>, sink: &mut TextSink) {
-    if !value.is_array() {
-        sink.message();
-        return content(value, sink);
-    }
-    for message in value.elements() {
-        sink.message();
-        if !message.is_object() {
-            // A batch of conversations, or a text in place of a message.
-            if message.is_array() {
-                messages(message, sink);
-            } else {
-                content(message, sink);
-            }
-            continue;
-        }
-        if is_reference(message) {
-            sink.history();
-        }
-        for member in message.members() {
-            match member.name.as_ref() {
-                "content" | "output" => content(member.value, sink),
-                "role" => role(member.value, sink),
-                "type" | "id" | "status" => option(member.value, sink, 0),
-                name if is_media(name) => media(name, member.value, Stated::default(), sink),
-                _ if member.value.is_null() => {}
-                _ => walk(member.value, sink),
-            }
-        }
-    }
-}
-
-/// Templates write a role as it is. The usual ones are part of what a message costs.
-fn role(value: Value<'_>, sink: &mut TextSink) {
-    if !value.string().is_some_and(|role| ROLES.contains(&&*role)) {
-        walk(value, sink);
-    }
-}
-
-/// Whether an item of an input says nothing itself and refers to one that the upstream keeps.
-fn is_reference(item: Value<'_>) -> bool {
-    let kind = item.get("type").and_then(Value::string);
-    if kind.is_some_and(|kind| kind == "item_reference") {
-        return true;
-    }
-    let says_nothing = |name: &str| matches!(name, "id" | "type" | "status" | "role");
-    item.get("id").is_some_and(|id| !id.is_null())
-        && item.members().all(|it| it.value.is_null() || says_nothing(&it.name))
-}
-
-/// The roles of the API.
-const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
-
-/// Kinds of parts that are nothing but text.
-const TEXTS: [&str; 7] =
-    ["text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text", "thinking"];
-
-/// Members of a part that the model does not read, as long as they are short.
-const PART_OPTIONS: [&str; 10] = [
-    "annotations",
-    "cache_control",
-    "detail",
-    "filename",
-    "format",
-    "id",
-    "index",
-    "logprobs",
-    "media_type",
-    "status",
-];
-
-/// A text, or parts of which each is a text or something to look at or listen to.
-fn content(value: Value<'_>, sink: &mut TextSink) {
-    if value.is_object() {
-        part(value, sink);
-    } else if value.is_array() {
-        for element in value.elements() {
-            if element.is_object() { part(element, sink) } else { plain(element, sink, 0) }
-        }
-    } else if value.is_string() {
-        sink.text(value);
-    }
-}
-
-fn part(part: Value<'_>, sink: &mut TextSink) {
-    let (mut is_text, mut has_text, mut has_media) = (None, false, false);
-    let stated = Stated::of(part);
-    for member in part.members() {
-        match member.name.as_ref() {
-            "type" => {
-                is_text = member.value.string().map(|kind| TEXTS.contains(&&*kind));
-                option(member.value, sink, 0);
-            }
-            "text" | "refusal" | "thinking" => {
-                has_text = true;
-                walk(member.value, sink);
-            }
-            name if is_media(name) => {
-                has_media = true;
-                media(name, member.value, stated, sink);
-            }
-            name if PART_OPTIONS.contains(&name) => option(member.value, sink, 0),
-            _ if member.value.is_null() => {}
-            _ => walk(member.value, sink),
-        }
-    }
-    // A part of another kind brings something, even where no member looks like it.
-    if !has_media && !is_text.unwrap_or(has_text) {
-        unknown_part(part, sink);
     }
 }
 
@@ -346,10 +216,14 @@ mod tests {
         let media = format!(
             r#"{{"model":"m","messages":[{{"role":"user","content":[{{{part}"x":1}}]}}]}}"#
         );
+        let sources = r#""source":{"type":"url"},"result":1,"#.repeat(COUNT / 4);
+        let sources = format!(
+            r#"{{"model":"m","messages":[{{{sources}"role":"user","content":[{{{sources}"type":"image"}}]}}]}}"#
+        );
         let elements = "[],".repeat(COUNT);
         let name = "a".repeat(1_000_000);
         let names = format!(r#"{{"model":"m","messages":[],"{name}":[{elements}[]]}}"#);
-        for body in [media, names] {
+        for body in [media, sources, names] {
             let ask = Ask::read(Call::Chat, body.as_bytes(), None).unwrap();
             let mut sink = TextSink::new(Tariff::default());
             ask.prompt(&mut sink);
@@ -378,8 +252,9 @@ mod tests {
             estimate(Call::Chat, &chat),
             4 * 4 + 1_000 + (15 * 250_u64 + 9 * 550).div_ceil(1_000)
         );
-        let tools = json!({"model": "m", "messages": [], "tools": [{"a": 1}]});
-        assert_eq!(estimate(Call::Chat, &tools), 4 + (250_u64 + 7 * 550 + 400).div_ceil(1_000));
+        let tools = json!({"model": "m", "messages": [], "tools": [{"name": 1}]});
+        let letters = 4 * 250_u64;
+        assert_eq!(estimate(Call::Chat, &tools), 4 + (letters + 7 * 550 + 400).div_ceil(1_000));
         let tokens = json!({"model": "m", "prompt": [[1, 2, 3], [4]], "suffix": "abcd"});
         assert_eq!(estimate(Call::Completions, &tokens), 4 + 1);
         assert_eq!(estimate(Call::Embeddings, &json!({"model": "m", "input": [5, 6, 7]})), 3);

@@ -211,6 +211,12 @@ impl TextSink {
         self.tokens(characters / MEDIA_CHARACTERS_PER_TOKEN);
     }
 
+    /// So many documents that the upstream fetches or keeps.
+    pub(crate) const fn documents(&mut self, count: u64) {
+        self.is_text = false;
+        self.tokens(self.tariff.tokens_per_document.saturating_mul(count));
+    }
+
     /// A prompt that is a tensor, in so many characters. One that is sparse, compressed or repeats its rows has more tokens
     /// than its length says, so it counts as a document at least.
     pub(crate) fn tensor(&mut self, characters: u64) {

@@ -56,7 +56,11 @@ fn texts(value: &Json, all: &mut Vec<String>) {
         Json::Object(members) => {
             for (name, value) in members {
                 let media = ["image", "audio", "video", "file", "multimodal", "prompt_embeds"];
-                if !media.iter().any(|media| name.contains(media)) || name.contains("filename") {
+                let is_media = media.iter().any(|media| name.contains(media));
+                // Images and documents of Anthropic, and images that a model made.
+                let is_data = matches!(name.as_str(), "data" | "result")
+                    && value.as_str().is_some_and(|data| !data.contains(' '));
+                if !is_media && !is_data || name.contains("filename") {
                     texts(value, all);
                 }
             }

@@ -1,0 +1,284 @@
+//! Messages and their parts, as far as they are counted.
+
+use super::json::Value;
+use super::media::{Stated, is_media, media, references, stored_files};
+use super::prompt::{MAX_OPTION_BYTES, MAX_WALK, option, plain, walk};
+use super::text::TextSink;
+
+/// The roles of the API.
+const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
+
+/// Members of messages and parts that are texts, whatever they mention.
+const TEXT_MEMBERS: [&str; 27] = [
+    "acknowledged_safety_checks",
+    "annotations",
+    "arguments",
+    "cache_control",
+    "citations",
+    "custom",
+    "encrypted_content",
+    "function",
+    "function_call",
+    "input_text",
+    "metadata",
+    "name",
+    "phase",
+    "prompt_string",
+    "query",
+    "reasoning",
+    "reasoning_content",
+    "reasoning_details",
+    "refusal",
+    "signature",
+    "stderr",
+    "stdout",
+    "summary",
+    "text",
+    "thinking",
+    "thinking_blocks",
+    "tool_calls",
+];
+
+/// Items of a response that say what was done before. Nothing in them is fetched again.
+const EARLIER: [&str; 18] = [
+    "apply_patch_call",
+    "code_interpreter_call",
+    "compaction",
+    "computer_call",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "file_search_call",
+    "function_call",
+    "function_call_output",
+    "local_shell_call",
+    "mcp_approval_request",
+    "mcp_approval_response",
+    "mcp_call",
+    "mcp_list_tools",
+    "reasoning",
+    "shell_call",
+    "tool_search_call",
+    "web_search_call",
+];
+
+/// Kinds of parts that bring nothing but what is in them.
+const TEXTS: [&str; 11] = [
+    "text",
+    "input_text",
+    "output_text",
+    "refusal",
+    "summary_text",
+    "reasoning_text",
+    "thinking",
+    "redacted_thinking",
+    "tool_result",
+    "tool_use",
+    "search_result",
+];
+
+/// What names of kinds contain that bring a document, even where no member looks like it.
+const DOCUMENT_KINDS: [&str; 5] = ["document", "file", "pdf", "path", "video"];
+
+/// Members of a part that the model does not read, as long as they are short.
+const PART_OPTIONS: [&str; 11] = [
+    "annotations",
+    "cache_control",
+    "detail",
+    "filename",
+    "format",
+    "id",
+    "index",
+    "logprobs",
+    "media_type",
+    "status",
+    "tool_use_id",
+];
+
+/// A conversation.
+pub(super) fn messages(value: Value<'_>, sink: &mut TextSink) {
+    if !value.is_array() {
+        sink.message();
+        return content(value, sink, 0);
+    }
+    for message in value.elements() {
+        sink.message();
+        if message.is_array() {
+            // A batch of conversations.
+            messages(message, sink);
+        } else if message.is_object() {
+            self::message(message, sink);
+        } else {
+            content(message, sink, 0);
+        }
+    }
+}
+
+fn message(message: Value<'_>, sink: &mut TextSink) {
+    if is_reference(message) {
+        sink.history();
+    }
+    let is_earlier = is_earlier(message);
+    let is_image = is_kind(message, |it| it == "image_generation_call");
+    for member in message.members() {
+        match member.name.as_ref() {
+            _ if member.value.is_null() => {}
+            "content" | "output" => content(member.value, sink, 0),
+            "role" => role(member.value, sink),
+            "type" | "id" | "status" => option(member.value, sink, 0),
+            "result" if is_image => {
+                media("image_data", member.value, Stated::default(), sink);
+            }
+            _ if is_earlier => walk(member.value, sink),
+            name if is_media(name) => media(name, member.value, Stated::default(), sink),
+            name => _ = other(name, member.value, sink),
+        }
+    }
+}
+
+/// Whether an object has a kind, and has no other.
+fn is_kind(value: Value<'_>, fits: impl Fn(&str) -> bool) -> bool {
+    let mut kinds = value.members().filter(|it| it.name == "type").peekable();
+    kinds.peek().is_some() && kinds.all(|it| it.value.string().is_some_and(|kind| fits(&kind)))
+}
+
+/// Whether an item says what was done before. Servers that do not know such items take what has a role or a content for
+/// a message.
+fn is_earlier(item: Value<'_>) -> bool {
+    let is_message = |name: &str| matches!(name, "role" | "content");
+    is_kind(item, |kind| EARLIER.contains(&kind)) && !item.members().any(|it| is_message(&it.name))
+}
+
+/// Templates write a role as it is. The usual ones are part of what a message costs.
+fn role(value: Value<'_>, sink: &mut TextSink) {
+    if !value.string().is_some_and(|role| ROLES.contains(&&*role)) {
+        walk(value, sink);
+    }
+}
+
+/// Whether an item of an input says nothing itself and refers to one that the upstream keeps.
+pub(super) fn is_reference(item: Value<'_>) -> bool {
+    let kind = |it: Value<'_>| it.string().is_some_and(|kind| kind == "item_reference");
+    if item.members().any(|it| it.name == "type" && kind(it.value)) {
+        return true;
+    }
+    let says_nothing = |name: &str| matches!(name, "id" | "type" | "status" | "role");
+    item.get("id").is_some_and(|id| !id.is_null())
+        && item.members().all(|it| it.value.is_null() || says_nothing(&it.name))
+}
+
+/// A text, or parts of which each is a text or something to look at or listen to.
+pub(super) fn content(value: Value<'_>, sink: &mut TextSink, depth: u32) {
+    if depth >= MAX_WALK {
+        documents(references("", value), sink);
+        walk(value, sink);
+    } else if value.is_object() {
+        part(value, sink, depth);
+    } else if value.is_array() {
+        for element in value.elements() {
+            if element.is_object() {
+                part(element, sink, depth)
+            } else {
+                plain(element, sink, depth + 1)
+            }
+        }
+    } else if value.is_string() {
+        text(value, sink);
+    } else if !value.is_null() {
+        sink.source(value.text);
+    }
+}
+
+/// What a person or a model wrote. It may name files that the upstream reads in its place.
+pub(super) fn text(value: Value<'_>, sink: &mut TextSink) {
+    documents(stored_files(value), sink);
+    sink.text(value);
+}
+
+/// A member of which nothing is known but its name: a text, and what it refers to. True where it refers to something.
+pub(super) fn other(name: &str, value: Value<'_>, sink: &mut TextSink) -> bool {
+    let count = if TEXT_MEMBERS.contains(&name) { 0 } else { references(name, value) };
+    documents(count, sink);
+    if name.len() > MAX_OPTION_BYTES {
+        sink.source(name);
+    }
+    walk(value, sink);
+    count > 0
+}
+
+fn documents(count: u64, sink: &mut TextSink) {
+    if count > 0 {
+        sink.documents(count);
+    }
+}
+
+fn part(part: Value<'_>, sink: &mut TextSink, depth: u32) {
+    let (mut has_kind, mut is_text, mut has_text, mut has_media) = (false, true, false, false);
+    let (mut is_document, mut has_source_text) = (false, false);
+    let stated = Stated::of(part);
+    let is_call = is_kind(part, |it| it == "tool_use");
+    let is_search = is_kind(part, |it| it == "search_result");
+    let source_name = if is_kind(part, |it| it == "image") { "image" } else { "file" };
+    for member in part.members() {
+        let value = member.value;
+        match member.name.as_ref() {
+            _ if value.is_null() => {}
+            "type" => {
+                let kind = value.string().unwrap_or_default().to_ascii_lowercase();
+                has_kind = true;
+                is_text &= TEXTS.contains(&&*kind);
+                is_document |= DOCUMENT_KINDS.iter().any(|it| kind.contains(it));
+                option(value, sink, 0);
+            }
+            "text" | "refusal" | "thinking" | "content" | "stdout" | "stderr" => {
+                has_text = true;
+                if value.is_string() { text(value, sink) } else { content(value, sink, depth + 1) }
+            }
+            "input" if is_call => walk(value, sink),
+            "source" | "title" if is_search && value.is_string() => walk(value, sink),
+            "source" => match source(source_name, value, stated, sink, depth) {
+                Source::Text => has_source_text = true,
+                Source::Media => has_media = true,
+                Source::Unknown => has_media |= other("source", value, sink),
+            },
+            name if is_media(name) => {
+                has_media = true;
+                media(name, value, stated, sink);
+            }
+            name if PART_OPTIONS.contains(&name) => option(value, sink, 0),
+            name => has_media |= other(name, value, sink),
+        }
+    }
+    // A part of another kind brings something, even where no member looks like it.
+    let is_text = if has_kind { is_text } else { has_text };
+    match (has_media || is_text || has_source_text, is_document) {
+        (true, _) => {}
+        (false, true) => sink.documents(1),
+        (false, false) => sink.image(),
+    }
+}
+
+/// What the `source` of a part is.
+enum Source {
+    Text,
+    Media,
+    Unknown,
+}
+
+/// Counts the `source` of a part, as Anthropic has it, where its kind is known.
+fn source(name: &str, value: Value<'_>, stated: Stated, sink: &mut TextSink, depth: u32) -> Source {
+    if is_kind(value, |it| matches!(it, "base64" | "url" | "file")) {
+        media(name, value, stated, sink);
+        return Source::Media;
+    }
+    if !is_kind(value, |it| matches!(it, "text" | "content")) || Stated::of(value).is_document() {
+        return Source::Unknown;
+    }
+    for member in value.members() {
+        match member.name.as_ref() {
+            "type" | "media_type" => option(member.value, sink, 0),
+            "data" | "content" => content(member.value, sink, depth + 1),
+            name => _ = other(name, member.value, sink),
+        }
+    }
+    Source::Text
+}
