@@ -73,6 +73,46 @@ async fn holds_are_settled_released_and_dropped() {
     assert!(gate.check(&client.tokens(80)).await.unwrap().is_allowed(), "20 of 100 are used");
 }
 
+/// With [`Unsettled::Release`], what a settlement leaves behind must not be released on drop.
+#[tokio::test]
+async fn a_settlement_that_fails_or_is_cancelled_releases_nothing() {
+    let server = tollgate_testkit::Redis::start();
+    let proxy = tollgate_testkit::FaultProxy::start(server.addr());
+    let own = gate(server.url());
+    let gate = Gate::builder()
+        .rule(Rule::per("user_id").tokens(Quota::per_day(100)))
+        .unsettled(Unsettled::Release)
+        .store(Redis::url(proxy.url("redis")).timeout(Duration::from_millis(200)))
+        .build()
+        .unwrap();
+    let estimate = |user| Client::user(user).tokens(60);
+    let failing = gate.reserve(&estimate("ann")).await.unwrap();
+    let cancelled = gate.reserve(&estimate("bob")).await.unwrap();
+
+    proxy.cut();
+    let error = failing.settle(Usage::tokens(20)).await.unwrap_err();
+    assert!(matches!(error, Error::Store(_)), "{error:?}");
+    {
+        let mut settling = std::pin::pin!(cancelled.settle(Usage::tokens(20)));
+        let polled = std::future::poll_fn(|context| {
+            std::task::Poll::Ready(settling.as_mut().poll(context).is_pending())
+        });
+        assert!(polled.await, "it waits for the store");
+    }
+    proxy.heal();
+
+    // A release would be on its way in the background: it would come before the last of these.
+    for round in 0..50 {
+        for user in ["ann", "bob"] {
+            let left = gate.peek(&Client::user(user)).await.map(|verdict| verdict.remaining());
+            let is_kept = left.is_err() || left == Ok(Some(40)) || left == Ok(Some(80));
+            assert!(is_kept, "{user}, round {round}: {left:?}");
+        }
+    }
+    let client = Client::user("ann").api_key("k").cost(0).tokens(41);
+    assert!(!own.check(&client).await.unwrap().is_allowed(), "60 of 100 are used");
+}
+
 #[tokio::test]
 async fn what_cannot_be_answered_is_an_error() {
     let server = tollgate_testkit::Redis::start();
