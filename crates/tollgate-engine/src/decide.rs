@@ -13,7 +13,7 @@ use tracing::{Instrument as _, trace_span};
 use crate::answer::{Answer, shape};
 use crate::decision::Decision;
 use crate::idempotency::Place;
-use crate::limit_checks::{Lines, Stores, charge, collect, new_slot};
+use crate::limit_checks::{Lines, Stores, charge, check_slots, collect, new_slot};
 use crate::observer::{TRACE_TARGET, is_traced};
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
@@ -67,6 +67,7 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), EngineError> {
         let mut lines = Lines::new();
         self.resolve(rules, request, decision, &mut lines)?;
+        check_slots(request, &lines, mode)?;
         if !lines.is_empty() {
             self.check(request, &lines, mode, answered, decision).await?;
         }

@@ -5,7 +5,7 @@ use tracing::trace_span;
 
 use crate::decide::{Charges, charge_lines, check_answer};
 use crate::decision::Decision;
-use crate::limit_checks::{Lines, Stores, new_slot};
+use crate::limit_checks::{Lines, Stores, check_slots, new_slot};
 use crate::observer::{TRACE_TARGET, is_traced};
 use crate::request::Request;
 use crate::{ActiveRules, Engine, EngineError};
@@ -80,6 +80,7 @@ impl<S: Store> Engine<S> {
         }
         let mut lines = Lines::new();
         self.resolve(rules, request, decision, &mut lines)?;
+        check_slots(request, &lines, mode)?;
         if !lines.is_empty() {
             self.check_now(store, request, &lines, mode, decision)?;
         }

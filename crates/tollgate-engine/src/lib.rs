@@ -131,6 +131,15 @@ pub enum EngineError {
     /// A reservation was asked for in a mode that makes none.
     #[error("only Mode::Charge makes a reservation")]
     NotReservable,
+    /// The request would take a slot, and its caller would not release it ([`Request::refuses_slots`]).
+    #[error(
+        "rule {rule_id:?} limits what runs at the same time: reserve the request, and end the hold when it is \
+         done"
+    )]
+    SlotNotHeld {
+        /// The rule.
+        rule_id: String,
+    },
     /// The request lacks the key of a rule that it should meet ([`MissingKey`]).
     #[error(
         "rule {rule_id:?} applies to this request, which has no {attribute}: it would not be limited by it. \

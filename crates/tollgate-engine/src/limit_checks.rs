@@ -5,8 +5,9 @@ use tollgate_core::{Ask, BRIEF, MICRO, Nanos, Refundable, SECOND, SlotId};
 use tollgate_policy::{
     Action, Consistency, Known, OnStoreFailure, Quota, Resolution, Rule, RuleLimit, Unit,
 };
-use tollgate_store::{Charge, Counter, Home, OnFailure, Role, Store};
+use tollgate_store::{Charge, Counter, Home, Mode, OnFailure, Role, Store};
 
+use crate::EngineError;
 use crate::decision::applied;
 use crate::request::{Refunds, Request};
 use crate::reservations::marked;
@@ -179,6 +180,22 @@ impl<'a> Stores<'a> {
                 None => self.by_client_type,
             },
         }
+    }
+}
+
+/// Fails a request that would take a slot where nobody would release it.
+#[inline]
+pub(crate) fn check_slots(
+    request: &Request<'_>,
+    lines: &Lines<'_>,
+    mode: Mode,
+) -> Result<(), EngineError> {
+    if !request.refuses_slots || mode == Mode::Peek {
+        return Ok(());
+    }
+    match lines.iter().find(|line| line.rule.unit == Unit::Concurrency) {
+        Some(line) => Err(EngineError::SlotNotHeld { rule_id: line.rule.id.clone() }),
+        None => Ok(()),
     }
 }
 

@@ -49,6 +49,9 @@ pub struct Request<'a> {
     /// Limits of this unit are neither asked nor charged: the request uses nothing that they count, so that a caller who has
     /// overdrawn one of them may still send it.
     pub skip: Option<Unit>,
+    /// Nobody would release a slot: a request that a rule of unit concurrency applies to is
+    /// [`EngineError::SlotNotHeld`](crate::EngineError::SlotNotHeld), and nothing is charged.
+    pub refuses_slots: bool,
     /// Who makes the call, if authenticated: request ids of different callers do not meet.
     pub caller: &'a str,
     /// From where a caller that is not authenticated makes the call. Observers tell callers apart by it.

@@ -201,10 +201,14 @@ impl<'a> Client<'a> {
     pub(crate) fn request<'r>(
         &'r self,
         path: Option<&'r RequestPath<'_>>,
-        refunds: Refunds,
+        kept: Kept,
     ) -> Result<Request<'r>, Error> {
-        let mut request =
-            Request { cost: self.cost, tokens: self.tokens, refunds, ..Request::default() };
+        let (refunds, refuses_slots) = match kept {
+            Kept::Nothing => (Refunds::Never, true),
+            Kept::Receipts => (Refunds::Always, false),
+        };
+        let (cost, tokens) = (self.cost, self.tokens);
+        let mut request = Request { cost, tokens, refunds, refuses_slots, ..Request::default() };
         if self.cost.max(self.tokens) > Some(MAX_COST) {
             return Err(out_of_bounds("cost", format!("must not be larger than {MAX_COST}")));
         }
@@ -225,6 +229,15 @@ impl<'a> Client<'a> {
         }
         Ok(request)
     }
+}
+
+/// What the caller keeps of an admitted request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Nothing: charges are final, and a slot would never be given back.
+    Nothing,
+    /// Its receipts, to settle or release it.
+    Receipts,
 }
 
 fn bounded<'a>(name: &str, value: &'a str) -> Result<&'a str, Error> {

@@ -31,6 +31,15 @@ pub enum Error {
         /// What the client lacks.
         attribute: String,
     },
+    /// A rule with [`Rule::concurrent`](crate::Rule::concurrent) applies, and `check` would take a slot that nobody gives back.
+    /// Use [`Gate::reserve`](crate::Gate::reserve): its [`Hold`](crate::Hold) gives the slot back. Nothing was charged.
+    #[error(
+        "rule {rule_id:?} limits what runs at the same time; use reserve(), and keep the Hold until the work is done"
+    )]
+    SlotNotHeld {
+        /// The rule.
+        rule_id: String,
+    },
     /// A part of the client is out of bounds.
     #[error("{attribute} of the client {problem}")]
     Client {
@@ -69,6 +78,7 @@ impl Error {
             EngineError::MissingKey { rule_id, attribute } => {
                 Self::MissingKey { rule_id, attribute }
             }
+            EngineError::SlotNotHeld { rule_id } => Self::SlotNotHeld { rule_id },
             other => Self::Store(other.to_string()),
         }
     }

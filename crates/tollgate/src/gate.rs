@@ -4,10 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::Nanos;
-use tollgate_engine::{Clock, Engine, EngineError, Refunds, SystemClock};
+use tollgate_engine::{Clock, Engine, EngineError, SystemClock};
 use tollgate_policy::RuleSet;
 use tollgate_store::Mode;
 
+use crate::client::Kept;
 use crate::hold::{Hold, Unsettled};
 use crate::housekeeping::Housekeeping;
 use crate::store::{GateStore, Opened as _, Storage};
@@ -55,7 +56,8 @@ impl Gate {
         GateBuilder::default()
     }
 
-    /// Decides a request and, if it passes, charges it to every rule that applies.
+    /// Decides a request and, if it passes, charges it to every rule that applies. A request that a rule with
+    /// [`Rule::concurrent`] applies to is [`Error::SlotNotHeld`]: only [`Gate::reserve`] gives slots back.
     ///
     /// ```
     /// # use tollgate::{Client, Gate, Quota, Rule};
@@ -129,7 +131,7 @@ impl Gate {
     pub async fn reserve(&self, client: &Client<'_>) -> Result<Hold, Error> {
         let engine = &self.inner.tidied().engine;
         let (rules, path) = (engine.rules(), client.path()?);
-        let request = client.request(path.as_ref(), Refunds::Always)?;
+        let request = client.request(path.as_ref(), Kept::Receipts)?;
         let decision = engine.decide(&rules, &request, Mode::Charge).await.map_err(Error::of)?;
         let verdict = Verdict::of(&decision).into_result()?;
         Ok(Hold::new(Arc::clone(&self.inner), engine.receipts(&request, &decision), verdict))
@@ -148,17 +150,38 @@ impl Gate {
     pub fn reserve_now(&self, client: &Client<'_>) -> Result<Hold, Error> {
         let engine = &self.inner.tidied().engine;
         let (rules, path) = (engine.rules(), client.path()?);
-        let request = client.request(path.as_ref(), Refunds::Always)?;
+        let request = client.request(path.as_ref(), Kept::Receipts)?;
         let decided = engine.decide_now(&rules, &request, Mode::Charge);
         let decision = decided.ok_or(Error::NotImmediate)?.map_err(Error::of)?;
         let verdict = Verdict::of(&decision).into_result()?;
         Ok(Hold::new(Arc::clone(&self.inner), engine.receipts(&request, &decision), verdict))
     }
 
+    /// Resets the counters that a request of this client would be charged to, whatever it costs. Slots that are held are
+    /// free then.
+    ///
+    /// ```
+    /// # use tollgate::{Client, Gate, Quota, Rule};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tollgate::Error> {
+    /// let gate = Gate::builder().rule(Rule::per("user_id").quota(Quota::per_day(1))).build()?;
+    /// assert!(gate.check(&Client::user("ann")).await?.is_allowed());
+    /// gate.reset(&Client::user("ann")).await?;
+    /// assert!(gate.check(&Client::user("ann")).await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn reset(&self, client: &Client<'_>) -> Result<(), Error> {
+        let engine = &self.inner.engine;
+        let (rules, path) = (engine.rules(), client.path()?);
+        let request = client.request(path.as_ref(), Kept::Nothing)?;
+        engine.reset(&rules, &request, |_| true).await.map(drop).map_err(Error::of)
+    }
+
     async fn decide(&self, client: &Client<'_>, mode: Mode) -> Result<Verdict, Error> {
         let engine = &self.inner.tidied().engine;
         let (rules, path) = (engine.rules(), client.path()?);
-        let request = client.request(path.as_ref(), Refunds::Never)?;
+        let request = client.request(path.as_ref(), Kept::Nothing)?;
         let decision = engine.decide(&rules, &request, mode).await.map_err(Error::of)?;
         Ok(Verdict::of(&decision))
     }
@@ -166,7 +189,7 @@ impl Gate {
     fn decide_now(&self, client: &Client<'_>, mode: Mode) -> Result<Verdict, Error> {
         let engine = &self.inner.tidied().engine;
         let (rules, path) = (engine.rules(), client.path()?);
-        let request = client.request(path.as_ref(), Refunds::Never)?;
+        let request = client.request(path.as_ref(), Kept::Nothing)?;
         let decided: Result<_, EngineError> =
             engine.decide_now(&rules, &request, mode).ok_or(Error::NotImmediate)?;
         decided.map(|decision| Verdict::of(&decision)).map_err(Error::of)

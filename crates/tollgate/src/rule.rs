@@ -144,7 +144,8 @@ impl Rule {
     }
 
     /// How many requests may be under way at once. They hold a slot from [`Gate::reserve`](crate::Gate::reserve) until
-    /// their [`Hold`](crate::Hold) ends; a slot that is not renewed expires after a minute.
+    /// their [`Hold`](crate::Hold) ends; a slot that is not renewed expires after a minute. [`Gate::check`](crate::Gate::check) would
+    /// never give a slot back: it is an error where such a rule applies.
     ///
     /// ```
     /// # use tollgate::{Client, Gate, Rule, Usage};

@@ -187,6 +187,40 @@ async fn holds_end_once_and_as_the_policy_says() {
 }
 
 #[test]
+fn a_check_takes_no_slot_that_nobody_gives_back() {
+    let gate = Gate::builder()
+        .rule(Rule::per("user_id").concurrent(1).endpoint("/work"))
+        .rule(Rule::per("user_id").quota(Quota::per_day(2)))
+        .build()
+        .unwrap();
+    let client = Client::user("ann").endpoint("/work");
+    for _ in 0..3 {
+        let error = gate.check_now(&client).unwrap_err();
+        assert!(matches!(&error, Error::SlotNotHeld { .. }), "{error:?}");
+        assert!(error.to_string().contains("use reserve()"), "{error}");
+    }
+    assert!(gate.peek_now(&client).unwrap().is_allowed(), "a peek takes no slot");
+    let hold = gate.reserve_now(&client).expect("neither a slot nor a request was charged");
+    assert!(!gate.peek_now(&client).unwrap().is_allowed(), "the slot is held");
+    drop(hold);
+    let other = gate.check_now(&Client::user("ann").endpoint("/other")).unwrap();
+    assert_eq!(other.remaining(), Some(0), "the rule does not apply there");
+}
+
+/// An estimate of nothing is an estimate too.
+#[test]
+fn what_is_settled_above_an_estimate_of_nothing_is_charged() {
+    let quota = Quota::per_day(100);
+    for quota in [quota, quota.fixed_window(), quota.sliding_window(), quota.leaky_bucket()] {
+        let rule = Rule::per("user_id").tokens(quota);
+        let gate = Gate::builder().rule(rule).clock(TestClock::new()).build().unwrap();
+        let hold = gate.reserve_now(&Client::user("ann")).unwrap();
+        hold.settle_now(Usage::tokens(70)).unwrap();
+        assert_eq!(gate.peek_now(&Client::user("ann")).unwrap().remaining(), Some(30), "{quota:?}");
+    }
+}
+
+#[test]
 fn what_makes_no_sense_is_an_error() {
     let quota = Quota::per_day(1);
     let odd = Quota::per(Duration::from_micros(1), 1).unwrap();

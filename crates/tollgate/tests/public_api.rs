@@ -16,6 +16,7 @@ fn signatures(source: &str) -> Vec<String> {
         let trimmed = line.trim_start();
         // The setters of `Client` are made by a macro.
         if let Some((name, known)) = trimmed.trim_end_matches(',').split_once(" => ")
+            && name != "_"
             && name.chars().chain(known.chars()).all(|c| c.is_alphanumeric() || c == '_')
         {
             found.push(format!("pub fn {name}(self, value: &'a str) -> Self"));

@@ -114,6 +114,35 @@ async fn a_settlement_that_fails_or_is_cancelled_releases_nothing() {
 }
 
 #[tokio::test]
+async fn a_check_takes_no_slot_that_nobody_gives_back() {
+    let server = tollgate_testkit::Redis::start();
+    let gate = Gate::builder()
+        .rule(Rule::per("user_id").concurrent(1))
+        .store(Redis::url(server.url()).timeout(Duration::from_secs(5)))
+        .build()
+        .unwrap();
+    let error = gate.check(&Client::user("ann")).await.unwrap_err();
+    assert!(matches!(error, Error::SlotNotHeld { .. }), "{error:?}");
+    assert!(gate.reserve(&Client::user("ann")).await.is_ok(), "no slot was taken");
+}
+
+#[tokio::test]
+async fn counters_are_shared_and_reset_under_sentinel() {
+    let servers = tollgate_testkit::Sentinel::start();
+    let gate = || {
+        let redis = Redis::sentinel(servers.urls(), servers.master_name());
+        let rule = Rule::per("user_id").quota(Quota::per_day(1));
+        let store = redis.timeout(Duration::from_secs(5));
+        Gate::builder().rule(rule).store(store).build().unwrap()
+    };
+    let (one, other, ann) = (gate(), gate(), Client::user("ann"));
+    assert!(one.check(&ann).await.unwrap().is_allowed());
+    assert!(!other.check(&ann).await.unwrap().is_allowed());
+    other.reset(&ann).await.unwrap();
+    assert!(one.check(&ann).await.unwrap().is_allowed());
+}
+
+#[tokio::test]
 async fn what_cannot_be_answered_is_an_error() {
     let server = tollgate_testkit::Redis::start();
     let gate = gate(server.url());

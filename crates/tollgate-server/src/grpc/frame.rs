@@ -138,9 +138,11 @@ impl http_body::Body for Once {
 pub(crate) fn status(error: ApiError) -> Status {
     let code = match &error {
         ApiError::Invalid { .. }
-        | ApiError::Engine(EngineError::MissingKey { .. } | EngineError::NotReservable) => {
-            Code::InvalidArgument
-        }
+        | ApiError::Engine(
+            EngineError::MissingKey { .. }
+            | EngineError::NotReservable
+            | EngineError::SlotNotHeld { .. },
+        ) => Code::InvalidArgument,
         ApiError::TooLarge { .. } | ApiError::Engine(EngineError::ReservationsFull) => {
             Code::ResourceExhausted
         }

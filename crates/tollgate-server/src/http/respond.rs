@@ -180,7 +180,9 @@ fn engine_parts(error: &EngineError) -> (StatusCode, &'static str, String, Optio
         EngineError::ReservationsFull => {
             (StatusCode::SERVICE_UNAVAILABLE, "RESERVATIONS_FULL", error.to_string(), None)
         }
-        EngineError::MissingKey { .. } | EngineError::NotReservable => {
+        EngineError::MissingKey { .. }
+        | EngineError::NotReservable
+        | EngineError::SlotNotHeld { .. } => {
             (StatusCode::BAD_REQUEST, "INVALID_REQUEST", error.to_string(), None)
         }
         EngineError::Store(_) => {

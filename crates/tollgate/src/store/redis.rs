@@ -65,6 +65,21 @@ impl Redis {
         Self::with(RedisKind::Cluster, urls.into_iter().map(Into::into).collect())
     }
 
+    /// Servers under Sentinel, by the addresses of some sentinels and the name that they give the master.
+    ///
+    /// ```
+    /// # use tollgate::Redis;
+    /// let redis = Redis::sentinel(["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"], "mymaster");
+    /// # let _ = redis;
+    /// ```
+    pub fn sentinel(
+        urls: impl IntoIterator<Item = impl Into<String>>,
+        master_name: impl Into<String>,
+    ) -> Self {
+        let kind = RedisKind::Sentinel { master_name: master_name.into() };
+        Self::with(kind, urls.into_iter().map(Into::into).collect())
+    }
+
     /// How long an attempt may take; 20 ms if not stated. A decision takes at most twice as long and 10 ms more.
     ///
     /// ```
