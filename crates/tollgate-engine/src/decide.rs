@@ -141,6 +141,7 @@ impl<S: Store> Engine<S> {
         if self.enforcement() == Enforcement::Shadow {
             decision.is_shadow = true;
             if !decision.is_allowed() {
+                decision.is_refusal_ignored = true;
                 decision.verdict = Verdict::Allowed;
             }
         }

@@ -106,6 +106,8 @@ pub struct Decision<'r> {
     pub degraded: Option<Degraded>,
     /// True when enforcement is off or in shadow, so that a refusal is only reported.
     pub is_shadow: bool,
+    /// True when the request would have been refused and passes because enforcement is in shadow.
+    pub is_refusal_ignored: bool,
     /// The slot that was taken, where a concurrency rule applies and the request passed.
     pub slot: Option<SlotId>,
     /// The reservation that was made, where one was asked for and the request passed.
@@ -133,6 +135,7 @@ impl<'r> Decision<'r> {
             wait: 0,
             degraded: None,
             is_shadow: false,
+            is_refusal_ignored: false,
             slot: None,
             reservation: None,
             rules_version,
@@ -167,10 +170,28 @@ impl<'r> Decision<'r> {
 
     /// The limits that would have refused it, had they been enforced.
     pub fn would_deny(&self) -> impl Iterator<Item = &Scope<'r>> {
-        let shadow = self.is_shadow;
-        self.scopes
-            .iter()
-            .filter(move |scope| scope.refuses() && (scope.role == Role::Watch || shadow))
+        self.scopes.iter().filter(|scope| self.would_refuse(scope))
+    }
+
+    /// Whether this limit would have refused the request, had it been enforced. In shadow a quota group would only
+    /// where none of its members has room.
+    pub fn would_refuse(&self, scope: &Scope<'r>) -> bool {
+        scope.refuses()
+            && match scope.role {
+                Role::Watch => true,
+                Role::Must => self.is_shadow,
+                Role::AnyOf => {
+                    let mut group = self.scopes.iter().filter(|one| one.role == Role::AnyOf);
+                    self.is_shadow && group.all(Scope::refuses)
+                }
+            }
+    }
+
+    /// Whether anything would have refused the request, had it been enforced: a limit, a list, or a request without
+    /// a rule or a key.
+    #[inline]
+    pub fn has_would_deny(&self) -> bool {
+        self.is_refusal_ignored || self.would_deny().next().is_some()
     }
 
     /// The limit that decided: on refusal the one with the longest retry-after, else the one with

@@ -33,6 +33,7 @@ pub(crate) struct Remembered {
     now: Nanos,
     wait: Nanos,
     is_shadow: bool,
+    is_refusal_ignored: bool,
     degraded: Option<tollgate_store::Degraded>,
     slot: Option<tollgate_core::SlotId>,
     reservation: Option<crate::reservations::Reservation>,
@@ -73,6 +74,7 @@ impl Remembered {
             now: decision.now,
             wait: decision.wait,
             is_shadow: decision.is_shadow,
+            is_refusal_ignored: decision.is_refusal_ignored,
             degraded: decision.degraded,
             slot: decision.slot,
             reservation: decision.reservation,
@@ -104,6 +106,7 @@ impl Remembered {
         decision.now = self.now;
         decision.wait = self.wait;
         decision.is_shadow = self.is_shadow;
+        decision.is_refusal_ignored = self.is_refusal_ignored;
         decision.degraded = self.degraded;
         decision.slot = self.slot;
         decision.reservation = self.reservation;

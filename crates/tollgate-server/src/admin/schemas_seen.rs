@@ -29,7 +29,8 @@ fn instant() -> Value {
 
 fn by_result() -> Value {
     object(
-        &json!({ "allowed": number(), "denied": number(), "throttled": number(), "queued": number() }),
+        &json!({ "allowed": number(), "denied": number(), "throttled": number(), "queued": number(),
+            "would_deny": number() }),
     )
 }
 
@@ -72,8 +73,32 @@ pub(super) fn schemas() -> Map<String, Value> {
         object(&json!({ "status": number(), "decision": reference("DecisionBody"),
             "headers": { "type": "object", "additionalProperties": text() } })),
     );
+    decisions(&mut schemas);
     seen(&mut schemas);
     schemas
+}
+
+/// What a search of decisions answers.
+fn decisions(schemas: &mut Map<String, Value>) {
+    let (texts, numbers) = (|| or_null("string"), || or_null("integer"));
+    let decision = object(&json!({ "id": number(), "timestamp": instant(), "action": text(),
+        "result": { "enum": ["allowed", "denied", "throttled", "queued", "would_deny"] },
+        "sentence": text(), "reason": text(), "client_id": text(), "rule_id": texts(),
+        "rule_version": numbers(), "rule_change": { "type": ["object", "null"] },
+        "scope": texts(), "request_count": numbers(), "limit_count": numbers(),
+        "window_seconds": numbers(), "retry_after_ms": numbers(), "would_deny": list(&text()),
+        "endpoint": texts(), "method": texts(), "ip_address": texts(), "user_id": texts(),
+        "tenant_id": texts(), "api_key_id": texts(), "model_id": texts(), "request_id": texts(),
+        "cost": { "type": "integer" }, "node": text(), "revision": { "type": "integer" },
+        "count": number(), "kept": numbers(), "first_at": texts() }));
+    let page = object(&json!({ "items": list(&reference("AdminDecision")), "next_cursor": texts(),
+        "kept": number(), "of": number(), "from": texts(), "until": texts(),
+        "retained_from": instant(),
+        "newest_id": { "type": "integer", "description": "The id of the newest record of the log" },
+        "skipped": { "type": ["integer", "null"], "description":
+            "With written_after: how many further records fit, which are left out" } }));
+    schemas.insert("AdminDecision".to_owned(), decision);
+    schemas.insert("AdminDecisions".to_owned(), page);
 }
 
 fn seen(schemas: &mut Map<String, Value>) {
@@ -85,19 +110,21 @@ fn seen(schemas: &mut Map<String, Value>) {
         object(&json!({ "node": text(), "since": instant(), "seconds": number(),
             "sampled_one_in": number(), "tenants": counted(), "models": counted(),
             "rules": list(&object(&json!({ "rule_id": text(), "consumed": number(),
-                "refused": number(), "top_allowed": counted(), "top_refused": counted(),
-                "allowed_keys": number(), "refused_keys": number(),
-                "allowed_floor": number(), "refused_floor": number() }))) })),
+                "refused": number(), "would_deny": number(), "top_allowed": counted(),
+                "top_refused": counted(), "top_would_deny": counted(),
+                "allowed_keys": number(), "refused_keys": number(), "would_deny_keys": number(),
+                "allowed_floor": number(), "refused_floor": number(),
+                "would_deny_floor": number() }))) })),
     );
     let millis = || list(&or_null("number"));
     let mut history = object(&json!({ "node": text(), "until": or_null("string"),
         "step_seconds": number(), "steps": number(),
         "values": list(&object(&json!({ "name": text(), "allowed": list(&number()),
-            "refused": list(&number()) }))) }));
+            "refused": list(&number()), "would_deny": list(&number()) }))) }));
     // Tenants' admins do not see what all do together.
     if let Some(properties) = history.pointer_mut("/properties").and_then(Value::as_object_mut) {
         let all = object(&json!({ "allowed": list(&number()), "denied": list(&number()),
-            "throttled": list(&number()), "queued": list(&number()),
+            "throttled": list(&number()), "queued": list(&number()), "would_deny": list(&number()),
             "p50_ms": millis(), "p95_ms": millis(), "p99_ms": millis() }));
         properties.insert("all".to_owned(), all);
     }

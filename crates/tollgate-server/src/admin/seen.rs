@@ -16,7 +16,7 @@ use crate::control::ControlFigures;
 use crate::http::time::Rfc3339;
 use crate::log_level;
 use crate::telemetry::Observed;
-use crate::telemetry::decisions::{Counted, Label, RESULTS, TopOfRule, Window};
+use crate::telemetry::decisions::{COUNTS, Counted, Label, TopOfRule, Window};
 use crate::telemetry::history::{LabelHistory, Resolution, Step, quantile_micros};
 
 /// Keys of a rule that are returned: by default, and at most.
@@ -231,10 +231,10 @@ fn incidents(figures: &ControlFigures) -> Vec<Value> {
     figures.incidents().into_iter().map(view).collect()
 }
 
-/// Decisions since the start, by result.
+/// Decisions since the start, by result, and would-deny outcomes, which are part of no result.
 fn decisions(seen: &Seen) -> Value {
     let counts = seen.observed.witness.tally().totals();
-    let named = RESULTS.iter().zip(counts).map(|(name, sum)| ((*name).to_owned(), sum.into()));
+    let named = COUNTS.iter().zip(counts).map(|(name, sum)| ((*name).to_owned(), sum.into()));
     Value::Object(named.collect())
 }
 
@@ -251,19 +251,23 @@ fn number(
 }
 
 fn rule_view(rule: &TopOfRule) -> Value {
-    let [consumed, refused] = rule.totals;
-    let [allowed_keys, refused_keys] = rule.keys;
-    let [allowed_floor, refused_floor] = rule.floors;
+    let [consumed, refused, would_deny] = rule.totals;
+    let [allowed_keys, refused_keys, would_deny_keys] = rule.keys;
+    let [allowed_floor, refused_floor, would_deny_floor] = rule.floors;
     json!({
         "rule_id": rule.rule_id,
         "consumed": consumed,
         "refused": refused,
+        "would_deny": would_deny,
         "top_allowed": keys(&rule.allowed),
         "top_refused": keys(&rule.refused),
+        "top_would_deny": keys(&rule.would_deny),
         "allowed_keys": allowed_keys,
         "refused_keys": refused_keys,
+        "would_deny_keys": would_deny_keys,
         "allowed_floor": allowed_floor,
         "refused_floor": refused_floor,
+        "would_deny_floor": would_deny_floor,
     })
 }
 
@@ -277,12 +281,13 @@ fn label_view(label: &LabelHistory) -> Value {
     let column = |index: usize| -> Vec<u32> {
         label.steps.iter().filter_map(|step| step.get(index).copied()).collect()
     };
-    json!({ "name": label.name.as_ref(), "allowed": column(0), "refused": column(1) })
+    json!({ "name": label.name.as_ref(), "allowed": column(0), "refused": column(1),
+            "would_deny": column(2) })
 }
 
 fn all_view(steps: &[Step]) -> Value {
     let mut all = serde_json::Map::new();
-    for (index, result) in RESULTS.iter().enumerate() {
+    for (index, result) in COUNTS.iter().enumerate() {
         let column: Vec<u32> =
             steps.iter().filter_map(|step| step.counts.get(index).copied()).collect();
         all.insert((*result).to_owned(), column.into());

@@ -7,7 +7,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
-use super::decisions::{RESULTS, Series, Witness};
+use super::decisions::{RESULTS, Series, WOULD_DENY, Witness};
 use super::latency::{BOUNDS_MICROS, LATENCIES, Operation};
 use super::stores::{counters, gauges};
 
@@ -25,6 +25,7 @@ impl Collector for DecisionCollector {
         let tally = self.0.tally();
         let series = tally.read();
         requests(&mut encoder, &series)?;
+        would_deny(&mut encoder, &series)?;
         usage(&mut encoder, &series)?;
         latencies(&mut encoder)?;
         let (sets, refused) = tally.sets();
@@ -79,6 +80,19 @@ fn requests(encoder: &mut DescriptorEncoder<'_>, series: &[Series]) -> Result<()
                     .encode_family(&labels)?
                     .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
             }
+        }
+    }
+    Ok(())
+}
+
+fn would_deny(encoder: &mut DescriptorEncoder<'_>, series: &[Series]) -> Result<(), fmt::Error> {
+    let help = "Decisions that a log_only rule, or a rule in shadow, would have refused, once for each scope";
+    let mut family = encoder.encode_descriptor("would_deny", help, None, MetricType::Counter)?;
+    for one in series {
+        let count = one.counts.get(WOULD_DENY).copied().unwrap_or(0);
+        if count > 0 {
+            let labels = Labels { result: None, series: one };
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tollgate_core::{Nanos, SECOND};
 
-use super::decisions::{Label, RESULTS, Series};
+use super::decisions::{COUNTS, Label, Series};
 use super::latency::{BOUNDS_MICROS, BUCKETS, Histogram};
 
 /// How long a short step is, in seconds, and how many are kept.
@@ -22,14 +22,14 @@ const MAX_LABELS: usize = 2_000;
 /// One step of all traffic.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// In the order of [`RESULTS`].
-    pub(crate) counts: [u32; RESULTS.len()],
+    /// In the order of [`COUNTS`].
+    pub(crate) counts: [u32; COUNTS.len()],
     /// How many calls fell into each bucket of time.
     pub(crate) buckets: [u32; BUCKETS],
 }
 
-/// One step of the traffic under one label: allowed (at once or later), and refused.
-pub(crate) type LabelStep = [u32; 2];
+/// One step of the traffic under one label: allowed (at once or later), refused, and would-deny outcomes.
+pub(crate) type LabelStep = [u32; 3];
 
 /// Steps of two lengths, the latest last.
 #[derive(Debug, Clone, Default)]
@@ -88,8 +88,8 @@ struct Kept {
     all: Steps<Step>,
     labels: HashMap<LabelKey, Steps<LabelStep>>,
     /// What had been counted at the last step, by label and in all.
-    last_labels: HashMap<LabelKey, [u64; 2]>,
-    last_counts: [u64; RESULTS.len()],
+    last_labels: HashMap<LabelKey, [u64; 3]>,
+    last_counts: [u64; COUNTS.len()],
     last_buckets: [u64; BUCKETS],
     rounds: usize,
     /// When the last step ended.
@@ -125,13 +125,13 @@ impl History {
     pub(crate) fn step(
         &self,
         series: &[Series],
-        counts: [u64; RESULTS.len()],
+        counts: [u64; COUNTS.len()],
         calls: &Histogram,
         now: Nanos,
     ) {
-        let mut labels: HashMap<LabelKey, [u64; 2]> = HashMap::new();
+        let mut labels: HashMap<LabelKey, [u64; 3]> = HashMap::new();
         for one in series {
-            let [allowed, denied, throttled, queued] = one.counts;
+            let [allowed, denied, throttled, queued, would_deny] = one.counts;
             for (label, name) in [
                 (Label::Scope, &one.scope),
                 (Label::Model, &one.model),
@@ -140,6 +140,7 @@ impl History {
                 let sums = labels.entry((label as u8, Arc::clone(name))).or_default();
                 sums[0] += allowed + throttled;
                 sums[1] += denied + queued;
+                sums[2] += would_deny;
             }
         }
         let mut kept = self.kept.lock();
@@ -167,17 +168,18 @@ impl History {
         for (key, steps) in &mut kept.labels {
             let now = labels.get(key).copied().unwrap_or_default();
             let last = kept.last_labels.get(key).copied().unwrap_or_default();
-            steps.push_short([less(now[0], last[0]), less(now[1], last[1])]);
+            steps.push_short([0, 1, 2].map(|index: usize| less(now[index], last[index])));
             if ends_long {
-                steps.push_long([0; 2], |one, other| {
-                    [one[0].saturating_add(other[0]), one[1].saturating_add(other[1])]
-                });
+                let add = |one: LabelStep, other: LabelStep| {
+                    [0, 1, 2].map(|index: usize| one[index].saturating_add(other[index]))
+                };
+                steps.push_long(LabelStep::default(), add);
             }
         }
         // A label that is gone is forgotten when nothing of it is left to tell.
         let is_crowded = kept.labels.len() > MAX_LABELS;
         kept.labels.retain(|key, steps| {
-            let is_silent = |step: &LabelStep| *step == [0; 2];
+            let is_silent = |step: &LabelStep| *step == LabelStep::default();
             let is_over = || steps.short.iter().all(is_silent) && steps.long.iter().all(is_silent);
             labels.contains_key(key) || !(is_crowded || is_over())
         });
@@ -204,7 +206,7 @@ impl History {
             })
             .map(|((_, name), own)| {
                 let own = own.of(resolution);
-                let mut steps = vec![[0; 2]; recent.len().saturating_sub(own.len())];
+                let mut steps = vec![LabelStep::default(); recent.len().saturating_sub(own.len())];
                 steps.extend(own.iter().skip(own.len().saturating_sub(recent.len())));
                 LabelHistory { name: Arc::clone(name), steps }
             })
@@ -212,7 +214,7 @@ impl History {
         let busy = |one: &LabelHistory| -> u64 {
             one.steps
                 .iter()
-                .map(|[allowed, refused]| u64::from(*allowed) + u64::from(*refused))
+                .map(|[allowed, refused, _]| u64::from(*allowed) + u64::from(*refused))
                 .sum()
         };
         labels.retain(|one| only.is_some() || busy(one) > 0);
@@ -273,7 +275,7 @@ pub(crate) const STEP_NANOS: Nanos = SHORT_STEP * SECOND;
 mod tests {
     use super::*;
 
-    fn series(tenant: &str, counts: [u64; 4]) -> Series {
+    fn series(tenant: &str, counts: [u64; 5]) -> Series {
         Series {
             scope: Arc::from("S"),
             model: Arc::from("none"),
@@ -289,18 +291,19 @@ mod tests {
         let mut calls = Histogram::default();
         for step in 1..=2_000_u64 {
             calls.buckets[3] += 10;
-            let all = [series("a", [step * 3, step, 0, 0]), series("b", [step, 0, 0, 0])];
-            history.step(&all, [step * 4, step, 0, 0], &calls, step * STEP_NANOS);
+            let all =
+                [series("a", [step * 3, step, 0, 0, step * 2]), series("b", [step, 0, 0, 0, 0])];
+            history.step(&all, [step * 4, step, 0, 0, step * 2], &calls, step * STEP_NANOS);
         }
         let short = history.read(Resolution::Short, 12, Label::Tenant, None, 10);
         assert_eq!(short.steps.len(), 12);
-        assert!(short.steps.iter().all(|step| step.counts == [4, 1, 0, 0]));
+        assert!(short.steps.iter().all(|step| step.counts == [4, 1, 0, 0, 2]));
         assert_eq!(short.until, 2_000 * STEP_NANOS);
         assert_eq!(short.labels[0].name.as_ref(), "a");
-        assert!(short.labels[0].steps.iter().all(|step| *step == [3, 1]));
+        assert!(short.labels[0].steps.iter().all(|step| *step == [3, 1, 2]));
         let long = history.read(Resolution::Long, 1_440, Label::Scope, Some("S"), 10);
         assert_eq!(long.steps.len(), 166);
-        assert!(long.labels[0].steps.iter().all(|step| *step == [48, 12]));
+        assert!(long.labels[0].steps.iter().all(|step| *step == [48, 12, 24]));
         let all = history.read(Resolution::Short, 10_000, Label::Tenant, Some("b"), 10);
         assert_eq!((all.steps.len(), all.labels.len()), (SHORT_STEPS, 1));
     }
@@ -309,14 +312,14 @@ mod tests {
     fn a_label_that_is_gone_is_forgotten_in_time_and_one_that_is_new_starts_late() {
         let history = History::default();
         let calls = Histogram::default();
-        history.step(&[series("a", [1, 0, 0, 0])], [1, 0, 0, 0], &calls, 1);
-        history.step(&[series("b", [5, 0, 0, 0])], [6, 0, 0, 0], &calls, 2);
+        history.step(&[series("a", [1, 0, 0, 0, 0])], [1, 0, 0, 0, 0], &calls, 1);
+        history.step(&[series("b", [5, 0, 0, 0, 0])], [6, 0, 0, 0, 0], &calls, 2);
         let view = history.read(Resolution::Short, 10, Label::Tenant, None, 10);
         let of = |name: &str| view.labels.iter().find(|one| one.name.as_ref() == name).unwrap();
-        assert_eq!(of("a").steps, [[1, 0], [0, 0]]);
-        assert_eq!(of("b").steps, [[0, 0], [5, 0]]);
+        assert_eq!(of("a").steps, [[1, 0, 0], [0; 3]]);
+        assert_eq!(of("b").steps, [[0; 3], [5, 0, 0]]);
         for step in 3..20_000 {
-            history.step(&[series("b", [5, 0, 0, 0])], [6, 0, 0, 0], &calls, step);
+            history.step(&[series("b", [5, 0, 0, 0, 0])], [6, 0, 0, 0, 0], &calls, step);
         }
         let view = history.read(Resolution::Short, 10, Label::Tenant, Some("a"), 10);
         assert!(view.labels.is_empty());

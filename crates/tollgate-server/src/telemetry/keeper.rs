@@ -10,7 +10,7 @@ use tollgate_core::Nanos;
 use tollgate_engine::Clock;
 use tollgate_policy::Known;
 
-use super::decisions::Label;
+use super::decisions::{Label, RESULTS};
 use super::history::STEP_NANOS;
 use super::latency::{LATENCIES, Operation};
 use super::{Observed, statsd::Statsd};
@@ -70,7 +70,7 @@ fn look(observed: &Observed, round: u64, now: Nanos, last_step: &mut Nanos) {
     let witness = &observed.witness;
     let series = witness.tally().read();
     let totals = witness.tally().totals();
-    witness.tune(totals.iter().sum());
+    witness.tune(totals.iter().take(RESULTS.len()).sum());
     witness.tops().turn(now);
     if now.saturating_sub(*last_step) >= STEP_NANOS {
         // In steps of one length, whatever the thread was kept from.

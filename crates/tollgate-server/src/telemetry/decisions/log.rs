@@ -34,7 +34,7 @@ const LOOKS_AT_END: usize = 100;
 pub struct DecisionLogOptions {
     /// One in so many allowed decisions; 0: none.
     pub sample_allowed: u64,
-    /// One in so many refused, throttled and queued ones; 0: none.
+    /// One in so many refused, throttled, queued and would-deny ones; 0: none.
     pub sample_refused: u64,
     /// At most so many lines a second.
     pub max_per_second: u64,
@@ -99,6 +99,9 @@ struct Line<'a> {
     allowed: bool,
     result: &'static str,
     reason: &'a str,
+    /// The rules that would have refused it, had they been enforced.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    would_deny: Vec<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rule_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -179,7 +182,7 @@ impl DecisionLog {
         decision: &Decision<'_>,
         took: &dyn Fn() -> Nanos,
     ) {
-        let is_plain = decision.verdict == Verdict::Allowed;
+        let is_plain = decision.verdict == Verdict::Allowed && !decision.has_would_deny();
         let one_in =
             if is_plain { self.options.sample_allowed } else { self.options.sample_refused };
         if is_due(usize::from(!is_plain), one_in) {
@@ -246,6 +249,7 @@ impl DecisionLog {
             allowed,
             result: decision.verdict.name(),
             reason: decision.reason_code(),
+            would_deny: would_deny(decision),
             rule_id: deciding.map(|one| one.rule.id.as_str()),
             scope_hit: deciding.filter(|_| !allowed).map(|one| one.rule.scope.as_str()),
             remaining: deciding.map(|one| one.outcome.status.remaining),
@@ -256,6 +260,13 @@ impl DecisionLog {
         };
         serde_json::to_string(&line).ok()
     }
+}
+
+/// The rules that would have refused it, each once.
+fn would_deny<'r>(decision: &Decision<'r>) -> Vec<&'r str> {
+    let mut rules: Vec<&str> = decision.would_deny().map(|scope| scope.rule.id.as_str()).collect();
+    rules.dedup();
+    rules
 }
 
 /// Whether it is time for another of this kind.
@@ -289,7 +300,12 @@ fn sentence(decision: &Decision<'_>, took: Nanos) -> String {
     let why: Cow<'_, str> = decision.explain().chars().filter(|one| !one.is_control()).collect();
     let took = millis(took);
     // Writing to memory does not fail.
-    let _ = write!(text, "{at} {result:>9} {reason}: {why} ({took} ms)");
+    let _ = write!(text, "{at} {result:>9} {reason}: {why}");
+    let rules = would_deny(decision);
+    if !rules.is_empty() {
+        let _ = write!(text, "; would be refused by {}", rules.join(", "));
+    }
+    let _ = write!(text, " ({took} ms)");
     text
 }
 

@@ -29,7 +29,7 @@ pub(crate) use labels::Label;
 pub use labels::LabelBounds;
 pub use log::{DecisionLog, DecisionLogOptions};
 pub(crate) use sketch::Counted;
-pub(crate) use tally::{RESULTS, Series, Tally};
+pub(crate) use tally::{COUNTS, RESULTS, Series, Tally, WOULD_DENY};
 pub use top::TopBounds;
 pub(crate) use top::{TopOfRule, Tops, Window};
 

@@ -9,14 +9,21 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tollgate_engine::{Decision, Request, Verdict};
 use tollgate_policy::Known;
 
 use super::labels::{Book, Found, Ids, Label, LabelBounds, NONE, Said};
 use crate::shards::{self, SHARDS};
 
-/// What became of requests; the order of a cell's counts.
+/// What became of requests.
 pub(crate) const RESULTS: [&str; 4] = ["allowed", "denied", "throttled", "queued"];
+
+/// The counts of a cell in their order: results, and would-deny outcomes, which are part of no result.
+pub(crate) const COUNTS: [&str; 5] = ["allowed", "denied", "throttled", "queued", "would_deny"];
+
+/// The place of would-deny outcomes among [`COUNTS`].
+pub(crate) const WOULD_DENY: usize = RESULTS.len();
 
 /// Numbers the editions of all books there are.
 static EDITIONS: AtomicU64 = AtomicU64::new(1);
@@ -29,7 +36,7 @@ thread_local! {
 /// What is counted of one combination of labels by one thread.
 #[derive(Debug, Default)]
 struct Cell {
-    counts: [AtomicU64; RESULTS.len()],
+    counts: [AtomicU64; COUNTS.len()],
     /// The highest share used, as the bits of a float: those of positive floats order like numbers.
     highest: AtomicU32,
     /// The same in the period before.
@@ -42,8 +49,8 @@ pub(crate) struct Series {
     pub(crate) scope: Arc<str>,
     pub(crate) model: Arc<str>,
     pub(crate) tenant: Arc<str>,
-    /// In the order of [`RESULTS`].
-    pub(crate) counts: [u64; RESULTS.len()],
+    /// In the order of [`COUNTS`].
+    pub(crate) counts: [u64; COUNTS.len()],
     /// The highest share of a limit that was used lately.
     pub(crate) highest: f32,
 }
@@ -59,7 +66,7 @@ pub(crate) struct Tally {
     /// How often a value or a combination found no place of its own.
     refused: AtomicU64,
     /// What was counted in places whose combination is gone.
-    gone: [AtomicU64; RESULTS.len()],
+    gone: [AtomicU64; COUNTS.len()],
 }
 
 impl Tally {
@@ -95,6 +102,27 @@ impl Tally {
         }
         if let Some(scope) = deciding {
             cell.note_usage(scope.outcome.status.used, scope.capacity);
+        }
+        if decision.has_would_deny() {
+            self.count_would_deny(request, decision);
+        }
+    }
+
+    /// Counts a would-deny outcome once for each scope, and where no limit was asked under none.
+    #[cold]
+    fn count_would_deny(&self, request: &Request<'_>, decision: &Decision<'_>) {
+        let mut scopes: SmallVec<[Option<&str>; 8]> =
+            decision.would_deny().map(|scope| Some(scope.rule.scope.as_str())).collect();
+        scopes.sort_unstable();
+        scopes.dedup();
+        if scopes.is_empty() {
+            scopes.push(None);
+        }
+        for scope in scopes {
+            let cell = self.cell(scope, request).0;
+            if let Some(count) = cell.and_then(|cell| cell.counts.get(WOULD_DENY)) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
@@ -215,7 +243,7 @@ impl Tally {
                 scope: Arc::clone(scope),
                 model: Arc::clone(model),
                 tenant: Arc::clone(tenant),
-                counts: [0; RESULTS.len()],
+                counts: [0; COUNTS.len()],
                 highest: 0.0,
             };
             for cell in shards.iter().filter_map(|cells| cells.get(place)) {
@@ -248,7 +276,7 @@ impl Tally {
     }
 
     /// All decisions there ever were, also those under labels that are gone.
-    pub(crate) fn totals(&self) -> [u64; RESULTS.len()] {
+    pub(crate) fn totals(&self) -> [u64; COUNTS.len()] {
         let mut totals = array::from_fn(|result| {
             self.gone.get(result).map_or(0, |count| count.load(Ordering::Relaxed))
         });

@@ -51,7 +51,7 @@ fn ask(engine: &Engine<MemoryStore>, attributes: &[(Known, &str)]) -> bool {
     decision.is_allowed()
 }
 
-fn counts(witness: &Witness) -> HashMap<(String, String, String), [u64; 4]> {
+fn counts(witness: &Witness) -> HashMap<(String, String, String), [u64; 5]> {
     let key = |one: &Series| (one.scope.to_string(), one.model.to_string(), one.tenant.to_string());
     witness.tally().read().iter().map(|one| (key(one), one.counts)).collect()
 }
@@ -69,8 +69,8 @@ fn every_decision_is_counted_once_under_the_scope_that_decided() {
     assert_eq!(allowed, 3);
     assert!(ask(&engine, &[]));
     let counts = counts(&witness);
-    assert_eq!(counts[&labels("KEY", "gpt4", "acme")], [3, 2, 0, 0]);
-    assert_eq!(counts[&labels("ALL", "none", "none")], [1, 0, 0, 0]);
+    assert_eq!(counts[&labels("KEY", "gpt4", "acme")], [3, 2, 0, 0, 0]);
+    assert_eq!(counts[&labels("ALL", "none", "none")], [1, 0, 0, 0, 0]);
     let total: u64 = counts.values().flatten().sum();
     assert_eq!(total, 6);
     let full = |one: &&Series| one.scope.as_ref() == "KEY" && (one.highest - 1.0).abs() < 1e-6;
@@ -138,12 +138,12 @@ fn the_busiest_tenants_get_labels_of_their_own() {
         witness.tally().prefer(Label::Tenant, &seen, floor);
     };
     round();
-    assert_eq!(witness.tally().totals(), [70, 0, 0, 0], "nothing is lost when a label goes");
+    assert_eq!(witness.tally().totals(), [70, 0, 0, 0, 0], "nothing is lost when a label goes");
     for _ in 0..30 {
         ask(&engine, &[(Known::TenantId, "late")]);
     }
     let after = counts(&witness);
-    assert_eq!(after[&labels("TENANT", "none", "late")], [30, 0, 0, 0]);
+    assert_eq!(after[&labels("TENANT", "none", "late")], [30, 0, 0, 0, 0]);
     assert!(after.len() <= 50);
     // Those who are seen no more often than the others stay where they are.
     let early = || -> BTreeSet<String> {
@@ -155,8 +155,8 @@ fn the_busiest_tenants_get_labels_of_their_own() {
     assert_eq!((before.len(), early()), (9, before));
     // The places that were given up are used again, empty.
     ask(&engine, &[(Known::TenantId, "late"), (Known::ModelId, "new")]);
-    assert_eq!(counts(&witness)[&labels("TENANT", "new", "late")], [1, 0, 0, 0]);
-    assert_eq!(witness.tally().totals(), [101, 0, 0, 0]);
+    assert_eq!(counts(&witness)[&labels("TENANT", "new", "late")], [1, 0, 0, 0, 0]);
+    assert_eq!(witness.tally().totals(), [101, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -174,10 +174,10 @@ fn combinations_without_a_place_are_never_counted_under_another() {
         let busy = format!("t{round}");
         witness.tally().prefer(Label::Tenant, &[(&busy, 1_000_000)], 0);
         let first = counts(&witness)[&labels("ALL", "none", "none")];
-        assert_eq!(first, [1, 0, 0, 0], "round {round}");
+        assert_eq!(first, [1, 0, 0, 0, 0], "round {round}");
         assert!(counts(&witness).len() <= 5 + 1 + 2);
     }
-    assert_eq!(witness.tally().totals(), [1_001, 0, 0, 0]);
+    assert_eq!(witness.tally().totals(), [1_001, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn top_keys_name_who_consumes_and_who_is_refused_and_hide_api_keys() {
     let report = witness.tops().read(Window::Minutes, None, 10);
     assert_eq!(report.rules.first().map(|rule| rule.rule_id.as_str()), Some("per-key"));
     let rule = &report.rules[0];
-    assert_eq!(rule.totals, [5, 17]);
+    assert_eq!(rule.totals, [5, 17, 0]);
     assert_eq!(rule.refused.len(), 1);
     assert_eq!((rule.refused[0].count, rule.refused[0].at_least), (17, 17));
     assert!(rule.refused[0].name.starts_with("api_key_id="));
@@ -200,15 +200,69 @@ fn top_keys_name_who_consumes_and_who_is_refused_and_hide_api_keys() {
     assert!(!text.contains("greedy") && !text.contains("modest"), "{text}");
     // Requests that the tenant's rule let pass, but another refused, consumed nothing of it.
     let tenant = report.rules.iter().find(|rule| rule.rule_id == "per-tenant").unwrap();
-    assert_eq!((tenant.totals, tenant.allowed[0].count), ([5, 0], 5));
+    assert_eq!((tenant.totals, tenant.allowed[0].count), ([5, 0, 0], 5));
     // A rule for everyone has no keys to report.
     assert!(report.rules.iter().all(|rule| rule.rule_id != "everyone"));
     // After a minute the report covers two periods; after two it is empty, but the hours still have it.
     witness.tops().turn(START + 61 * SECOND);
-    assert_eq!(witness.tops().read(Window::Minutes, Some("per-key"), 1).rules[0].totals, [5, 17]);
+    assert_eq!(
+        witness.tops().read(Window::Minutes, Some("per-key"), 1).rules[0].totals,
+        [5, 17, 0]
+    );
     witness.tops().turn(START + 122 * SECOND);
     assert!(witness.tops().read(Window::Minutes, Some("per-key"), 1).rules.is_empty());
-    assert_eq!(witness.tops().read(Window::Hours, Some("per-key"), 1).rules[0].totals, [5, 17]);
+    assert_eq!(witness.tops().read(Window::Hours, Some("per-key"), 1).rules[0].totals, [5, 17, 0]);
+}
+
+const WATCHED: &str = "
+rules:
+  - {rule_id: enforced, identifier_type: user_id, limit: 3, window: 1h, scope: USER}
+  - {rule_id: watched, identifier_type: user_id, limit: 1, window: 1h, scope: TRIAL, action: log_only}
+  - {rule_id: watched-2, identifier_type: user_id, limit: 2, window: 1h, scope: TRIAL_2, action: log_only}
+deny_list: ['user_id:mallory']
+default: false
+";
+
+#[test]
+fn would_deny_outcomes_are_counted_apart_from_refusals() {
+    let paper = Paper::default();
+    let options = DecisionLogOptions { sample_allowed: 0, ..ALL };
+    let log = DecisionLog::start(options, b"secret", Box::new(paper.clone())).unwrap().unwrap();
+    let log = Arc::new(log);
+    let witness = Witness::new(BOUNDS, 7, b"secret", START).with_log(Some(Arc::clone(&log)));
+    let witness = Arc::new(witness);
+    let rules = RuleSet::from_yaml(WATCHED, "t").unwrap();
+    let engine = Engine::new(MemoryStore::new(1_000), Arc::new(ManualClock::new(START)), rules)
+        .with_observer(Arc::<Witness>::clone(&witness));
+    let asked = [(Known::UserId, "ann"), (Known::TenantId, "acme")];
+    assert_eq!((0..4).filter(|_| ask(&engine, &asked)).count(), 3);
+    // The second would be refused by one rule, the third by two; the fourth is refused, and would be by two.
+    let seen = counts(&witness);
+    assert_eq!(seen[&labels("USER", "none", "acme")], [3, 1, 0, 0, 0]);
+    assert_eq!(seen[&labels("TRIAL", "none", "acme")], [0, 0, 0, 0, 3]);
+    assert_eq!(seen[&labels("TRIAL_2", "none", "acme")], [0, 0, 0, 0, 2]);
+    // In shadow nothing is refused: neither by a rule nor by a list.
+    engine.set_enforcement(tollgate_engine::Enforcement::Shadow);
+    assert!(ask(&engine, &asked) && ask(&engine, &[(Known::UserId, "mallory")]));
+    let seen = counts(&witness);
+    assert_eq!(seen[&labels("USER", "none", "acme")], [4, 1, 0, 0, 1]);
+    assert_eq!(seen[&labels("none", "none", "none")], [1, 0, 0, 0, 1]);
+    let top = witness.tops().read(Window::Minutes, None, 10);
+    let totals = |id: &str| top.rules.iter().find(|rule| rule.rule_id == id).unwrap().totals;
+    assert_eq!((totals("enforced"), totals("watched")), ([3, 1, 1], [1, 0, 4]));
+    log.stop();
+    let text = String::from_utf8(paper.0.lock().clone()).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let denied = |line: &Value| (line["result"].clone(), line["wouldDeny"].clone());
+    assert_eq!(lines.len(), 5, "{text}");
+    assert_eq!(denied(&lines[0]), ("allowed".into(), serde_json::json!(["watched"])));
+    assert_eq!(denied(&lines[2]), ("denied".into(), serde_json::json!(["watched", "watched-2"])));
+    let all = serde_json::json!(["enforced", "watched", "watched-2"]);
+    assert_eq!(denied(&lines[3]), ("allowed".into(), all));
+    assert_eq!(
+        (&lines[4]["reason"], &lines[4]["wouldDeny"]),
+        (&"DENY_LISTED".into(), &Value::Null)
+    );
 }
 
 /// Where a log is written, for tests.

@@ -24,7 +24,7 @@ const LONG: Nanos = 3_600 * SECOND;
 /// How much is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopBounds {
-    /// Keys of one rule, allowed and refused each.
+    /// Keys of one rule: of the allowed, the refused and those that would be refused each.
     pub keys: usize,
     /// Rules; those that come when there are so many are left out until the next period.
     pub rules: usize,
@@ -44,11 +44,17 @@ pub(crate) enum Window {
 struct RuleKeys {
     allowed: Sketch,
     refused: Sketch,
+    would_deny: Sketch,
 }
 
 impl RuleKeys {
     fn new(keys: usize) -> Self {
-        Self { allowed: Sketch::new(keys), refused: Sketch::new(keys) }
+        let [allowed, refused, would_deny] = [(); 3].map(|()| Sketch::new(keys));
+        Self { allowed, refused, would_deny }
+    }
+
+    fn all(&self) -> [&Sketch; 3] {
+        [&self.allowed, &self.refused, &self.would_deny]
     }
 }
 
@@ -84,6 +90,7 @@ impl Period {
             if let Some(own) = self.keys_of(rule, bounds) {
                 own.allowed.merge(&theirs.allowed);
                 own.refused.merge(&theirs.refused);
+                own.would_deny.merge(&theirs.would_deny);
             }
         }
         self.tenants.merge(&other.tenants);
@@ -104,12 +111,13 @@ pub(crate) struct TopOfRule {
     pub(crate) rule_id: String,
     pub(crate) allowed: Vec<Counted>,
     pub(crate) refused: Vec<Counted>,
-    /// What all keys consumed, and how often all were refused.
-    pub(crate) totals: [u64; 2],
-    /// No key that is missing here was counted more often: allowed, refused.
-    pub(crate) floors: [u64; 2],
-    /// How many keys are counted: allowed, refused.
-    pub(crate) keys: [usize; 2],
+    pub(crate) would_deny: Vec<Counted>,
+    /// What all keys consumed, how often all were refused, and how often all would have been.
+    pub(crate) totals: [u64; 3],
+    /// No key that is missing here was counted more often: allowed, refused, would-deny.
+    pub(crate) floors: [u64; 3],
+    /// How many keys are counted: allowed, refused, would-deny.
+    pub(crate) keys: [usize; 3],
 }
 
 /// Who is seen most, since when.
@@ -150,17 +158,21 @@ impl Tops {
                 sketch.add(self.hash([name]), weight, || name.to_owned());
             }
         }
-        let allowed = decision.is_allowed();
+        let is_charged = decision.is_allowed() && !decision.is_refusal_ignored;
         for scope in decision.scopes().chain(decision.observed()) {
             let key = decision.key_values(scope);
-            // Those who only passed where others refused have consumed nothing.
-            if key.is_empty() || (!allowed && !scope.refuses()) {
+            let would_refuse = decision.would_refuse(scope);
+            // Those who only passed where others refused have consumed nothing, and a member of a quota group without
+            // room refuses nothing while another has some.
+            if key.is_empty() || (is_charged == scope.refuses() && !would_refuse) {
                 continue;
             }
             let Some(keys) = period.keys_of(&scope.rule.id, self.bounds) else { continue };
             let hash = self.hash(key.iter().copied());
             let name = || self.name(decision, scope);
-            if scope.refuses() {
+            if would_refuse {
+                keys.would_deny.add(hash, weight, name);
+            } else if scope.refuses() {
                 keys.refused.add(hash, weight, name);
             } else {
                 keys.allowed.add(hash, weight.saturating_mul(scope.cost), name);
@@ -218,14 +230,15 @@ impl Tops {
                 rule_id: id.clone(),
                 allowed: keys.allowed.top(most),
                 refused: keys.refused.top(most),
-                totals: [keys.allowed.total(), keys.refused.total()],
-                floors: [keys.allowed.floor(), keys.refused.floor()],
-                keys: [keys.allowed.len(), keys.refused.len()],
+                would_deny: keys.would_deny.top(most),
+                totals: keys.all().map(Sketch::total),
+                floors: keys.all().map(Sketch::floor),
+                keys: keys.all().map(Sketch::len),
             })
             .collect();
         // The rule that refuses most is what people look for.
         rules.sort_unstable_by(|one, other| {
-            let by = |rule: &TopOfRule| (rule.totals[1], rule.totals[0]);
+            let by = |rule: &TopOfRule| (rule.totals[1], rule.totals[2], rule.totals[0]);
             by(other).cmp(&by(one)).then_with(|| one.rule_id.cmp(&other.rule_id))
         });
         TopReport {
