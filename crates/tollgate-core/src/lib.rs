@@ -8,6 +8,7 @@
 //! [`Limit::charge`] makes it and returns a [`Receipt`], [`Limit::give_back`] undoes a receipt, and
 //! [`Limit::status`] reports the figures a caller sees.
 
+mod algorithm;
 mod bucket;
 mod calendar;
 mod fixed_window;
@@ -23,10 +24,11 @@ mod slots;
 mod span;
 mod state;
 
+pub use algorithm::{Algorithm, StateKind};
 pub use bucket::Bucket;
 pub use calendar::{Calendar, CalendarError, CalendarUnit};
 pub use fixed_window::FixedWindow;
-pub use limit::{Algorithm, Limit, LimitError, LimitSpec, Window};
+pub use limit::{Limit, LimitError, LimitSpec, Window};
 pub use micros::{MAX_MICROS, MICRO, MicroPace, MicroSpan};
 pub use open_bucket::{BRIEF, MAX_OPEN_CHARGES, OpenBucket, OpenCharge};
 pub use refund::largest_part;

@@ -1,74 +1,11 @@
 //! A limit, checked and ready: algorithm, quota, window and burst.
 
-use std::fmt;
-
 use crate::pace::Pace;
 use crate::state::{Ask, Examination, Outcome, Receipt, Small, State, Status};
 use crate::{
-    Bucket, Calendar, FixedWindow, LATEST, LONGEST, Nanos, OpenBucket, SlidingCounter, SlidingLog,
-    Slots, Span,
+    Algorithm, Bucket, Calendar, FixedWindow, LATEST, LONGEST, Nanos, OpenBucket, SlidingCounter,
+    SlidingLog, Slots, Span, StateKind,
 };
-
-/// How a limit counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Algorithm {
-    /// A count per aligned window.
-    FixedWindow,
-    /// Every admitted cost with its instant.
-    SlidingWindowLog,
-    /// Two aligned windows, the older one weighted.
-    SlidingWindowCounter,
-    /// Tokens refilled continuously.
-    TokenBucket,
-    /// A queue that drains continuously.
-    LeakyBucket,
-    /// Token bucket with strict spacing by default.
-    Gcra,
-    /// Slots held at the same time.
-    Concurrency,
-}
-
-impl Algorithm {
-    /// Every algorithm.
-    pub const ALL: [Self; 7] = [
-        Self::FixedWindow,
-        Self::SlidingWindowLog,
-        Self::SlidingWindowCounter,
-        Self::TokenBucket,
-        Self::LeakyBucket,
-        Self::Gcra,
-        Self::Concurrency,
-    ];
-
-    /// The name in rules and keys.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::FixedWindow => "fixed_window",
-            Self::SlidingWindowLog => "sliding_window_log",
-            Self::SlidingWindowCounter => "sliding_window_counter",
-            Self::TokenBucket => "token_bucket",
-            Self::LeakyBucket => "leaky_bucket",
-            Self::Gcra => "gcra",
-            Self::Concurrency => "concurrency",
-        }
-    }
-
-    /// The algorithm of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
-    }
-
-    /// True for the algorithms that have a burst and can delay a request.
-    pub const fn is_bucket(self) -> bool {
-        matches!(self, Self::TokenBucket | Self::LeakyBucket | Self::Gcra)
-    }
-}
-
-impl fmt::Display for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// The window a quota belongs to.
 #[derive(Debug, Clone)]
@@ -282,20 +219,24 @@ impl Limit {
 
     /// A counter that nothing has been charged to.
     pub fn fresh(&self) -> State {
-        match self.algorithm {
-            Algorithm::SlidingWindowLog => State::Log(SlidingLog::default()),
-            Algorithm::Concurrency => State::Slots(Slots::default()),
-            _ => State::Small(self.fresh_small()),
+        match self.algorithm.state_kind() {
+            StateKind::SlidingLog => State::Log(SlidingLog::default()),
+            StateKind::Slots => State::Slots(Slots::default()),
+            StateKind::FixedWindow | StateKind::SlidingCounter | StateKind::Bucket => {
+                State::Small(self.fresh_small())
+            }
         }
     }
 
     /// A fresh counter of a fixed-size algorithm. For a log or slots, which have none, a bucket.
     #[inline]
     pub fn fresh_small(&self) -> Small {
-        match self.algorithm {
-            Algorithm::FixedWindow => Small::Fixed(FixedWindow::default()),
-            Algorithm::SlidingWindowCounter => Small::Sliding(SlidingCounter::default()),
-            _ => Small::Bucket(Bucket::default()),
+        match self.algorithm.state_kind() {
+            StateKind::FixedWindow => Small::Fixed(FixedWindow::default()),
+            StateKind::SlidingCounter => Small::Sliding(SlidingCounter::default()),
+            StateKind::Bucket | StateKind::SlidingLog | StateKind::Slots => {
+                Small::Bucket(Bucket::default())
+            }
         }
     }
 

@@ -5,7 +5,7 @@
 //! everywhere: `part / unit` microseconds. Instants of such a store are whole microseconds, so what a
 //! bucket's line can look like converts both ways without loss.
 
-use crate::{Algorithm, Ask, Bucket, Limit, Nanos, Span};
+use crate::{Algorithm, Ask, Bucket, Limit, Nanos, Span, StateKind};
 
 /// The largest whole number that all of it stays at or below.
 pub const MAX_MICROS: u64 = (1 << 53) - 1;
@@ -36,10 +36,12 @@ impl Limit {
     /// whole microseconds, and quotas (of buckets: a thousand times the quota, in lowest terms with the
     /// window) below 2^53.
     pub fn fits_micros(&self) -> bool {
-        match self.algorithm() {
-            Algorithm::Concurrency => self.slot_ttl().is_multiple_of(MICRO),
-            algorithm if algorithm.is_bucket() => self.micro_pace().unit <= MAX_MICROS,
-            _ => self.window_nanos().is_multiple_of(MICRO) && self.quota() <= MAX_MICROS,
+        match self.algorithm().state_kind() {
+            StateKind::Slots => self.slot_ttl().is_multiple_of(MICRO),
+            StateKind::Bucket => self.micro_pace().unit <= MAX_MICROS,
+            StateKind::FixedWindow | StateKind::SlidingLog | StateKind::SlidingCounter => {
+                self.window_nanos().is_multiple_of(MICRO) && self.quota() <= MAX_MICROS
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use tracing::{Instrument as _, trace_span};
 
 use crate::decide::{no_charge, settle};
 use crate::decision::Decision;
-use crate::limit_checks::{Lines, Stores, charge, new_slot};
+use crate::limit_checks::{LimitChecks, Stores, charge, new_slot};
 use crate::observer::{TRACE_TARGET, is_traced};
 use crate::request::Request;
 use crate::{ActiveRules, Engine, EngineError};
@@ -19,7 +19,7 @@ const BATCH_PART: usize = 64;
 /// A request on its way through a batch.
 struct Asked<'r> {
     decision: Decision<'r>,
-    lines: Lines<'r>,
+    checks: LimitChecks<'r>,
     slot: Option<SlotId>,
     /// Why it cannot be decided.
     wrong: Option<EngineError>,
@@ -61,14 +61,14 @@ impl<S: Store> Engine<S> {
     ) {
         let mut asked = Vec::with_capacity(requests.len());
         for request in requests {
-            let (mut decision, mut lines) = (Decision::pending(rules.version), Lines::new());
-            self.prepare(rules, request, &mut decision, &mut lines);
-            let wrong = self.check_keys(rules, request, &mut decision, &mut lines).err();
+            let (mut decision, mut checks) = (Decision::pending(rules.version), LimitChecks::new());
+            self.prepare(rules, request, &mut decision, &mut checks);
+            let wrong = self.check_keys(rules, request, &mut decision, &mut checks).err();
             if wrong.is_some() {
-                lines.clear();
+                checks.clear();
             }
-            let slot = new_slot(&lines, request.reserve.is_some());
-            asked.push(Asked { decision, lines, slot, wrong });
+            let slot = new_slot(&checks, request.reserve.is_some());
+            asked.push(Asked { decision, checks, slot, wrong });
         }
         let mut outcomes = Outcomes::new();
         let (decided, passed) = {
@@ -77,10 +77,10 @@ impl<S: Store> Engine<S> {
                 let stores = Stores::new(&self.store, request);
                 let slot = one.slot.unwrap_or_default();
                 let of = |line| charge(&one.decision.resolution, line, slot, &stores);
-                charges.push(one.lines.iter().filter_map(of).collect::<Vec<_>>());
+                charges.push(one.checks.iter().filter_map(of).collect::<Vec<_>>());
             }
             let is_whole =
-                charges.iter().zip(&asked).all(|(made, one)| made.len() == one.lines.len());
+                charges.iter().zip(&asked).all(|(made, one)| made.len() == one.checks.len());
             if !is_whole || charges.len() != asked.len() {
                 return requests.iter().for_each(|_| show(Err(no_charge())));
             }
@@ -111,7 +111,7 @@ impl<S: Store> Engine<S> {
                 show(Err(error));
                 continue;
             }
-            if !one.lines.is_empty() {
+            if !one.checks.is_empty() {
                 match &decided {
                     Ok(decided) if decided.failed_of(number).is_some() => {
                         let failure = decided.failed_of(number).unwrap_or(Failure::Contract);
@@ -122,7 +122,7 @@ impl<S: Store> Engine<S> {
                     Ok(decided) => {
                         let own = outcomes.get(at..at + length).unwrap_or_default();
                         one.decision.degraded = decided.degraded_of(number);
-                        settle(&mut one.decision, &one.lines, own, (decided, at), passes);
+                        settle(&mut one.decision, &one.checks, own, (decided, at), passes);
                         one.decision.slot = one.slot.filter(|_| passes);
                     }
                     Err(error) => {
@@ -137,13 +137,13 @@ impl<S: Store> Engine<S> {
                 || (request.reserve.is_some() && one.decision.is_allowed())
             {
                 let stores = Stores::new(&self.store, request);
-                self.slot_book.note(&one.lines, &one.decision, &stores);
+                self.slot_book.note(&one.checks, &one.decision, &stores);
                 if let Err(error) = self.hold(request, &mut one.decision).await {
                     show(Err(error));
                     continue;
                 }
             }
-            self.tell(request, &one.decision);
+            self.notify_observer(request, &one.decision);
             show(Ok(&one.decision));
         }
     }

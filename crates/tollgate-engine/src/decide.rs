@@ -13,7 +13,7 @@ use tracing::{Instrument as _, trace_span};
 use crate::answer::{Answer, shape};
 use crate::decision::Decision;
 use crate::idempotency::Place;
-use crate::limit_checks::{Lines, Stores, charge, check_slots, collect, new_slot};
+use crate::limit_checks::{LimitChecks, Stores, charge, check_slots, collect, new_slot};
 use crate::observer::{TRACE_TARGET, is_traced};
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
@@ -52,7 +52,7 @@ impl<S: Store> Engine<S> {
             }
         }
         if mode != Mode::Peek {
-            self.tell(request, &decision);
+            self.notify_observer(request, &decision);
         }
         Ok(decision)
     }
@@ -65,37 +65,37 @@ impl<S: Store> Engine<S> {
         answered: Option<&Answer>,
         decision: &mut Decision<'r>,
     ) -> Result<(), EngineError> {
-        let mut lines = Lines::new();
-        self.resolve(rules, request, decision, &mut lines)?;
-        check_slots(request, &lines, mode)?;
-        if !lines.is_empty() {
-            self.check(request, &lines, mode, answered, decision).await?;
+        let mut checks = LimitChecks::new();
+        self.resolve(rules, request, decision, &mut checks)?;
+        check_slots(request, &checks, mode)?;
+        if !checks.is_empty() {
+            self.check(request, &checks, mode, answered, decision).await?;
         }
         self.apply_shadow_mode(decision);
         Ok(())
     }
 
-    /// Which limits the request meets: they are left in `lines`.
+    /// Which limits the request meets: they are left in `checks`.
     #[inline]
     pub(crate) fn resolve<'r>(
         &self,
         rules: &'r ActiveRules,
         request: &Request<'r>,
         decision: &mut Decision<'r>,
-        lines: &mut Lines<'r>,
+        checks: &mut LimitChecks<'r>,
     ) -> Result<(), EngineError> {
         let _resolve = is_traced().then(|| trace_span!(target: TRACE_TARGET, "resolve").entered());
-        self.prepare(rules, request, decision, lines);
-        self.check_keys(rules, request, decision, lines)
+        self.prepare(rules, request, decision, checks);
+        self.check_keys(rules, request, decision, checks)
     }
 
-    /// All that can be said without the store; what is to be asked of it is left in `lines`.
+    /// All that can be said without the store; what is to be asked of it is left in `checks`.
     pub(crate) fn prepare<'r>(
         &self,
         rules: &'r ActiveRules,
         request: &Request<'r>,
         decision: &mut Decision<'r>,
-        lines: &mut Lines<'r>,
+        checks: &mut LimitChecks<'r>,
     ) {
         decision.now = self.clock.now();
         decision.asked_at = decision.now;
@@ -133,7 +133,7 @@ impl<S: Store> Engine<S> {
             decision.reason = Reason::NoMatch;
             return;
         }
-        collect(&decision.resolution, request, tier, now, lines);
+        collect(&decision.resolution, request, tier, now, checks);
     }
 
     /// In shadow a refusal is only reported.
@@ -152,21 +152,21 @@ impl<S: Store> Engine<S> {
     async fn check<'r>(
         &self,
         request: &Request<'_>,
-        lines: &Lines<'r>,
+        checks: &LimitChecks<'r>,
         mode: Mode,
         answered: Option<&Answer>,
         decision: &mut Decision<'r>,
     ) -> Result<(), EngineError> {
         let slot = answered
-            .map_or_else(|| new_slot(lines, request.reserve.is_some()), |answer| answer.slot);
+            .map_or_else(|| new_slot(checks, request.reserve.is_some()), |answer| answer.slot);
         let stores = Stores::new(&self.store, request);
         let mut charges = Charges::new();
-        charge_lines(decision, lines, slot, &stores, &mut charges)?;
+        build_charges(decision, checks, slot, &stores, &mut charges)?;
         let mut outcomes = Outcomes::new();
         let decided = match answered {
             Some(answer)
                 if answer.outcomes.len() == charges.len()
-                    && answer.shape == shape(lines.iter().map(|line| line.limit.salt)) =>
+                    && answer.shape == shape(checks.iter().map(|line| line.limit.salt)) =>
             {
                 outcomes.extend(answer.outcomes.iter().copied());
                 Decided::at(answer.at)
@@ -190,7 +190,7 @@ impl<S: Store> Engine<S> {
         let passes = answered.is_some() || passes(&charges, &outcomes);
         drop(charges);
         let slot = slot.filter(|_| passes && mode == Mode::Charge);
-        self.conclude(decision, lines, &stores, (&decided, &outcomes), passes, slot);
+        self.conclude(decision, checks, &stores, (&decided, &outcomes), passes, slot);
         Ok(())
     }
 
@@ -199,17 +199,17 @@ impl<S: Store> Engine<S> {
     pub(crate) fn conclude<'r>(
         &self,
         decision: &mut Decision<'r>,
-        lines: &Lines<'r>,
+        checks: &LimitChecks<'r>,
         stores: &Stores<'_>,
         (decided, outcomes): (&Decided, &[Outcome]),
         passes: bool,
         slot: Option<SlotId>,
     ) {
         decision.degraded = decided.degraded;
-        settle(decision, lines, outcomes, (decided, 0), passes);
+        settle(decision, checks, outcomes, (decided, 0), passes);
         if slot.is_some() {
             decision.slot = slot;
-            self.slot_book.note(lines, decision, stores);
+            self.slot_book.note(checks, decision, stores);
         }
     }
 
@@ -253,7 +253,7 @@ impl<S: Store> Engine<S> {
             }
             let mut decision = Decision::pending(rules.version);
             self.decide_and_reserve(rules, request, None, &mut decision).await?;
-            self.tell(request, &decision);
+            self.notify_observer(request, &decision);
             return Ok(show(&decision));
         };
         // Few requests have one: what they need is kept apart, so that the others do not carry it.
@@ -287,7 +287,7 @@ impl<S: Store> Engine<S> {
         charged?;
         // If another node answered, its own observer has seen the decision.
         if answer.is_none() {
-            self.tell(request, &decision);
+            self.notify_observer(request, &decision);
         }
         if decision.is_allowed() {
             place.remember(request, Arc::clone(rules), &decision, now);
@@ -324,20 +324,20 @@ pub(crate) type Charges<'c> = SmallVec<[Charge<'c>; 8]>;
 
 /// Every line as a charge, in order.
 #[inline]
-pub(crate) fn charge_lines<'c, 'r: 'c>(
+pub(crate) fn build_charges<'c, 'r: 'c>(
     decision: &'c Decision<'r>,
-    lines: &Lines<'r>,
+    checks: &LimitChecks<'r>,
     slot: Option<SlotId>,
     stores: &Stores<'_>,
     charges: &mut Charges<'c>,
 ) -> Result<(), EngineError> {
-    for line in lines {
+    for line in checks {
         let slot = slot.unwrap_or_default();
         if let Some(charge) = charge(&decision.resolution, line, slot, stores) {
             charges.push(charge);
         }
     }
-    if charges.len() == lines.len() { Ok(()) } else { Err(no_charge()) }
+    if charges.len() == checks.len() { Ok(()) } else { Err(no_charge()) }
 }
 
 /// Checks what a store answered to one request: an outcome for every charge, and no failure.
@@ -365,16 +365,16 @@ pub(crate) fn no_charge() -> EngineError {
 /// them, and which of its charges is the first of this decision.
 pub(crate) fn settle<'r>(
     decision: &mut Decision<'r>,
-    lines: &Lines<'r>,
+    checks: &LimitChecks<'r>,
     outcomes: &[Outcome],
     (decided, first): (&Decided, usize),
     passes: bool,
 ) {
     decision.now = decided.of(first);
-    for (index, (line, outcome)) in lines.iter().zip(outcomes).enumerate() {
+    for (index, (line, outcome)) in checks.iter().zip(outcomes).enumerate() {
         let mut outcome = *outcome;
         if decided.each.is_some() {
-            tell_by(&mut outcome, decided.of(first + index), decision.now);
+            rebase_to_clock(&mut outcome, decided.of(first + index), decision.now);
         }
         let figures = (line.quota, line.cost);
         let (rule, limit, role) = (line.rule, line.limit, line.role);
@@ -384,7 +384,7 @@ pub(crate) fn settle<'r>(
 }
 
 /// Converts instants from one clock to another, keeping their distance from now.
-pub(crate) fn tell_by(outcome: &mut Outcome, from: Nanos, to: Nanos) {
+pub(crate) fn rebase_to_clock(outcome: &mut Outcome, from: Nanos, to: Nanos) {
     let rebased = |at: Nanos| at.saturating_sub(from).saturating_add(to);
     outcome.status.reset_at = rebased(outcome.status.reset_at);
     if let Examination::Refuse { retry_at: Some(at) } = &mut outcome.examination {

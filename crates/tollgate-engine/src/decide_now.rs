@@ -3,9 +3,9 @@
 use tollgate_store::{Mode, Outcomes, Store, SyncStore, passes};
 use tracing::trace_span;
 
-use crate::decide::{Charges, charge_lines, check_answer};
+use crate::decide::{Charges, build_charges, check_answer};
 use crate::decision::Decision;
-use crate::limit_checks::{Lines, Stores, check_slots, new_slot};
+use crate::limit_checks::{LimitChecks, Stores, check_slots, new_slot};
 use crate::observer::{TRACE_TARGET, is_traced};
 use crate::request::Request;
 use crate::{ActiveRules, Engine, EngineError};
@@ -31,7 +31,7 @@ impl<S: Store> Engine<S> {
             return Some(Err(error));
         }
         if mode != Mode::Peek {
-            self.tell(request, &decision);
+            self.notify_observer(request, &decision);
         }
         Some(Ok(decision))
     }
@@ -63,7 +63,7 @@ impl<S: Store> Engine<S> {
     ) -> Result<T, EngineError> {
         let mut decision = Decision::pending(rules.version);
         self.decide_into_now(store, rules, request, Mode::Charge, &mut decision)?;
-        self.tell(request, &decision);
+        self.notify_observer(request, &decision);
         Ok(show(&decision))
     }
 
@@ -78,11 +78,11 @@ impl<S: Store> Engine<S> {
         if request.reserve.is_some() && matches!(mode, Mode::Owe | Mode::Hold) {
             return Err(EngineError::NotReservable);
         }
-        let mut lines = Lines::new();
-        self.resolve(rules, request, decision, &mut lines)?;
-        check_slots(request, &lines, mode)?;
-        if !lines.is_empty() {
-            self.check_now(store, request, &lines, mode, decision)?;
+        let mut checks = LimitChecks::new();
+        self.resolve(rules, request, decision, &mut checks)?;
+        check_slots(request, &checks, mode)?;
+        if !checks.is_empty() {
+            self.check_now(store, request, &checks, mode, decision)?;
         }
         self.apply_shadow_mode(decision);
         let holds = request.reserve.is_some() || decision.slot.is_some();
@@ -98,14 +98,14 @@ impl<S: Store> Engine<S> {
         &self,
         store: &dyn SyncStore,
         request: &Request<'_>,
-        lines: &Lines<'r>,
+        checks: &LimitChecks<'r>,
         mode: Mode,
         decision: &mut Decision<'r>,
     ) -> Result<(), EngineError> {
-        let slot = new_slot(lines, request.reserve.is_some());
+        let slot = new_slot(checks, request.reserve.is_some());
         let stores = Stores::new(&self.store, request);
         let mut charges = Charges::new();
-        charge_lines(decision, lines, slot, &stores, &mut charges)?;
+        build_charges(decision, checks, slot, &stores, &mut charges)?;
         let asked = [tollgate_store::Request { charges: &charges, mode }];
         let mut outcomes = Outcomes::new();
         let decided = {
@@ -118,7 +118,7 @@ impl<S: Store> Engine<S> {
         let passes = passes(&charges, &outcomes);
         drop(charges);
         let slot = slot.filter(|_| passes && mode == Mode::Charge);
-        self.conclude(decision, lines, &stores, (&decided, &outcomes), passes, slot);
+        self.conclude(decision, checks, &stores, (&decided, &outcomes), passes, slot);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use smallvec::SmallVec;
-use tollgate_core::{Algorithm, Examination, Limit, Nanos, Outcome, SlotId};
+use tollgate_core::{Examination, Limit, Nanos, Outcome, SlotId, StateKind};
 use tollgate_policy::{Action, Applied, KeyPart, Known, Resolution, Rule, RuleLimit};
 use tollgate_store::{Degraded, Fallback, Role};
 
@@ -53,11 +53,11 @@ impl Scope<'_> {
 
     /// When the present window ends, for limits that count by aligned windows; one window from `now` for all others.
     pub fn window_end(&self, now: Nanos) -> Nanos {
-        match self.exact.algorithm() {
-            Algorithm::FixedWindow | Algorithm::SlidingWindowCounter => {
-                self.exact.window_bounds(now).1
+        match self.exact.algorithm().state_kind() {
+            StateKind::FixedWindow | StateKind::SlidingCounter => self.exact.window_bounds(now).1,
+            StateKind::SlidingLog | StateKind::Bucket | StateKind::Slots => {
+                now.saturating_add(self.exact.window_nanos())
             }
-            _ => now.saturating_add(self.exact.window_nanos()),
         }
     }
 

@@ -42,11 +42,9 @@ pub use limit_override::{LimitOverride, OVERRIDE_WINDOWS};
 pub use missing::MissingKey;
 pub use observer::{Observer, TRACE_TARGET};
 pub use receipts::{Actual, Receipts, Settled};
-pub use request::{
-    MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Refunds, Request, RequestError, Validated,
-};
+pub use request::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Refunds, Request};
 pub use reservations::{
-    DEFAULT_RESERVATION_TTL, ENDING_KNOWN, Ending, MAX_RESERVATION_TTL, Renewed, Reservation,
+    DEFAULT_RESERVATION_TTL, ENDED_RETENTION, Ending, MAX_RESERVATION_TTL, Renewed, Reservation,
     ReservationCounts, ReservationFigures, new_reservation_id,
 };
 pub use slots::{HeldSlots, SlotsPage};

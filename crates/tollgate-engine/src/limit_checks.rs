@@ -41,7 +41,7 @@ pub(crate) fn max_delay(rule: &Rule) -> Option<Nanos> {
     (rule.action == Action::Throttle).then(|| rule.max_delay.unwrap_or(0))
 }
 
-pub(crate) type Lines<'r> = SmallVec<[LimitCheck<'r>; 8]>;
+pub(crate) type LimitChecks<'r> = SmallVec<[LimitCheck<'r>; 8]>;
 
 /// The limits of the applying rules that hold for this tier, with what is granted to the client, and
 /// their costs.
@@ -50,7 +50,7 @@ pub(crate) fn collect<'r>(
     request: &Request<'_>,
     tier: Option<&str>,
     now: Nanos,
-    lines: &mut Lines<'r>,
+    checks: &mut LimitChecks<'r>,
 ) {
     let is_refundable = request.reserve.is_some() || request.refunds == Refunds::Always;
     let refundable = if is_refundable { Refundable::UntilClosed } else { Refundable::No };
@@ -78,7 +78,7 @@ pub(crate) fn collect<'r>(
         };
         for limit in rule.limits_for(&request.attributes, now) {
             if let Some(Quota::Limited(quota)) = limit.for_tier(tier) {
-                lines.push(LimitCheck {
+                checks.push(LimitCheck {
                     applied: number,
                     rule,
                     limit,
@@ -97,7 +97,7 @@ pub(crate) fn collect<'r>(
     {
         let is_brief = wait <= BRIEF - SENT_BACK_WITHIN;
         let refundable = if is_brief { Refundable::Briefly } else { Refundable::UntilClosed };
-        lines.iter_mut().for_each(|line| line.refundable = refundable);
+        checks.iter_mut().for_each(|line| line.refundable = refundable);
     }
 }
 
@@ -187,21 +187,21 @@ impl<'a> Stores<'a> {
 #[inline]
 pub(crate) fn check_slots(
     request: &Request<'_>,
-    lines: &Lines<'_>,
+    checks: &LimitChecks<'_>,
     mode: Mode,
 ) -> Result<(), EngineError> {
     if !request.refuses_slots || mode == Mode::Peek {
         return Ok(());
     }
-    match lines.iter().find(|line| line.rule.unit == Unit::Concurrency) {
+    match checks.iter().find(|line| line.rule.unit == Unit::Concurrency) {
         Some(line) => Err(EngineError::SlotNotHeld { rule_id: line.rule.id.clone() }),
         None => Ok(()),
     }
 }
 
 /// A name for the slot that a concurrency rule would hold.
-pub(crate) fn new_slot(lines: &Lines<'_>, is_reservation: bool) -> Option<SlotId> {
-    if lines.iter().all(|line| line.rule.unit != Unit::Concurrency) {
+pub(crate) fn new_slot(checks: &LimitChecks<'_>, is_reservation: bool) -> Option<SlotId> {
+    if checks.iter().all(|line| line.rule.unit != Unit::Concurrency) {
         return None;
     }
     let mut bytes = [0; 16];

@@ -9,7 +9,7 @@ use tollgate_policy::{Applied, EnvoyOptions, Known, Rule, RuleLimit, RuleSet, Un
 use tollgate_store::Role;
 
 use crate::decision::Decision;
-use crate::limit_checks::{LimitCheck, Lines, max_delay};
+use crate::limit_checks::{LimitCheck, LimitChecks, max_delay};
 use crate::request::Request;
 
 /// A limit that a part brings along, instead of those of its rules.
@@ -79,16 +79,16 @@ fn rule_id(seconds: u64, answer: Answer) -> String {
 
 /// Puts the limit that a part brings along in the place of its rule's, on the same counter, if both have
 /// the same window. False if they have not.
-pub(crate) fn share_counter<'r>(with: &'r LimitOverride, lines: &mut Lines<'r>) -> bool {
+pub(crate) fn share_counter<'r>(with: &'r LimitOverride, checks: &mut LimitChecks<'r>) -> bool {
     let Some((_, own)) = override_rule(with, None) else { return false };
     // The tag says algorithm and window.
     let is_same =
         |line: &LimitCheck<'_>| line.rule.unit == Unit::Requests && line.limit.tag == own.tag;
-    let Some(place) = lines.iter().position(is_same) else { return false };
-    let mut line = lines.swap_remove(place);
-    lines.clear();
+    let Some(place) = checks.iter().position(is_same) else { return false };
+    let mut line = checks.swap_remove(place);
+    checks.clear();
     (line.quota, line.role) = (&with.limit, Role::Must);
-    lines.push(line);
+    checks.push(line);
     true
 }
 
@@ -109,10 +109,10 @@ pub(crate) fn put_override<'r>(
     request: &Request<'r>,
     cost: u64,
     decision: &mut Decision<'r>,
-    lines: &mut Lines<'r>,
+    checks: &mut LimitChecks<'r>,
 ) {
     let Some((rule, limit)) = override_rule(with, answer_of(options)) else { return };
-    lines.clear();
+    checks.clear();
     decision.resolution = tollgate_policy::Resolution::default();
     let mut key = SmallVec::new();
     key.push(request.attributes.get(Known::Domain).unwrap_or_default());
@@ -120,7 +120,7 @@ pub(crate) fn put_override<'r>(
     decision.resolution.enforced.push(Applied { rule, key, listed_cost: None });
     let role = Role::Must;
     let (quota, max_delay) = (&with.limit, max_delay(rule));
-    lines.push(LimitCheck {
+    checks.push(LimitCheck {
         applied: 0,
         rule,
         limit,

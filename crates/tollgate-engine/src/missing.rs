@@ -4,7 +4,7 @@ use tollgate_policy::{Known, Unmet};
 use tollgate_store::Store;
 
 use crate::decision::Decision;
-use crate::limit_checks::Lines;
+use crate::limit_checks::LimitChecks;
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
 use crate::{ActiveRules, Enforcement, Engine, EngineError};
@@ -41,14 +41,14 @@ impl<S: Store> Engine<S> {
         rules: &'r ActiveRules,
         request: &Request<'r>,
         decision: &mut Decision<'r>,
-        lines: &mut Lines<'r>,
+        checks: &mut LimitChecks<'r>,
     ) -> Result<(), EngineError> {
         let is_open = matches!(decision.reason, Reason::WithinLimits | Reason::NoMatch);
         if self.missing_key == MissingKey::Allow || !is_open || request.only.is_some() {
             return Ok(());
         }
         match find(rules, request, decision) {
-            Some(unmet) => self.miss(unmet, decision, lines),
+            Some(unmet) => self.miss(unmet, decision, checks),
             None => Ok(()),
         }
     }
@@ -58,7 +58,7 @@ impl<S: Store> Engine<S> {
         &self,
         unmet: Unmet<'r>,
         decision: &mut Decision<'r>,
-        lines: &mut Lines<'r>,
+        checks: &mut LimitChecks<'r>,
     ) -> Result<(), EngineError> {
         let Unmet { rule, attribute } = unmet;
         // In shadow nothing is refused: it is reported as refused, and passes.
@@ -66,7 +66,7 @@ impl<S: Store> Engine<S> {
             let (rule_id, attribute) = (rule.id.clone(), attribute.to_owned());
             return Err(EngineError::MissingKey { rule_id, attribute });
         }
-        lines.clear();
+        checks.clear();
         (decision.verdict, decision.reason) = (Verdict::Denied, Reason::MissingKey);
         decision.note = Some(attribute);
         Ok(())

@@ -33,7 +33,7 @@ impl<S> Engine<S> {
     }
 
     #[inline]
-    pub(crate) fn tell(&self, request: &Request<'_>, decision: &Decision<'_>) {
+    pub(crate) fn notify_observer(&self, request: &Request<'_>, decision: &Decision<'_>) {
         if let Some(observer) = &self.observer
             && request.only.is_none()
         {

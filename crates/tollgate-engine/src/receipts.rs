@@ -15,7 +15,7 @@ use crate::{Engine, EngineError, Request};
 
 /// For how long a settlement is remembered beside the counters it changed: as long as anybody may
 /// repeat it, and somewhat longer.
-pub(crate) const SETTLEMENT_REMEMBERED: Nanos = crate::reservations::ENDING_KNOWN + 60 * SECOND;
+pub(crate) const SETTLEMENT_REMEMBERED: Nanos = crate::reservations::ENDED_RETENTION + 60 * SECOND;
 
 /// What one decision charged. Good for one give-back, or for one settlement under one id.
 #[derive(Debug, Clone, Default)]

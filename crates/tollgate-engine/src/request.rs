@@ -57,24 +57,3 @@ pub struct Request<'a> {
     /// From where a caller that is not authenticated makes the call. Observers tell callers apart by it.
     pub caller_address: Option<IpAddr>,
 }
-
-/// Why a request is not taken.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum RequestError {
-    /// A value beyond its bound.
-    #[error("must not be longer than {MAX_VALUE_BYTES} bytes")]
-    TooLong,
-    /// A cost that could not be counted exactly.
-    #[error("must not be larger than {MAX_COST}")]
-    TooLarge,
-}
-
-/// Marks a value as checked against its bound.
-pub type Validated<'a> = Result<&'a str, RequestError>;
-
-impl<'a> Request<'a> {
-    /// The value, if it is within its bound.
-    pub const fn bounded(value: &'a str) -> Validated<'a> {
-        if value.len() > MAX_VALUE_BYTES { Err(RequestError::TooLong) } else { Ok(value) }
-    }
-}

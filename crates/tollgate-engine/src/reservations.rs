@@ -29,7 +29,7 @@ pub const MAX_RESERVATION_TTL: Nanos = 24 * 3600 * SECOND;
 
 /// How long the store remembers how a reservation ended: a call repeated within this time returns
 /// the first answer.
-pub const ENDING_KNOWN: Nanos = 120 * SECOND;
+pub const ENDED_RETENTION: Nanos = 120 * SECOND;
 
 /// A reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -290,7 +290,7 @@ impl<S: Store> Engine<S> {
             ending if ending == wanted => Ok(()),
             ending => Err(EngineError::ReservationEnded(ending)),
         };
-        let asked = RecordAsk::End { how: &how.encode(), ttl: ENDING_KNOWN };
+        let asked = RecordAsk::End { how: &how.encode(), ttl: ENDED_RETENTION };
         let (content, first) = match self.store.record(id, &asked, self.clock().now()).await? {
             RecordAnswer::Ending { content, how } => (content, how),
             RecordAnswer::Ended { answer } => {

@@ -5,7 +5,7 @@ use tollgate_policy::Rule;
 use tollgate_store::{Counter, Store};
 
 use crate::decision::Decision;
-use crate::limit_checks::{Lines, Stores, charge};
+use crate::limit_checks::{LimitChecks, Stores, charge};
 use crate::request::Request;
 use crate::{ActiveRules, Engine, EngineError};
 
@@ -19,17 +19,17 @@ impl<S: Store> Engine<S> {
         wanted: impl Fn(&Rule) -> bool,
     ) -> Result<Vec<String>, EngineError> {
         let mut decision = Decision::pending(rules.version);
-        let mut lines = Lines::new();
-        self.prepare(rules, request, &mut decision, &mut lines);
-        lines.retain(|line| wanted(line.rule));
+        let mut checks = LimitChecks::new();
+        self.prepare(rules, request, &mut decision, &mut checks);
+        checks.retain(|line| wanted(line.rule));
         let stores = Stores::new(&self.store, request);
         let slot = tollgate_core::SlotId::default();
-        let charges = lines.iter().filter_map(|line| {
+        let charges = checks.iter().filter_map(|line| {
             charge(&decision.resolution, line, slot, &stores).map(|charge| charge.counter)
         });
         let counters: SmallVec<[Counter<'_>; 8]> = charges.collect();
         self.store.reset(&counters, decision.now).await?;
-        let mut ids: Vec<String> = lines.iter().map(|line| line.rule.id.clone()).collect();
+        let mut ids: Vec<String> = checks.iter().map(|line| line.rule.id.clone()).collect();
         ids.dedup();
         Ok(ids)
     }

@@ -12,7 +12,7 @@ use tollgate_store::{Counter, Home, Store};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::decision::applied;
-use crate::limit_checks::{Lines, Stores};
+use crate::limit_checks::{LimitChecks, Stores};
 use crate::{Decision, Engine, EngineError};
 
 /// So many counters are known; beyond, new ones are not.
@@ -61,8 +61,13 @@ pub struct SlotsPage {
 
 impl SlotBook {
     /// Notes the counters of a decision that took a slot.
-    pub(crate) fn note(&self, lines: &Lines<'_>, decision: &Decision<'_>, stores: &Stores<'_>) {
-        for line in lines.iter().filter(|line| line.quota.holds_slots()) {
+    pub(crate) fn note(
+        &self,
+        checks: &LimitChecks<'_>,
+        decision: &Decision<'_>,
+        stores: &Stores<'_>,
+    ) {
+        for line in checks.iter().filter(|line| line.quota.holds_slots()) {
             let Some(one) = applied(&decision.resolution, line.applied) else { continue };
             let place = place(line.limit.salt, &one.key);
             let mut book = self.0.lock();

@@ -33,7 +33,7 @@ use minimize::minimize;
 use oracle::{Account, Shape, Terms, Wanted};
 use tollgate_core::{Algorithm, Nanos, SECOND, Status};
 use tollgate_engine::{
-    Actual, ENDING_KNOWN, Ending, Engine, EngineError, ManualClock, Renewed, Request, Settled,
+    Actual, ENDED_RETENTION, Ending, Engine, EngineError, ManualClock, Renewed, Request, Settled,
 };
 use tollgate_policy::{Known, RuleSet};
 use tollgate_store::{MemoryStore, Mode};
@@ -202,7 +202,7 @@ fn op(draw: &mut Draw, rules: &[ModelRule], id: u32) -> Op {
             Op::Advance(match draw.below(6) {
                 0 => window,
                 1 => draw.below(window),
-                2 => draw.below(ENDING_KNOWN),
+                2 => draw.below(ENDED_RETENTION),
                 _ => draw.below(window / 10),
             })
         }
@@ -523,7 +523,7 @@ impl<'a> World<'a> {
         let now = self.now();
         if let Some(held) = self.held.get_mut(&of) {
             held.ended = Some((ending, settled));
-            held.expires_at = now + ENDING_KNOWN;
+            held.expires_at = now + ENDED_RETENTION;
         }
         match ending {
             Ending::Settled => self.sums.settled += 1,

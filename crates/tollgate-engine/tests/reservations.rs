@@ -8,7 +8,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tollgate_core::SECOND;
 use tollgate_engine::{
-    Actual, ENDING_KNOWN, Ending, Engine, EngineError, ManualClock, Receipts, Refunds, Request,
+    Actual, ENDED_RETENTION, Ending, Engine, EngineError, ManualClock, Receipts, Refunds, Request,
     Settled, new_reservation_id,
 };
 use tollgate_policy::{Known, RuleSet};
@@ -152,7 +152,7 @@ async fn a_reservation_ends_one_way_and_is_forgotten_later() {
     assert_eq!(bed.settle(released, 1).await, Err(was_released.clone()));
     assert_eq!(bed.engine.renew_reservation(released, None).await.unwrap_err(), was_released);
     assert_eq!(bed.used().await["fixed"], 400);
-    bed.clock.advance(ENDING_KNOWN);
+    bed.clock.advance(ENDED_RETENTION);
     assert_eq!(bed.settle(settled, 1).await, Err(EngineError::ReservationUnknown));
     assert_eq!(bed.used().await["fixed"], 400, "and nothing is changed");
 }
@@ -302,7 +302,7 @@ async fn play(steps: Vec<Step>) {
                 let got = bed.settle(one.id, truth).await;
                 match one.ended(now) {
                     Ok(None) => {
-                        let known_until = now + ENDING_KNOWN;
+                        let known_until = now + ENDED_RETENTION;
                         one.known = Course::Settled { truth, known_until };
                         assert_eq!(
                             got.map(|it| it.extra_tokens),
@@ -320,7 +320,7 @@ async fn play(steps: Vec<Step>) {
                 let got = bed.engine.release_reservation(one.id).await;
                 match one.ended(now) {
                     Ok(None) => {
-                        one.known = Course::Released { known_until: now + ENDING_KNOWN };
+                        one.known = Course::Released { known_until: now + ENDED_RETENTION };
                         assert_eq!(got.map(|it| it.refunded_tokens), Ok(one.estimate));
                     }
                     Ok(Some(Ending::Released)) => assert!(got.is_ok(), "{got:?}"),

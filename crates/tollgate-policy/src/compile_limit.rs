@@ -3,7 +3,7 @@
 use hashbrown::HashSet;
 use tollgate_core::{
     Algorithm, Calendar, CalendarError, CalendarUnit, Limit, LimitError, LimitSpec, Nanos, SECOND,
-    Window,
+    StateKind, Window,
 };
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -166,8 +166,10 @@ fn algorithm(
     let Some(given) = raw.algorithm.as_ref().or(inherited) else {
         return Some(match unit {
             Unit::Concurrency => Algorithm::Concurrency,
-            _ if raw.calendar.is_some() => Algorithm::FixedWindow,
-            _ => Algorithm::TokenBucket,
+            Unit::Requests | Unit::Tokens | Unit::Cost if raw.calendar.is_some() => {
+                Algorithm::FixedWindow
+            }
+            Unit::Requests | Unit::Tokens | Unit::Cost => Algorithm::TokenBucket,
         });
     };
     let found = choice(Some(given), &field, &Algorithm::ALL, Algorithm::name, report)?;
@@ -317,10 +319,10 @@ fn compile_quota(
 
 /// The highest quota of limits that count like this.
 pub(crate) const fn most_of(algorithm: Algorithm) -> u64 {
-    match algorithm {
-        Algorithm::SlidingWindowLog => MAX_LOG_QUOTA,
-        Algorithm::Concurrency => MAX_SLOTS,
-        _ => MAX_QUOTA,
+    match algorithm.state_kind() {
+        StateKind::SlidingLog => MAX_LOG_QUOTA,
+        StateKind::Slots => MAX_SLOTS,
+        StateKind::FixedWindow | StateKind::SlidingCounter | StateKind::Bucket => MAX_QUOTA,
     }
 }
 

@@ -6,18 +6,18 @@ use tollgate_policy::{Rule, Unit};
 use tollgate_store::{Charge, Decided, Degraded, GiveBack, Mode, Role};
 
 use super::{Hits, Part};
-use crate::decide::tell_by;
+use crate::decide::rebase_to_clock;
 use crate::decision::Decision;
-use crate::limit_checks::{LimitCheck, Lines};
+use crate::limit_checks::{LimitCheck, LimitChecks};
 use crate::verdict::Verdict;
 
-/// Which part and which of its lines a charge is of.
+/// Which part and which of its checks a charge is of.
 pub(super) type Places = Vec<(usize, usize)>;
 
 /// A part on its way.
 pub(super) struct Asked<'r> {
     pub(super) decision: Decision<'r>,
-    pub(super) lines: Lines<'r>,
+    pub(super) checks: LimitChecks<'r>,
     pub(super) slot: Option<SlotId>,
     pub(super) hits: Hits,
     /// It is limited by what it brought along, which replaces nothing and is not replaced.
@@ -40,14 +40,14 @@ impl Call {
         let owes = |(part, one): (&Part<'_>, &Asked<'_>)| {
             part.has_own_hits
                 && matches!(part.hits, Hits::Charge(_))
-                && one.lines.iter().any(charges_above_limit)
+                && one.checks.iter().any(charges_above_limit)
         };
         let is_open = |line: &LimitCheck<'_>| {
             line.role == Role::Watch && line.rule.quota_mode && line.rule.envoy.is_some()
         };
         Self {
             owes_imported: parts.iter().zip(asked).any(owes),
-            has_open_group: asked.iter().flat_map(|one| &one.lines).any(is_open),
+            has_open_group: asked.iter().flat_map(|one| &one.checks).any(is_open),
         }
     }
 }
@@ -80,19 +80,19 @@ impl Asked<'_> {
 
     /// Whether one of its limits that stand alone has no room.
     pub(super) fn refuses(&self) -> bool {
-        let lines = self.lines.iter().zip(&self.outcomes);
+        let checks = self.checks.iter().zip(&self.outcomes);
         let refuses = |(line, outcome): (&LimitCheck<'_>, &Option<(Outcome, Nanos)>)| {
             line.role == Role::Must
                 && outcome.as_ref().is_some_and(|(outcome, _)| !outcome.examination.admits())
         };
-        lines.into_iter().any(refuses) && !matches!(self.hits, Hits::GiveBack(_))
+        checks.into_iter().any(refuses) && !matches!(self.hits, Hits::GiveBack(_))
     }
 }
 
 impl Asked<'_> {
     pub(super) fn checked_member_has_room(&self) -> bool {
         let mut members = self
-            .lines
+            .checks
             .iter()
             .zip(&self.outcomes)
             .filter(|(line, _)| line.role == Role::AnyOf && matches!(self.hits, Hits::Check));
@@ -120,7 +120,7 @@ pub(super) fn take_answer(
 /// What is asked after the look: charges are made only where nothing was refused by it.
 pub(super) fn steps_after_look(asked: &[Asked<'_>], call: &mut Call) -> [(Step, Mode); 2] {
     let is_refused = asked.iter().any(|one| {
-        one.refuses() || (one.decision.verdict == Verdict::Denied && one.lines.is_empty())
+        one.refuses() || (one.decision.verdict == Verdict::Denied && one.checks.is_empty())
     }) || (!call.has_open_group && is_group_spent(asked));
     // Room that was found by a check is room of the whole group.
     call.has_open_group |= asked.iter().any(Asked::checked_member_has_room);
@@ -145,14 +145,14 @@ pub(super) fn returns<'c>(
 }
 
 pub(super) fn settle(one: &mut Asked<'_>, degraded: Option<Degraded>, passes: bool) {
-    let Asked { decision, lines, outcomes, .. } = one;
+    let Asked { decision, checks, outcomes, .. } = one;
     let first = outcomes.iter().flatten().next();
     decision.now = first.map_or(decision.now, |(_, at)| *at);
     decision.degraded = degraded;
-    for (line, outcome) in lines.iter().zip(outcomes.iter()) {
+    for (line, outcome) in checks.iter().zip(outcomes.iter()) {
         let Some((mut outcome, at)) = *outcome else { continue };
         if at != decision.now {
-            tell_by(&mut outcome, at, decision.now);
+            rebase_to_clock(&mut outcome, at, decision.now);
         }
         if matches!(one.hits, Hits::GiveBack(_)) {
             // It asks for nothing.
@@ -185,7 +185,7 @@ pub(super) fn replace(asked: &mut [Asked<'_>]) {
         return;
     }
     for (number, one) in asked.iter_mut().enumerate().filter(|(_, one)| !one.has_override) {
-        one.lines.retain(|line| {
+        one.checks.retain(|line| {
             let mut others = replacing.iter().filter(|(other, _)| *other != number);
             !others.any(|(_, rule)| rule.replaces(line.rule))
         });
@@ -196,7 +196,7 @@ pub(super) fn replace(asked: &mut [Asked<'_>]) {
 pub(super) fn is_group_spent(asked: &[Asked<'_>]) -> bool {
     let mut is_spent = false;
     for one in asked {
-        for (line, outcome) in one.lines.iter().zip(&one.outcomes) {
+        for (line, outcome) in one.checks.iter().zip(&one.outcomes) {
             match outcome {
                 _ if line.role != Role::AnyOf || matches!(one.hits, Hits::GiveBack(_)) => {}
                 Some((outcome, _)) if !outcome.examination.admits() => is_spent = true,

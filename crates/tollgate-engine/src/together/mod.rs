@@ -23,7 +23,7 @@ use tracing::Instrument as _;
 
 use crate::decide::no_charge;
 use crate::decision::Decision;
-use crate::limit_checks::{Lines, Stores, charge, new_slot};
+use crate::limit_checks::{LimitChecks, Stores, charge, new_slot};
 use crate::limit_override::{LimitOverride, put_override, share_counter};
 use crate::observer::TRACE_TARGET;
 use crate::request::Request;
@@ -126,8 +126,8 @@ impl<S: Store> Engine<S> {
         let mut asked: Vec<Asked<'r>> = parts.iter().map(|part| self.ask(rules, part)).collect();
         replace(&mut asked);
         for one in &mut asked {
-            one.slot = new_slot(&one.lines, false);
-            one.outcomes = SmallVec::from_elem(None, one.lines.len());
+            one.slot = new_slot(&one.checks, false);
+            one.outcomes = SmallVec::from_elem(None, one.checks.len());
         }
         let call = Call::of(parts, &asked);
         (asked, call)
@@ -153,8 +153,8 @@ impl<S: Store> Engine<S> {
         let mut request = part.request.clone();
         (request.cost, request.tokens) = (Some(hits), Some(hits));
         let mut decision = Decision::pending(rules.version);
-        let mut lines = Lines::new();
-        self.prepare(rules, &request, &mut decision, &mut lines);
+        let mut checks = LimitChecks::new();
+        self.prepare(rules, &request, &mut decision, &mut checks);
         if decision.reason == Reason::NoMatch {
             decision.verdict = Verdict::Allowed;
         }
@@ -162,25 +162,25 @@ impl<S: Store> Engine<S> {
         let mut has_override = false;
         if let Some(with) = part.limit_override.filter(|_| is_open) {
             let domain = request.attributes.get(Known::Domain).unwrap_or_default();
-            if !lines.is_empty() || rules.set.knows_domain(domain) {
+            if !checks.is_empty() || rules.set.knows_domain(domain) {
                 has_override = true;
-                if !share_counter(with, &mut lines) {
+                if !share_counter(with, &mut checks) {
                     let options = rules.set.envoy_options(domain);
-                    put_override(with, options, &request, hits, &mut decision, &mut lines);
+                    put_override(with, options, &request, hits, &mut decision, &mut checks);
                 }
             }
         }
         if part.hits == Hits::Check {
-            lines
+            checks
                 .iter_mut()
                 .filter(|line| allows_check_at_limit(line))
                 .for_each(|line| line.cost = 0);
         }
         let outcomes = SmallVec::new();
-        Asked { decision, lines, slot: None, hits: part.hits, has_override, outcomes }
+        Asked { decision, checks, slot: None, hits: part.hits, has_override, outcomes }
     }
 
-    /// Asks the store about the lines of these steps, in one call.
+    /// Asks the store about the checks of these steps, in one call.
     async fn step<'r>(
         &self,
         parts: &[Part<'r>],
@@ -241,7 +241,7 @@ impl<S: Store> Engine<S> {
             for (number, (part, one)) in parts.iter().zip(asked).enumerate() {
                 let stores = Stores::new(&self.store, &part.request);
                 let slot = one.slot.unwrap_or_default();
-                for (at, line) in one.lines.iter().enumerate() {
+                for (at, line) in one.checks.iter().enumerate() {
                     if one.step(line, call) != *step {
                         continue;
                     }
@@ -275,7 +275,7 @@ impl<S: Store> Engine<S> {
         }
         let stores = Stores::new(&self.store, &part.request);
         let made = |line| charge(&one.decision.resolution, line, SlotId::default(), &stores);
-        one.lines.iter().map(made).collect()
+        one.checks.iter().map(made).collect()
     }
 
     /// Turns outcomes into decisions, and reports those that charge to the observer. True if any
@@ -289,17 +289,17 @@ impl<S: Store> Engine<S> {
     ) -> bool {
         let group_has_room = call.has_open_group
             || asked.iter().any(|one| {
-                one.lines.iter().zip(&one.outcomes).any(|(line, outcome)| {
+                one.checks.iter().zip(&one.outcomes).any(|(line, outcome)| {
                     let admits = |(outcome, _): &(Outcome, Nanos)| outcome.examination.admits();
                     line.role == Role::AnyOf && outcome.as_ref().is_some_and(admits)
                 })
             });
         let mut is_over = false;
         for (part, one) in parts.iter().zip(asked) {
-            if !one.lines.is_empty() {
-                let in_group = one.lines.iter().any(|line| line.role == Role::AnyOf);
+            if !one.checks.is_empty() {
+                let in_group = one.checks.iter().any(|line| line.role == Role::AnyOf);
                 // Every limit was asked about by now: one that has no answer has not admitted anything.
-                let is_answered = one.outcomes.len() == one.lines.len()
+                let is_answered = one.outcomes.len() == one.checks.len()
                     && one.outcomes.iter().all(Option::is_some);
                 if !is_answered {
                     report_broken("a limit of a descriptor has no outcome");
@@ -310,7 +310,7 @@ impl<S: Store> Engine<S> {
             self.apply_shadow_mode(&mut one.decision);
             is_over |= !one.decision.is_allowed();
             if matches!(part.hits, Hits::Charge(_)) {
-                self.tell(&part.request, &one.decision);
+                self.notify_observer(&part.request, &one.decision);
             }
         }
         is_over

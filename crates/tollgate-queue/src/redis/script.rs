@@ -22,7 +22,7 @@ pub(super) struct Scripts {
 /// Reads the server's clock.
 pub(super) const CLOCK: &str = include_str!("scripts/clock.lua");
 const COMMON: &str = include_str!("scripts/common.lua");
-const TELL: &str = include_str!("scripts/tell.lua");
+const DESCRIBE: &str = include_str!("scripts/describe.lua");
 
 impl Scripts {
     /// The scripts, on the clock that the Lua function `clock` reads: [`CLOCK`], or a test's own.
@@ -37,8 +37,8 @@ impl Scripts {
             give_back: script(&[include_str!("scripts/give_back.lua")]),
             complete: script(&[include_str!("scripts/complete.lua")]),
             bury: script(&[include_str!("scripts/bury.lua")]),
-            ticket: script(&[TELL, include_str!("scripts/ticket.lua")]),
-            list: script(&[TELL, include_str!("scripts/list.lua")]),
+            ticket: script(&[DESCRIBE, include_str!("scripts/ticket.lua")]),
+            list: script(&[DESCRIBE, include_str!("scripts/list.lua")]),
             retry: script(&[include_str!("scripts/retry.lua")]),
             drop: script(&[include_str!("scripts/drop.lua")]),
             sweep: script(&[include_str!("scripts/sweep.lua")]),

@@ -387,11 +387,7 @@ impl Admin {
 
     /// The rule file that this node goes by, if the call would change what it says.
     fn file_that_decides(&self, call: Call) -> Option<&PathBuf> {
-        let changes = match call {
-            Call::Post(kind) | Call::Put(kind) | Call::Delete(kind) => kind.is_in_set(),
-            Call::RollBack | Call::Apply | Call::PutSetting | Call::DeleteSetting => true,
-            _ => false,
-        };
+        let changes = call.changes_rule_set();
         self.config.rules.as_ref().filter(|_| changes)
     }
 }

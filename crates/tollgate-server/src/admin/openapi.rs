@@ -217,7 +217,7 @@ impl Described {
             },
             Call::Delete(Kind::Token) => Self::plain("End a token", reference("AdminToken")),
             Call::Delete(_) | Call::DeleteSetting => {
-                Self { changes: true, ..Self::plain("Take away", deleted()) }
+                Self { changes: true, ..Self::plain("Delete", deleted()) }
             }
             Call::RotateToken => Self::plain("Give a token a new secret", reference("AdminSecret")),
             Call::Versions => Self {

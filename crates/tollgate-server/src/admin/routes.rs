@@ -81,6 +81,40 @@ pub(crate) enum Call {
     RotateToken,
 }
 
+impl Call {
+    /// Whether it changes rules, lists, plans or settings, which a rule file may decide instead.
+    pub(crate) const fn changes_rule_set(self) -> bool {
+        match self {
+            Self::Post(kind) | Self::Put(kind) | Self::Delete(kind) => kind.is_in_set(),
+            Self::RollBack | Self::Apply | Self::PutSetting | Self::DeleteSetting => true,
+            Self::List(_)
+            | Self::Get(_)
+            | Self::Versions
+            | Self::Version
+            | Self::Explain
+            | Self::Decide
+            | Self::Peek
+            | Self::Document
+            | Self::Settings
+            | Self::Audit
+            | Self::Usage
+            | Self::ResetUsage
+            | Self::Slots
+            | Self::Queue
+            | Self::RetryQueued
+            | Self::DropQueued
+            | Self::Top
+            | Self::History
+            | Self::Node
+            | Self::Nodes
+            | Self::SetLogLevel
+            | Self::Events
+            | Self::WhoAmI
+            | Self::RotateToken => false,
+        }
+    }
+}
+
 /// One admin call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Route {

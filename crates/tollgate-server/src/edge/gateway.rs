@@ -265,7 +265,7 @@ impl Answer for GatewayDoor {
                 let status = http::StatusCode::BAD_REQUEST;
                 return problem(status, "AMBIGUOUS_FRAMING", message).map(GatewayBody::full);
             }
-            return tickets.tell(request.method(), id).await.map(GatewayBody::full);
+            return tickets.response(request.method(), id).await.map(GatewayBody::full);
         }
         let info = ConnectionInfo {
             peer: connection.peer,

@@ -181,7 +181,7 @@ impl Tickets {
     }
 
     /// What became of a request.
-    pub(crate) async fn tell(&self, method: &Method, id: &str) -> Response<Bytes> {
+    pub(crate) async fn response(&self, method: &Method, id: &str) -> Response<Bytes> {
         if !matches!(*method, Method::GET | Method::HEAD) {
             let message = "a ticket can only be read";
             return problem(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", message);

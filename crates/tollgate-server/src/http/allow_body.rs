@@ -58,16 +58,16 @@ enum Field {
 }
 
 impl Field {
-    /// A number of its own.
-    const fn index(self) -> u32 {
-        match self {
-            Self::Attribute(known) => known.number(),
-            Self::Cost => 12,
-            Self::Tokens => 13,
-            Self::RequestId => 14,
-            Self::Attributes => 15,
-            Self::TtlMs => 16,
-            Self::More => 17,
+    /// The bit of this field among those that were seen.
+    const fn bit(self) -> u64 {
+        1 << match self {
+            Self::Attribute(known) => known as usize,
+            Self::Cost => Known::COUNT,
+            Self::Tokens => Known::COUNT + 1,
+            Self::RequestId => Known::COUNT + 2,
+            Self::Attributes => Known::COUNT + 3,
+            Self::TtlMs => Known::COUNT + 4,
+            Self::More => Known::COUNT + 5,
         }
     }
 
@@ -131,10 +131,10 @@ impl<'de: 'a, 'a> Deserialize<'de> for AllowBody<'a> {
                 let mut body = AllowBody::default();
                 let mut seen = 0_u64;
                 while let Some(field) = map.next_key::<Field>()? {
-                    if seen & (1 << field.index()) != 0 {
+                    if seen & field.bit() != 0 {
                         return Err(A::Error::duplicate_field(field.name()));
                     }
-                    seen |= 1 << field.index();
+                    seen |= field.bit();
                     match field {
                         Field::Attribute(known) => _ = body.set(known, text(&mut map)?),
                         Field::RequestId => body.request_id = text(&mut map)?,

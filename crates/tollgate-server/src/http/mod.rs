@@ -223,7 +223,7 @@ impl<S: Store + 'static> Api<S> {
         if let Some(tickets) = &self.tickets
             && let Some(id) = path.strip_prefix(TICKETS_PATH)
         {
-            return Ok(tickets.tell(&head.method, id).await.map(Body::from));
+            return Ok(tickets.response(&head.method, id).await.map(Body::from));
         }
         let is_get = head.method == Method::GET || head.method == Method::HEAD;
         match path {

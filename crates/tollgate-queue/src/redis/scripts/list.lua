@@ -13,7 +13,7 @@ end
 local found = redis.call('ZRANGE', shelf, first, first + most - 1, 'WITHSCORES')
 local answer = {#found == most * 2 and 1 or 0}
 for i = 1, #found, 2 do
-  local fields = tell(found[i], at, false, 0)
+  local fields = describe(found[i], at, false, 0)
   if fields then answer[#answer + 1] = {found[i + 1], found[i], fields} end
 end
 return answer

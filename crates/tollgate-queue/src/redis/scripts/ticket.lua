@@ -1,2 +1,2 @@
 -- id, how far to look for its position → what is known of it
-return tell(ARGV[1], clock(), true, tonumber(ARGV[2]))
+return describe(ARGV[1], clock(), true, tonumber(ARGV[2]))

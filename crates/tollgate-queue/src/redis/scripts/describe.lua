@@ -1,6 +1,6 @@
 -- What is known of an entry: nil, or state, lane, label, enqueued, attempts, due, finished, error,
 -- position, response, with '' for what is not known. Positions are looked for among the first so many.
-local function tell(id, at, with_response, look)
+local function describe(id, at, with_response, look)
   local e = redis.call('HMGET', entry_key(id), 'state', 'lane', 'label', 'enqueued', 'attempts', 'place',
     'finished', 'error')
   local state, lane = e[1], e[2]
