@@ -94,11 +94,13 @@ fn a_signal_ends_other_commands_as_the_system_does() {
 #[test]
 fn a_stuck_thread_does_not_keep_the_process() {
     let redis = tollgate_testkit::Redis::start();
+    let user = ["ACL", "SETUSER", "counter", "on", ">secret", "~*", "&*", "+@all"];
+    assert!(redis.call(&user).is_ok(), "a user of Redis");
     let builder = ServerBuilder::default();
-    let file = builder.file("password", "\n");
+    let file = builder.file("password", "secret\n");
     let mut server = builder
         .arg("--redis")
-        .arg(&redis.url())
+        .arg(&format!("redis://counter@127.0.0.1:{}", redis.port()))
         .env("TOLLGATE_REDIS_PASSWORD_FILE", file.to_str().expect("a path"))
         .start();
     let pipe = server.dir().join("pipe");

@@ -61,14 +61,15 @@ struct Seat {
 impl Listeners {
     fn enter(self: &Arc<Self>, identity: &Identity) -> Option<Seat> {
         let token_id = identity.token_id.as_str();
-        let _of_tenant = self.by_tenant.enter(identity)?;
+        let of_tenant = self.by_tenant.enter(identity)?;
         let mut streams = self.by_token.lock();
         let own = streams.get(token_id).copied().unwrap_or(0);
         if own >= MAX_STREAMS_OF_ONE || streams.values().sum::<usize>() >= MAX_STREAMS {
             return None;
         }
         streams.insert(token_id.to_owned(), own + 1);
-        Some(Seat { listeners: Arc::clone(self), token_id: token_id.to_owned(), _of_tenant })
+        let token_id = token_id.to_owned();
+        Some(Seat { listeners: Arc::clone(self), token_id, _of_tenant: of_tenant })
     }
 }
 
