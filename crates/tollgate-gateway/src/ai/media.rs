@@ -94,6 +94,7 @@ pub(super) fn is_media(name: &str) -> bool {
 }
 
 /// What is stated about something, by all of its members.
+#[expect(clippy::struct_excessive_bools, reason = "each is a statement by itself")]
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Stated {
     /// A type, a name or the first bytes of data say what it is.

@@ -225,7 +225,7 @@ mod tests {
         ];
         let weights = Weights { tenants: [("acme".to_owned(), 7)].into(), ..Weights::default() };
         let keys: std::collections::BTreeSet<String> =
-            callers.iter().map(|caller| weights.of(caller).0.to_string()).collect();
+            callers.iter().map(|caller| weights.of(caller).0).collect();
         assert_eq!(keys.len(), callers.len(), "{keys:?}");
         let weights = callers.each_ref().map(|caller| weights.of(caller).1);
         assert_eq!(weights, [7, 1, 1, 1, 1]);

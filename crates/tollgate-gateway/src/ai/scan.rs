@@ -25,6 +25,10 @@ const WORDS: [&[u8]; 7] = [
 const FAILED_GENERATION: &[u8] = b"failed_generation";
 
 /// Where one is in an answer.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are a place in a text, not a state machine"
+)]
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     /// One bit for each level: whether it is an object. The lowest is the innermost.

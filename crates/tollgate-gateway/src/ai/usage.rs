@@ -89,6 +89,7 @@ impl Usage {
 }
 
 /// What the events of a stream say.
+#[expect(clippy::struct_excessive_bools, reason = "each is a statement by itself")]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct StreamReport {
     /// What was used, once it has been said.
