@@ -31,7 +31,7 @@ pub use fixed_window::FixedWindow;
 pub use limit::{Limit, LimitError, LimitSpec, Window};
 pub use micros::{MAX_MICROS, MICRO, MicroPace, MicroSpan};
 pub use open_bucket::{BRIEF, MAX_OPEN_CHARGES, OpenBucket, OpenCharge};
-pub use refund::largest_part;
+pub use refund::smallest_part;
 pub use share::share_of;
 pub use sliding_counter::SlidingCounter;
 pub use sliding_log::{LogEntry, SlidingLog};

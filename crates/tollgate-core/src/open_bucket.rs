@@ -230,22 +230,18 @@ impl OpenBucket {
         self.charges.iter().any(|charge| charge.at == at)
     }
 
-    /// Undoes a charge made at `at`, or as much of it as is open, and returns that.
-    pub(crate) fn refund(&mut self, at: Nanos, span: Span) -> Span {
+    /// Undoes a charge made at `at`, or as much of it as is open.
+    pub(crate) fn refund(&mut self, at: Nanos, span: Span) {
         let index = self.charges.iter().rposition(|charge| charge.at == at);
         let unit = self.unit;
         // An arrival time at the end of time no longer says what it is the sum of.
-        let Some(index) = index.filter(|_| !self.tat.is_saturated()) else {
-            return Span::default();
-        };
-        let Some(charge) = self.charges.get_mut(index) else { return Span::default() };
-        let returned = span.min(charge.span);
+        let Some(index) = index.filter(|_| !self.tat.is_saturated()) else { return };
+        let Some(charge) = self.charges.get_mut(index) else { return };
         charge.span = charge.span.minus(span, unit);
         if charge.span.is_zero() {
             self.remove(index);
         }
         self.replay();
-        returned
     }
 
     /// Makes a charge of `at` final.
@@ -261,39 +257,41 @@ impl OpenBucket {
     }
 
     /// Undoes a final charge of this instant, which followed the last entry.
-    pub(crate) fn undo_final(&mut self, span: Span, now: Nanos) -> Span {
-        if self.charges.last().is_some_and(|last| last.added < span) {
-            return Span::default();
+    pub(crate) fn undo_final(&mut self, span: Span, now: Nanos) {
+        if self.charges.last().is_none_or(|last| last.added >= span) {
+            self.refund_latest(span, now);
         }
-        self.refund_latest(span, now)
     }
 
-    /// Undoes so much of what was charged last, whatever that was, down to an empty bucket.
-    pub(crate) fn refund_latest(&mut self, span: Span, now: Nanos) -> Span {
+    /// Undoes so much of what was charged last and is nobody's: final charges first, then holds, down to an empty bucket.
+    /// What others have reserved or have on lease stays.
+    pub(crate) fn refund_latest(&mut self, span: Span, now: Nanos) {
         if self.tat.is_saturated() {
-            return Span::default();
+            return;
         }
         let unit = self.unit;
-        let returned = span.min(self.tat.minus(Span::whole(now), unit));
-        let mut rest = returned;
-        while !rest.is_zero() {
-            let Some(last) = self.charges.last_mut() else {
-                self.base = self.base.minus(rest, unit);
-                break;
-            };
-            let part = rest.min(last.added);
-            last.added = last.added.minus(part, unit);
-            last.floor = last.floor.minus(part, unit);
+        let mut rest = span.min(self.tat.minus(Span::whole(now), unit));
+        let mut take = |from: Span| {
+            let part = rest.min(from);
             rest = rest.minus(part, unit);
-            let part = rest.min(last.span);
-            last.span = last.span.minus(part, unit);
-            rest = rest.minus(part, unit);
-            if last.span.is_zero() {
-                self.remove(self.charges.len() - 1);
-            }
+            part
+        };
+        for charge in self.charges.iter_mut().rev() {
+            let part = take(charge.added);
+            charge.added = charge.added.minus(part, unit);
+            charge.floor = charge.floor.minus(part, unit);
+        }
+        let from = self.charges.first().map_or(now, |first| first.at);
+        let part = take(self.base.minus(Span::whole(from), unit));
+        self.base = self.base.minus(part, unit);
+        for hold in self.charges.iter_mut().rev().filter(|charge| charge.is_brief) {
+            hold.span = hold.span.minus(take(hold.span), unit);
+        }
+        let is_undone = |charge: &OpenCharge| charge.span.is_zero();
+        while let Some(index) = self.charges.iter().rposition(is_undone) {
+            self.remove(index);
         }
         self.replay();
-        returned
     }
 }
 

@@ -52,11 +52,7 @@ impl Limit {
             }
             (state @ State::Open(_), Receipt::Open { at, cost }) => {
                 let span = self.pace().span_of(*cost);
-                let refund = |open: &mut OpenBucket| {
-                    let is_over = open.bucket().tat <= Span::whole(now);
-                    let returned = open.refund(*at, span);
-                    if is_over { Span::default() } else { returned }
-                };
+                let refund = |open: &mut OpenBucket| open.refund(*at, span);
                 self.change_open(state, *cost, now, |open| open.has_entry(*at), refund)
             }
             (state @ State::Open(_), Receipt::Bucket { at, cost }) => {
@@ -76,41 +72,42 @@ impl Limit {
     /// Makes a refundable charge final, or the part of it that the receipt is of.
     pub fn close(&self, state: &mut State, receipt: &Receipt, now: Nanos) {
         if let Receipt::Open { at, cost } = *receipt {
-            let close = |open: &mut OpenBucket| {
-                open.close(at, self.pace().span_of(cost));
-                Span::default()
-            };
+            let close = |open: &mut OpenBucket| open.close(at, self.pace().span_of(cost));
             self.change_open(state, cost, now.min(LATEST), |open| open.has_entry(at), close);
         }
     }
 
     /// Changes a list that the receipt applies to. Any other one stays as it is, the rounding of its entries included.
-    /// Returns the part of the cost that the returned span is of.
+    /// Returns what the bucket is less occupied by.
     fn change_open(
         &self,
         state: &mut State,
         cost: u64,
         now: Nanos,
         applies: impl FnOnce(&OpenBucket) -> bool,
-        change: impl FnOnce(&mut OpenBucket) -> Span,
+        change: impl FnOnce(&mut OpenBucket),
     ) -> u64 {
         let State::Open(open) = state else { return 0 };
         if !applies(open) {
             return 0;
         }
         open.adopt(self.pace(), now);
-        let returned = change(open);
+        let ahead =
+            |open: &OpenBucket| open.bucket().tat.minus(Span::whole(now), self.pace().denominator);
+        let before = ahead(open);
+        change(open);
+        let returned = before.minus(ahead(open), self.pace().denominator);
         Self::drop_empty_list(state);
-        self.part_of(cost, |part| self.pace().span_of(part) <= returned)
+        self.part_of(cost, returned)
     }
 
-    /// The largest part of a cost that fits.
-    fn part_of(&self, cost: u64, fits: impl Fn(u64) -> bool) -> u64 {
+    /// The part of a cost that was given back, in whole units, rounded up as [`crate::Status::used`] is.
+    fn part_of(&self, cost: u64, returned: Span) -> u64 {
         // A suspended bucket has no pace: no cost takes any time.
         if self.quota() == 0 {
             return 0;
         }
-        largest_part(cost, fits)
+        smallest_part(cost, |part| self.pace().span_of(part) >= returned)
     }
 
     /// [`Limit::give_back`] for fixed-size states.
@@ -118,7 +115,7 @@ impl Limit {
         let now = now.min(LATEST);
         let by_bucket = |state: &mut Bucket, cost: u64| {
             let returned = state.give_back(self, cost, now);
-            self.part_of(cost, |part| self.pace().span_of(part) <= returned)
+            self.part_of(cost, returned)
         };
         match (state, receipt) {
             (Small::Fixed(state), Receipt::Window { end, cost, .. }) => {
@@ -138,15 +135,15 @@ impl Limit {
     }
 }
 
-/// The largest part of a cost that fits, where all smaller ones fit too.
-pub fn largest_part(cost: u64, fits: impl Fn(u64) -> bool) -> u64 {
-    if fits(cost) {
-        return cost;
+/// The smallest part of a cost that covers something, where all larger ones cover it too; all of it if none does.
+pub fn smallest_part(cost: u64, covers: impl Fn(u64) -> bool) -> u64 {
+    if covers(0) {
+        return 0;
     }
     let (mut low, mut high) = (0, cost);
     while low + 1 < high {
         let middle = low + (high - low) / 2;
-        if fits(middle) { low = middle } else { high = middle }
+        if covers(middle) { high = middle } else { low = middle }
     }
-    low
+    high
 }

@@ -151,8 +151,8 @@ pub enum Receipt {
         /// What was charged.
         cost: u64,
     },
-    /// For callers who have no receipt: so much of what a bucket was charged last, whatever that was, down to an empty
-    /// bucket.
+    /// For callers who have no receipt: so much of what a bucket was charged last, down to an empty bucket. Charges that
+    /// others can refund stay, except for holds.
     LatestOfBucket {
         /// How much.
         cost: u64,

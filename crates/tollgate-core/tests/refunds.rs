@@ -24,14 +24,20 @@ struct Charge {
     receipt: Option<Receipt>,
 }
 
-/// How much is in use, and when the bucket is empty: charges replayed in fractions of a nanosecond.
-fn replayed(limit: &Limit, charges: &[Charge], now: Nanos) -> (u64, Nanos) {
+/// How far the bucket is occupied: charges replayed in fractions of a nanosecond.
+fn ahead(limit: &Limit, charges: &[Charge], now: Nanos) -> u128 {
     let (quota, window) = (u128::from(limit.quota()), u128::from(limit.window_nanos()));
     let mut tat = 0;
     for charge in charges {
         tat = tat.max(u128::from(charge.at) * quota) + u128::from(charge.cost) * window;
     }
-    let ahead = tat.saturating_sub(u128::from(now) * quota);
+    tat.saturating_sub(u128::from(now) * quota)
+}
+
+/// How much is in use, and when the bucket is empty.
+fn replayed(limit: &Limit, charges: &[Charge], now: Nanos) -> (u64, Nanos) {
+    let (quota, window) = (u128::from(limit.quota()), u128::from(limit.window_nanos()));
+    let ahead = ahead(limit, charges, now);
     let used = u64::try_from(ahead.div_ceil(window)).unwrap();
     (used, now + u64::try_from(ahead.div_ceil(quota)).unwrap())
 }
@@ -58,6 +64,7 @@ fn check(limit: &Limit, origin: Nanos, ops: &[Op], drops: bool) -> Result<(), Te
                 charges.push(Charge { at: now, cost: ask.cost, receipt });
             }
         } else {
+            let before = ahead(limit, &charges, now);
             let charge = &mut charges[open[op.pick as usize % open.len()]];
             let receipt = charge.receipt.take().unwrap();
             let part = match op.kind {
@@ -65,13 +72,16 @@ fn check(limit: &Limit, origin: Nanos, ops: &[Op], drops: bool) -> Result<(), Te
                 _ => op.cost.1 % (charge.cost + 1),
             };
             let kept = charge.cost - part;
-            limit.give_back(&mut state, &receipt.part(part), now);
+            let returned = limit.give_back(&mut state, &receipt.part(part), now);
             charge.cost = kept;
             if op.kind == 15 {
                 charge.receipt = Some(receipt);
             } else {
                 limit.close(&mut state, &receipt.part(kept), now);
             }
+            let freed = before - ahead(limit, &charges, now);
+            let freed = freed.div_ceil(u128::from(limit.window_nanos()));
+            prop_assert_eq!(u128::from(returned), freed, "reported after {:?} at {}", op, now);
         }
         let status = limit.status(&state, now);
         let expected = replayed(limit, &charges, now);

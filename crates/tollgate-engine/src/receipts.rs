@@ -53,7 +53,8 @@ pub struct Actual {
 /// where less was charged to it. The amounts of a unit in which no limit was charged are 0.
 ///
 /// Refunded is what the counters gave back, and not what was asked for: a window that is over, a bucket that was empty since,
-/// a counter that was reset, and a charge that became final for want of room give back nothing. What a store that does not
+/// a counter that was reset, and a charge that became final for want of room give back nothing; a bucket that has drained
+/// since gives back the part that it still held, reported in whole units. What a store that does not
 /// answer gives back later counts as refunded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Settled {

@@ -426,16 +426,17 @@ impl<'a> World<'a> {
     }
 
     /// What an ending comes to, in the engine's words.
-    fn expected(&self, held: &Held, actual: Actual) -> Settled {
-        let of = |unit, truth: Option<u64>| match (self.most(&held.charges, unit), truth) {
-            (Some(charged), Some(truth)) => {
-                (charged.saturating_sub(truth), truth.saturating_sub(charged))
-            }
-            _ => (0, 0),
+    fn expected(&self, held: &Held, actual: Actual, refunds: Refunds) -> Settled {
+        let extra = |unit, truth: Option<u64>| match (self.most(&held.charges, unit), truth) {
+            (Some(charged), Some(truth)) => truth.saturating_sub(charged),
+            _ => 0,
         };
-        let (refunded_tokens, extra_tokens) = of(Unit::Tokens, actual.tokens);
-        let (refunded_cost, extra_cost) = of(Unit::Cost, actual.cost);
-        Settled { refunded_tokens, extra_tokens, refunded_cost, extra_cost }
+        Settled {
+            refunded_tokens: refunds.tokens,
+            extra_tokens: extra(Unit::Tokens, actual.tokens),
+            refunded_cost: refunds.cost,
+            extra_cost: extra(Unit::Cost, actual.cost),
+        }
     }
 
     /// What is held under the name, or what the engine must say instead.
@@ -463,8 +464,7 @@ impl<'a> World<'a> {
         if !held.is_reserved && says_something {
             return same("settled", &shown, &Err(EngineError::OnlySlots));
         }
-        let (now, mut expected) = (self.now(), self.expected(&held, actual));
-        let mut counted = [false; 2];
+        let (now, mut refunds) = (self.now(), Refunds::default());
         for (rule, cost, terms) in held.charges.iter().copied() {
             let truth = match self.history.rules[rule].unit {
                 Unit::Tokens => actual.tokens,
@@ -478,17 +478,14 @@ impl<'a> World<'a> {
             let Some(truth) = truth else { continue };
             let account = self.account(rule, held.user);
             if truth < cost {
-                let before = account.status(terms, now);
-                account.refund((of, rule), cost - truth);
-                let is_tokens = self.history.rules[rule].unit == Unit::Tokens;
-                let account = self.account(rule, held.user);
-                counted[usize::from(is_tokens)] |= account.status(terms, now) != before;
+                let freed = account.refund((of, rule), cost - truth, now);
+                refunds.add(self.history.rules[rule].unit, freed);
             } else {
                 let wanted = Wanted { cost: truth - cost, max_delay: None, slot: 0 };
                 account.charge((u32::MAX - of, rule), terms, wanted, 0, now);
             }
         }
-        forgive(&mut expected, &shown, counted);
+        let expected = self.expected(&held, actual, refunds);
         self.end(of, Ending::Settled, expected);
         same("settled", &shown, &Ok(expected))
     }
@@ -500,21 +497,17 @@ impl<'a> World<'a> {
             Ok(held) => held,
             Err(expected) => return same("released", &shown, &expected),
         };
-        let (now, mut counted) = (self.now(), [false; 2]);
-        for (rule, cost, terms) in held.charges.iter().copied() {
+        let (now, mut refunds) = (self.now(), Refunds::default());
+        for (rule, cost, _) in held.charges.iter().copied() {
             let unit = self.history.rules[rule].unit;
             let account = self.account(rule, held.user);
             if unit == Unit::Slots {
                 account.release(held.id, now);
             } else {
-                let before = account.status(terms, now);
-                account.refund((of, rule), cost);
-                let is_changed = account.status(terms, now) != before;
-                counted[usize::from(unit == Unit::Tokens)] |= is_changed && unit != Unit::Requests;
+                refunds.add(unit, account.refund((of, rule), cost, now));
             }
         }
-        let mut expected = self.expected(&held, Actual { tokens: Some(0), cost: Some(0) });
-        forgive(&mut expected, &shown, counted);
+        let expected = self.expected(&held, Actual::default(), refunds);
         self.end(of, Ending::Released, expected);
         same("released", &shown, &Ok(expected))
     }
@@ -659,19 +652,20 @@ fn simpler(op: &Op) -> Vec<Op> {
     }
 }
 
-/// A charge that no counter holds any more is not refunded: where no figure of cost or of tokens (`counted`) changes by
-/// the refund, it may be reported as nothing.
-fn forgive(expected: &mut Settled, shown: &Result<Settled, EngineError>, counted: [bool; 2]) {
-    let [is_cost_counted, are_tokens_counted] = counted;
-    if let Ok(Settled { refunded_tokens: 0, .. }) = shown
-        && !are_tokens_counted
-    {
-        expected.refunded_tokens = 0;
-    }
-    if let Ok(Settled { refunded_cost: 0, .. }) = shown
-        && !is_cost_counted
-    {
-        expected.refunded_cost = 0;
+/// What counters gave back: the most of any rule of a unit.
+#[derive(Debug, Clone, Copy, Default)]
+struct Refunds {
+    tokens: u64,
+    cost: u64,
+}
+
+impl Refunds {
+    fn add(&mut self, unit: Unit, freed: u64) {
+        match unit {
+            Unit::Tokens => self.tokens = self.tokens.max(freed),
+            Unit::Cost => self.cost = self.cost.max(freed),
+            Unit::Requests | Unit::Slots => {}
+        }
     }
 }
 

@@ -11,11 +11,12 @@
 mod redis_support;
 
 use redis_support::{Probe, VirtualClock};
-use tollgate_core::{Algorithm, Ask, Outcome, Receipt, SECOND};
+use tollgate_core::{Algorithm, Ask, MAX_OPEN_CHARGES, Nanos, Outcome, Receipt, SECOND};
 use tollgate_store::leased::{LeaseOptions, Leased};
 use tollgate_store::{
-    Announcement, Charge, Claim, Consistency, GiveBack, Home, LeaseAsk, LeaseGrant, Membership,
-    Mode, Outcomes, Request, Role, RollEntry, SharedStore, Store,
+    Adjustment, Announcement, Change, Charge, Claim, Consistency, GiveBack, Home, LeaseAsk,
+    LeaseGrant, Membership, MemoryStore, Mode, Outcomes, Request, Role, RollEntry, Settlement,
+    SharedStore, Store,
 };
 
 #[tokio::test]
@@ -222,5 +223,150 @@ async fn spent_chunks_are_closed() {
         node.give_back(&[back], clock.get()).await.unwrap();
         node.return_all(clock.get()).await;
         assert_eq!(probe.used(node.inner()).await, 3_000, "{algorithm}");
+    }
+}
+
+/// Gives everything of a charge back, as a settlement, and returns what the store reports.
+async fn refund(store: &impl Store, probe: &Probe, id: u8, made: Receipt, now: Nanos) -> u64 {
+    let id = u128::from_be_bytes([id; 16]) ^ u128::from(probe.name.as_bytes()[0]);
+    let (counter, limit) = (probe.counter(&["k"]), &probe.limit);
+    let change = Change::GiveBack(made);
+    let adjustments = [Adjustment { counter, limit, change, closes: Receipt::Nothing }];
+    let remember = 60 * SECOND;
+    let settlement = Settlement { id, remember, is_here: false, adjustments: &adjustments };
+    store.settle(&settlement, now).await.unwrap().refunded[0]
+}
+
+/// A bucket that has drained in part since a charge gives back the rest, and that is what is reported: in whole units, rounded
+/// up, and again when the settlement is repeated.
+async fn refund_in_part(store: &impl Store, clock: &VirtualClock) {
+    for (algorithm, name) in BUCKETS {
+        let probe = Probe::of(name, algorithm, 100);
+        let unit = probe.limit.window_nanos() / 100;
+        let reserve = async |cost| {
+            let ask = Ask::cost(cost).refundable();
+            charge(store, probe.charge(&["k"], ask, Role::Must), clock).await.receipt
+        };
+        let alone = reserve(10).await;
+        clock.set(clock.get() + 4 * unit + unit / 2);
+        for _ in 0..2 {
+            assert_eq!(refund(store, &probe, 1, alone, clock.get()).await, 6, "{algorithm}");
+        }
+        // What came after it has drained instead: 13 less 4.5 were left, and nothing is.
+        let (first, _) = (reserve(10).await, reserve(3).await);
+        clock.set(clock.get() + 4 * unit + unit / 2);
+        assert_eq!(refund(store, &probe, 2, first, clock.get()).await, 9, "{algorithm}");
+        let whole = (reserve(10).await, reserve(3).await).0;
+        clock.set(clock.get() + 2 * unit);
+        assert_eq!(refund(store, &probe, 3, whole, clock.get()).await, 10, "{algorithm}");
+        let over = reserve(1).await;
+        clock.set(clock.get() + 20 * unit);
+        assert_eq!(refund(store, &probe, 4, over, clock.get()).await, 0, "{algorithm}");
+    }
+}
+
+#[tokio::test]
+async fn a_settlement_reports_the_part_that_a_bucket_gives_back() {
+    let clock = VirtualClock::new();
+    refund_in_part(&clock.store, &clock).await;
+    refund_in_part(&MemoryStore::new(1_000), &clock).await;
+}
+
+/// A charge that joins another one of its instant can move it among the reservations, or among the chunks, of which there are
+/// enough: one of them becomes final.
+async fn join_at_one_instant(store: &impl Store, clock: &VirtualClock) {
+    for ((_, name), is_chunk_first) in BUCKETS.into_iter().zip([true, false, true]) {
+        let probe = Probe::of(name, BUCKETS[0].0, 100_000);
+        let take = async |ask| {
+            charge(store, probe.charge(&[name], ask, Role::Must), clock).await;
+        };
+        let (chunk, reserved) = (Ask::cost(1).on_lease(), Ask::cost(1).refundable());
+        let hold = Ask::cost(1).refundable_as_hold();
+        let (many, first, second) =
+            if is_chunk_first { (reserved, chunk, reserved) } else { (chunk, hold, chunk) };
+        for _ in 0..MAX_OPEN_CHARGES {
+            take(many).await;
+            clock.set(clock.get() + 1_000);
+        }
+        take(first).await;
+        take(second).await;
+    }
+}
+
+#[tokio::test]
+async fn a_charge_that_becomes_final_by_one_of_the_same_instant_is_counted() {
+    let clock = VirtualClock::new();
+    join_at_one_instant(&clock.store, &clock).await;
+    assert_eq!(clock.store.metrics().finalized_charges(), 3);
+    let memory = MemoryStore::new(1_000);
+    join_at_one_instant(&memory, &clock).await;
+    assert_eq!(memory.usage().finalized_charges, 3);
+}
+
+/// A caller without a receipt gets back what is nobody's. What others have reserved or have on lease stays theirs.
+async fn refund_latest(store: &impl Store, clock: &VirtualClock) {
+    for (algorithm, name) in BUCKETS {
+        let probe = Probe::of(name, algorithm, 100);
+        let take = async |ask| {
+            clock.set(clock.get() + 1_000);
+            charge(store, probe.charge(&["k"], ask, Role::Must), clock).await.receipt
+        };
+        let used = async || {
+            let charges = [probe.charge(&["k"], Ask::cost(1), Role::Must)];
+            let mut outcomes = Outcomes::new();
+            let request = Request { charges: &charges, mode: Mode::Peek };
+            store.decide(&[request], clock.get(), &mut outcomes).await.unwrap();
+            outcomes[0].status.used
+        };
+        take(Ask::cost(30)).await;
+        let reserved = take(Ask::cost(5).refundable()).await;
+        take(Ask::cost(2)).await;
+        let chunk = take(Ask::cost(7).on_lease()).await;
+        take(Ask::cost(4).refundable_as_hold()).await;
+        let latest = |cost| Receipt::LatestOfBucket { cost };
+        assert_eq!(refund(store, &probe, 1, latest(10), clock.get()).await, 10, "{algorithm}");
+        assert_eq!(used().await, 38, "{algorithm}");
+        assert_eq!(refund(store, &probe, 2, reserved, clock.get()).await, 5, "{algorithm}");
+        assert_eq!(refund(store, &probe, 3, chunk, clock.get()).await, 7, "{algorithm}");
+        assert_eq!(used().await, 26, "{algorithm}");
+        // Of the rest, down to an empty bucket.
+        assert_eq!(refund(store, &probe, 4, latest(50), clock.get()).await, 26, "{algorithm}");
+        assert_eq!(used().await, 0, "{algorithm}");
+    }
+}
+
+#[tokio::test]
+async fn a_refund_without_a_receipt_leaves_the_open_charges_of_others() {
+    let clock = VirtualClock::new();
+    refund_latest(&clock.store, &clock).await;
+    refund_latest(&MemoryStore::new(1_000), &clock).await;
+}
+
+/// A reservation that is paid from a chunk can be refunded as long as its chunk has a place: those of the newest 64 chunks, and
+/// all of each of them.
+#[tokio::test]
+async fn reservations_paid_from_chunks_have_the_places_of_their_chunks() {
+    let clock = VirtualClock::new();
+    for (algorithm, name) in BUCKETS {
+        let probe = Probe::of(name, algorithm, 100_000);
+        let mut reserved = Vec::new();
+        for node in 0..MAX_OPEN_CHARGES + 36 {
+            clock.set(clock.get() + 1_000);
+            let node = format!("node {node}");
+            let lessee = Lessee { clock: &clock, probe: &probe, node: &node };
+            let grant = lessee.ask(5, 5, 0, NONE).await;
+            assert_eq!(grant.granted, 5, "{algorithm}");
+            reserved.push(grant.outcome.receipt);
+        }
+        // Two reservations of each chunk, the oldest chunk first.
+        for (place, chunk) in reserved.iter().enumerate() {
+            let expected = |cost| if place < 36 { 0 } else { cost };
+            for (part, cost) in [(0, 3), (1, 2)] {
+                let id = u8::try_from(place * 2 + part).unwrap();
+                let back = refund(&clock.store, &probe, id, chunk.part(cost), clock.get()).await;
+                assert_eq!(back, expected(cost), "{algorithm}: {place}");
+            }
+        }
+        assert_eq!(probe.used(&clock.store).await, 36 * 5, "{algorithm}");
     }
 }

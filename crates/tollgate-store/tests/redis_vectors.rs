@@ -309,8 +309,8 @@ async fn values_of_earlier_versions_are_read() {
     // A list that was cut, has other first bytes, or is longer than any of ours.
     for foreign in [
         "string.rep('x', 108)",
-        "'TGB2' .. string.rep('x', 103)",
-        "'TGB2' .. string.rep('x', 40 + 65 * 64)",
+        "'TGB3' .. string.rep('x', 103)",
+        "'TGB3' .. string.rep('x', 64 + 129 * 64)",
     ] {
         let write = format!("redis.call('SET', KEYS[1], {foreign})");
         clock.server().call(&["EVAL", &write, "1", key]).unwrap().ok().unwrap();
@@ -338,7 +338,7 @@ async fn open_charges_of_one_key_stay_bounded() {
         receipts.push(remote.decide(Ask::cost(7).refundable(), Mode::Charge).await.receipt);
     }
     let length = clock.server().call(&["STRLEN", "tg:{k}:bounded:t:k"]).unwrap().text();
-    assert_eq!(length, (44 + 64 * MAX_OPEN_CHARGES).to_string());
+    assert_eq!(length, (68 + 64 * MAX_OPEN_CHARGES).to_string());
     assert_eq!(clock.store.metrics().finalized_charges(), 100);
     for receipt in receipts.iter().rev().chain(&receipts) {
         remote.give_back(*receipt).await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use tollgate_core::{Ask, MAX_MICROS, MICRO, Nanos, Receipt, largest_part};
+use tollgate_core::{Ask, MAX_MICROS, MICRO, Nanos, Receipt, smallest_part};
 
 use super::call::Call;
 use super::encode::{kind_of, push_open_charge, push_parameters, push_receipt};
@@ -77,9 +77,9 @@ impl Group<'_> {
                 return amount.min(asked);
             }
             let (returned, pace) = ((amount, part), adjustment.limit.micro_pace());
-            largest_part(asked, |cost| {
+            smallest_part(asked, |cost| {
                 let span = pace.span_of(cost.min(MAX_MICROS));
-                (span.micros, span.part) <= returned
+                (span.micros, span.part) >= returned
             })
         };
         self.adjustments.iter().map(&mut of).collect()

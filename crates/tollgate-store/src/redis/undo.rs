@@ -152,6 +152,15 @@ fn undone_by(fates: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "these are tests: a panic is how they fail"
+)]
+mod orders;
+
+#[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::panic, reason = "these are tests: a panic is how they fail")]
 mod tests {
     use tollgate_core::{Algorithm, Ask, Limit, LimitSpec, SECOND, SlotId, Window};
@@ -276,7 +285,14 @@ mod tests {
         Algorithm::ALL.into_iter().map(of).collect()
     }
 
-    fn refunded(undone: &Undone) -> u64 {
+    /// Sets the clock that scripts read in tests, in microseconds.
+    pub(super) fn set_clock(server: &Redis, micros: u64) {
+        let (seconds, rest) = (micros / 1_000_000, micros % 1_000_000);
+        let words = ["clock:seconds", &seconds.to_string(), "clock:micros", &rest.to_string()];
+        server.call(&[&["MSET"], &words[..]].concat()).unwrap().ok().unwrap();
+    }
+
+    pub(super) fn refunded(undone: &Undone) -> u64 {
         match undone {
             Undone::Refunded(requests) => *requests,
             Undone::Unknown => panic!("the call is known"),

@@ -17,8 +17,8 @@ impl<G: Ground> World<'_, G> {
     pub async fn give_back(&mut self, parts: &[(ChargeId, u64)]) -> Verdict {
         let mut all: Vec<(usize, Limit, Receipt)> = Vec::new();
         for (id, cost) in parts {
-            if let Some((counter, limit, receipt)) = self.refund(*id, *cost) {
-                all.push((counter, limit, receipt));
+            if let Some((refund, _)) = self.refund(*id, *cost) {
+                all.push(refund);
             }
         }
         if all.is_empty() {
@@ -38,15 +38,16 @@ impl<G: Ground> World<'_, G> {
         self.ground.store().give_back(&returns, self.now).await.map_err(failed)
     }
 
-    /// Takes so much off a charge on the oracle's side. The receipt with which the store does the same.
-    fn refund(&mut self, id: ChargeId, cost: u64) -> Option<(usize, Limit, Receipt)> {
+    /// Takes so much off a charge on the oracle's side. The receipt with which the store does the same, and how much of the
+    /// charge it reports then.
+    fn refund(&mut self, id: ChargeId, cost: u64) -> Option<((usize, Limit, Receipt), u64)> {
         let made = self.made.get_mut(&id)?;
         let (counter, limit) = (made.counter, made.limit.clone());
         if limit.algorithm() == Algorithm::Concurrency {
             let made = self.made.remove(&id)?;
             let now = self.now_at(counter);
             self.accounts[counter].release(made.slot, now);
-            return Some((counter, limit, made.receipt));
+            return Some(((counter, limit, made.receipt), 0));
         }
         let back = cost.min(made.left);
         let (receipt, is_void) = (made.receipt.part(back), made.is_void);
@@ -54,18 +55,18 @@ impl<G: Ground> World<'_, G> {
         if made.left == 0 {
             self.made.remove(&id);
         }
-        if !is_void {
-            self.accounts[counter].refund(id, back);
-        }
-        (back > 0).then_some((counter, limit, receipt))
+        let now = self.now_at(counter);
+        let freed = if is_void { 0 } else { self.accounts[counter].refund(id, back, now) };
+        (back > 0).then_some(((counter, limit, receipt), freed))
     }
 
     pub async fn settle(&mut self, id: u32, of: u32, truths: &[Truth]) -> Verdict {
-        let mut adjustments = Vec::new();
+        let (mut adjustments, mut refunded) = (Vec::new(), Vec::new());
         for (place, truth) in truths.iter().enumerate() {
             let charge = (of, place);
             let Some(made) = self.made.get(&charge).cloned() else { continue };
             let is_slot = made.limit.algorithm() == Algorithm::Concurrency;
+            let mut freed = 0;
             let change = match truth {
                 Truth::Keep => Change::Keep,
                 Truth::More(_) if is_slot => Change::Keep,
@@ -79,7 +80,10 @@ impl<G: Ground> World<'_, G> {
                 Truth::Less(_) | Truth::Nothing => {
                     let cost = if let Truth::Less(cost) = truth { *cost } else { u64::MAX };
                     let refund = self.refund(charge, cost);
-                    refund.map_or(Change::Keep, |(_, _, receipt)| Change::GiveBack(receipt))
+                    refund.map_or(Change::Keep, |((_, _, receipt), of_it)| {
+                        freed = of_it;
+                        Change::GiveBack(receipt)
+                    })
                 }
             };
             // What is left of it is not refunded any more.
@@ -88,10 +92,11 @@ impl<G: Ground> World<'_, G> {
                 _ => Receipt::Nothing,
             };
             adjustments.push((made.counter, made.limit, change, closes));
+            refunded.push(freed);
         }
         let name = self.names.first().map_or("", String::as_str);
         let id_sent = xxh3_128(format!("{name} {id}").as_bytes());
-        self.sent.insert(id, Sent { id: id_sent, adjustments });
+        self.sent.insert(id, Sent { id: id_sent, adjustments, refunded });
         self.send_settlement(id, Applied::Now).await
     }
 
@@ -103,7 +108,7 @@ impl<G: Ground> World<'_, G> {
     }
 
     pub async fn send_settlement(&mut self, id: u32, expected: Applied) -> Verdict {
-        let Some(Sent { id, adjustments }) = self.sent.get(&id) else { return Ok(()) };
+        let Some(Sent { id, adjustments, refunded }) = self.sent.get(&id) else { return Ok(()) };
         if adjustments.is_empty() {
             return Ok(());
         }
@@ -121,11 +126,11 @@ impl<G: Ground> World<'_, G> {
             .collect();
         let (id, remember) = (*id, REMEMBERED);
         let settlement = Settlement { id, remember, is_here: false, adjustments: &adjustments };
-        let applied = self.ground.store().settle(&settlement, self.now).await.map_err(failed)?;
-        if applied != expected {
-            return Err(format!("the settlement was applied {applied:?}, not {expected:?}"));
+        let adjusted = self.ground.store().settle(&settlement, self.now).await.map_err(failed)?;
+        if adjusted != expected {
+            return Err(format!("the settlement was applied {adjusted:?}, not {expected:?}"));
         }
-        Ok(())
+        same("refunded", &adjusted.refunded[..], &refunded[..])
     }
 
     pub async fn renew(&mut self, at: usize, slot: u128) -> Verdict {

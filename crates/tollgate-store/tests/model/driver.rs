@@ -7,14 +7,16 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate_core::{Ask, Examination, Limit, Nanos, Outcome, Receipt, SECOND, SlotId};
+use tollgate_core::{
+    Ask, Examination, Limit, MAX_OPEN_CHARGES, Nanos, Outcome, Receipt, Refundable, SECOND, SlotId,
+};
 use tollgate_store::{
     Applied, Change, Charge, Counter, Decided, Home, Mode, Outcomes, Request, Role, Store,
     StoreError,
 };
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::history::{Asked, Decision, History, Meter, Op, Step};
+use crate::history::{Asked, Decision, History, Lease, Meter, Op, Step};
 use crate::oracle::{Account, ChargeId, Terms, Wanted};
 use crate::records::Record;
 
@@ -69,6 +71,8 @@ pub struct Made {
 pub struct Sent {
     pub id: u128,
     pub adjustments: Vec<(usize, Limit, Change, Receipt)>,
+    /// What each of them reports as given back.
+    pub refunded: Vec<u64>,
 }
 
 /// Both sides.
@@ -82,6 +86,8 @@ pub struct World<'a, G> {
     pub current: Vec<usize>,
     pub now: Nanos,
     pub made: HashMap<ChargeId, Made>,
+    /// Chunks on lease, the oldest first.
+    pub chunks: Vec<ChargeId>,
     pub sent: HashMap<u32, Sent>,
     pub records: HashMap<u32, Record>,
     pub retry_at: Option<Nanos>,
@@ -101,6 +107,7 @@ pub async fn play<G: Ground>(ground: &G, history: &History, name: &str) -> Resul
         current: vec![0; meters.len()],
         now: history.start,
         made: HashMap::new(),
+        chunks: Vec::new(),
         sent: HashMap::new(),
         records: HashMap::new(),
         retry_at: None,
@@ -124,10 +131,9 @@ pub fn partition_name(partition: u8) -> String {
     format!("p{partition}")
 }
 
-fn ask_of(asked: &Asked, is_refundable: bool) -> Ask {
+fn ask_of(asked: &Asked, refundable: Refundable) -> Ask {
     let Asked { cost, max_delay, slot, max_slot_ttl, .. } = *asked;
-    let ask = Ask { max_delay, slot: SlotId(slot), max_slot_ttl, ..Ask::cost(cost) };
-    if is_refundable { ask.refundable() } else { ask }
+    Ask { max_delay, slot: SlotId(slot), max_slot_ttl, refundable, ..Ask::cost(cost) }
 }
 
 impl<G: Ground> World<'_, G> {
@@ -155,6 +161,7 @@ impl<G: Ground> World<'_, G> {
     async fn step(&mut self, op: &Op) -> Verdict {
         match op {
             Op::Decide(decisions) => self.decide(decisions).await,
+            Op::Lease(lease) => self.lease(lease).await,
             Op::GiveUp(decision, looks) => self.give_up(decision, *looks).await,
             Op::GiveBack(charges) => {
                 let parts = charges.iter().map(|id| (*id, u64::MAX)).collect::<Vec<_>>();
@@ -206,14 +213,14 @@ impl<G: Ground> World<'_, G> {
         let keys: Vec<[&str; 2]> = (partitions.iter().zip(&self.names))
             .map(|(partition, name)| [partition.as_str(), name.as_str()])
             .collect();
-        let charge = |one: &Asked, is_refundable: bool| Charge {
+        let charge = |one: &Asked, refundable: Refundable| Charge {
             counter: counter(&keys[one.counter]),
             limit: self.limit(one.counter),
-            ask: ask_of(one, is_refundable),
+            ask: ask_of(one, refundable),
             role: one.role,
         };
         let charges: Vec<Vec<Charge<'_>>> = (decisions.iter())
-            .map(|of| of.asked.iter().map(|one| charge(one, of.is_refundable)).collect())
+            .map(|of| of.asked.iter().map(|one| charge(one, of.refundable)).collect())
             .collect();
         let requests: Vec<Request<'_>> = (decisions.iter().zip(&charges))
             .map(|(of, charges)| Request { charges, mode: of.mode })
@@ -231,6 +238,30 @@ impl<G: Ground> World<'_, G> {
     async fn decide(&mut self, decisions: &[Decision]) -> Verdict {
         let answer = self.ask(decisions).await?;
         self.check_decisions(decisions, &answer)
+    }
+
+    /// Takes chunks on lease. A bucket has places for so many of them; older ones are final, and reservations stay.
+    async fn lease(&mut self, lease: &Lease) -> Verdict {
+        for number in 0..lease.times {
+            let Lease { counter, cost, mode, .. } = *lease;
+            let (id, refundable) = (lease.chunk(number), Refundable::OnLease);
+            let (slot, max_delay, max_slot_ttl) = (0, None, Nanos::MAX);
+            let one = Asked { counter, cost, role: Role::Must, slot, max_delay, max_slot_ttl };
+            self.decide(&[Decision { id, mode, asked: vec![one], refundable }]).await?;
+            if self.made.contains_key(&(id, 0)) {
+                self.chunks.push((id, 0));
+            }
+            self.advance(Step::By(self.history.grain)).await;
+        }
+        let made = &self.made;
+        self.chunks.retain(|id| made.contains_key(id));
+        let of_counter =
+            |id: &ChargeId| made.get(id).is_some_and(|one| one.counter == lease.counter);
+        let all: Vec<ChargeId> = self.chunks.iter().copied().filter(of_counter).collect();
+        for id in all.iter().rev().skip(MAX_OPEN_CHARGES) {
+            self.made.remove(id);
+        }
+        Ok(())
     }
 
     /// Asks the store, and stops waiting before it has answered, or not.
@@ -276,7 +307,7 @@ impl<G: Ground> World<'_, G> {
 
     /// Compares one request's outcomes with the oracle's, and charges there what it charges.
     fn check_decision(&mut self, decision: &Decision, shown: &Shown<'_>) -> Verdict {
-        let Decision { id, mode, asked, is_refundable } = decision;
+        let Decision { id, mode, asked, refundable } = decision;
         let judged = self.judge(asked, *mode);
         let charges = match mode {
             Mode::Charge | Mode::Hold => Self::passes(asked, &judged, *mode),
@@ -298,7 +329,7 @@ impl<G: Ground> World<'_, G> {
         for (place, (one, outcome)) in asked.iter().zip(shown.outcomes).enumerate() {
             let is_charged = charges && (*mode == Mode::Owe || judged[place].wait.is_some());
             if is_charged {
-                self.charge((*id, place), one, outcome, *is_refundable);
+                self.charge((*id, place), one, outcome, *refundable != Refundable::No);
             }
             let of = format!("#{id}.{place} ({one})");
             if is_charged != (outcome.receipt != Receipt::Nothing) {
@@ -404,7 +435,7 @@ impl<G: Ground> World<'_, G> {
                 }
             })
             .collect();
-        let look = Decision { id: 0, mode: Mode::Peek, asked: all, is_refundable: false };
+        let look = Decision { id: 0, mode: Mode::Peek, asked: all, refundable: Refundable::No };
         let (outcomes, _) = self.ask(std::slice::from_ref(&look)).await?;
         let judged = self.judge(&look.asked, Mode::Peek);
         for ((one, outcome), judged) in look.asked.iter().zip(&outcomes).zip(judged) {
@@ -436,7 +467,11 @@ struct Judged {
     wait: Option<Nanos>,
 }
 
-pub fn same<T: PartialEq + std::fmt::Debug>(what: &str, shown: &T, expected: &T) -> Verdict {
+pub fn same<T: PartialEq + std::fmt::Debug + ?Sized>(
+    what: &str,
+    shown: &T,
+    expected: &T,
+) -> Verdict {
     if shown == expected {
         return Ok(());
     }

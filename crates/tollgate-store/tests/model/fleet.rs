@@ -167,7 +167,7 @@ impl<'a, S: Store> Fleet<'a, S> {
     pub async fn give_back(&mut self, node: usize, of: u32) -> Result<(), String> {
         let made = self.take(of);
         for one in &made {
-            self.accounts[one.counter].refund((of, one.place), one.cost);
+            self.accounts[one.counter].refund((of, one.place), one.cost, self.now);
         }
         let keys: Vec<[&str; 1]> =
             made.iter().map(|one| [self.names[one.counter].as_str()]).collect();
@@ -223,7 +223,7 @@ impl<S> Fleet<'_, S> {
             0 => Change::Keep,
             1.. => {
                 let back = less.unsigned_abs().min(one.cost);
-                account.refund((of, one.place), back);
+                account.refund((of, one.place), back, self.now);
                 Change::GiveBack(one.receipt.part(back))
             }
             _ => {

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use tollgate_core::{Calendar, CalendarUnit, Limit, LimitSpec, Nanos, SECOND, Window};
+use tollgate_core::{Calendar, CalendarUnit, Limit, LimitSpec, Nanos, Refundable, SECOND, Window};
 use tollgate_store::{Mode, Role};
 
 use crate::oracle::{ChargeId, Shape, Terms};
@@ -95,7 +95,25 @@ pub struct Decision {
     pub id: u32,
     pub mode: Mode,
     pub asked: Vec<Asked>,
-    pub is_refundable: bool,
+    pub refundable: Refundable,
+}
+
+/// Chunks that are taken one after another.
+#[derive(Debug, Clone, Copy)]
+pub struct Lease {
+    pub id: u32,
+    pub counter: usize,
+    pub cost: u64,
+    pub times: u32,
+    /// Above the limit if need be.
+    pub mode: Mode,
+}
+
+impl Lease {
+    /// The number of a chunk, which no decision has.
+    pub const fn chunk(&self, number: u32) -> u32 {
+        1_000_000 + self.id * 100 + number
+    }
 }
 
 /// One operation.
@@ -103,6 +121,8 @@ pub struct Decision {
 pub enum Op {
     /// Some requests in one call, decided in order.
     Decide(Vec<Decision>),
+    /// Chunks on lease, each at an instant of its own: mostly more of them than a bucket has places.
+    Lease(Lease),
     /// A request whose caller stops waiting after looking for the answer so many times: unless it was there by then, nothing
     /// stays charged.
     GiveUp(Decision, u32),
@@ -168,6 +188,7 @@ fn counters_of(op: &Op) -> Vec<usize> {
         Op::Decide(all) => {
             all.iter().flat_map(|decision| &decision.asked).map(|one| one.counter).collect()
         }
+        Op::Lease(lease) => vec![lease.counter],
         Op::GiveUp(decision, _) => decision.asked.iter().map(|one| one.counter).collect(),
         Op::Renew(counter, _)
         | Op::Release(counter, _)
@@ -213,8 +234,8 @@ impl fmt::Display for Asked {
 
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, mode, asked, is_refundable } = self;
-        let refundable = if *is_refundable { "" } else { ", not refundable" };
+        let Self { id, mode, asked, refundable } = self;
+        let refundable = if *refundable == Refundable::No { ", not refundable" } else { "" };
         let all: Vec<String> = asked.iter().map(ToString::to_string).collect();
         write!(f, "#{id} {mode:?}{refundable}: {}", all.join(", "))
     }
@@ -226,6 +247,9 @@ impl fmt::Display for Op {
             Self::Decide(all) => {
                 let all: Vec<String> = all.iter().map(ToString::to_string).collect();
                 f.write_str(&all.join("; "))
+            }
+            Self::Lease(Lease { id, counter, cost, times, mode }) => {
+                write!(f, "#{id} {mode:?}: {times} chunks on lease, each of {cost} of c{counter}")
             }
             Self::GiveUp(decision, looks) => write!(f, "{decision}, given up after {looks} looks"),
             Self::GiveBack(all) => {

@@ -1,12 +1,12 @@
 //! Generates random histories, each the same for its seed.
 
-use tollgate_core::{Algorithm, Nanos, SECOND};
+use tollgate_core::{Algorithm, Nanos, Refundable, SECOND};
 use tollgate_store::{Mode, Role};
 
 use crate::draw::Draw;
 use crate::history::{
-    Asked, Decision, History, MAX_COUNTERS, MAX_PARTITIONS, Meter, Op, RecordStep, SendOptions,
-    Step, Truth,
+    Asked, Decision, History, Lease, MAX_COUNTERS, MAX_PARTITIONS, Meter, Op, RecordStep,
+    SendOptions, Step, Truth,
 };
 use crate::oracle::{ChargeId, Shape, Terms};
 
@@ -126,6 +126,11 @@ fn asked(draw: &mut Draw, meters: &[Meter], manner: SendOptions, id: u32, place:
     }
 }
 
+/// One in so many is not refundable.
+fn refundable(draw: &mut Draw, times: u64) -> Refundable {
+    if draw.one_in(times) { Refundable::No } else { Refundable::UntilClosed }
+}
+
 fn truth(draw: &mut Draw) -> Truth {
     match draw.below(5) {
         0 => Truth::Keep,
@@ -157,7 +162,7 @@ impl Maker {
         for _ in 0..count {
             let again = if self.draw.one_in(8) { self.again() } else { None };
             let decision = again.unwrap_or_else(|| self.decision());
-            if decision.is_refundable {
+            if decision.refundable != Refundable::No {
                 self.open.extend((0..decision.asked.len()).map(|place| (decision.id, place)));
                 self.decisions.push(decision.id);
             }
@@ -195,7 +200,7 @@ impl Maker {
                 all.push(one);
             }
         }
-        Decision { id, mode, asked: all, is_refundable: !draw.one_in(4) }
+        Decision { id, mode, asked: all, refundable: refundable(draw, 4) }
     }
 
     /// The same request as an earlier one.
@@ -243,6 +248,26 @@ impl Maker {
         let truths = (0..places.unwrap_or(0)).map(|_| truth(&mut self.draw)).collect();
         self.ops.push(Op::Settle { id: self.settlements, of, truths });
         self.settlements += 1;
+    }
+
+    /// Chunks of a bucket, some of which are given back later.
+    fn lease(&mut self) {
+        let counter = self.draw.below(self.meters.len() as u64) as usize;
+        if !self.meters[counter].shape.algorithm.is_bucket() {
+            return;
+        }
+        let draw = &mut self.draw;
+        let mode = draw.pick(&[Mode::Charge, Mode::Owe]);
+        let (id, cost, times) =
+            (self.asked.len() as u32, 1 + draw.below(2), 1 + draw.below(80) as u32);
+        let lease = Lease { id, counter, cost, times, mode };
+        for number in [0, times / 3, times.saturating_sub(2), times - 1] {
+            self.open.push((lease.chunk(number), 0));
+        }
+        // Takes its number.
+        let refundable = Refundable::No;
+        self.asked.push(Decision { id, mode: Mode::Peek, asked: Vec::new(), refundable });
+        self.ops.push(Op::Lease(lease));
     }
 
     /// Something with a slot that a request named, mostly one of the last.
@@ -327,11 +352,12 @@ impl Maker {
                 let asked = decision.asked.into_iter().enumerate();
                 let asked = asked.map(|(place, one)| Asked { slot: own_slot(id, place), ..one });
                 // One that is not refundable is undone among the open charges of others.
-                let (asked, is_refundable) = (asked.collect(), self.draw.one_in(2));
-                let decision = Decision { id, mode: Mode::Charge, asked, is_refundable };
+                let (asked, refundable) = (asked.collect(), refundable(&mut self.draw, 2));
+                let decision = Decision { id, mode: Mode::Charge, asked, refundable };
                 self.asked.push(decision.clone());
                 self.ops.push(Op::GiveUp(decision, looks));
             }
+            37 if self.draw.one_in(2) => self.lease(),
             _ => self.advance(),
         }
     }

@@ -199,14 +199,22 @@ impl Account {
         }
     }
 
-    /// Takes `cost` off a charge; one that is used up is removed. A charge that is gone stays gone.
-    pub fn refund(&mut self, id: ChargeId, cost: u64) {
-        for charge in &mut self.live {
-            if charge.id == id {
-                charge.cost = charge.cost.saturating_sub(cost);
-            }
-        }
+    /// Takes `cost` off a charge; one that is used up is removed. A charge that is gone stays gone. Returns how much of the
+    /// charge still counted: of a bucket, what it is less occupied by, in whole units, rounded up.
+    pub fn refund(&mut self, id: ChargeId, cost: u64, now: Nanos) -> u64 {
+        let Some(place) = self.live.iter().position(|charge| charge.id == id) else { return 0 };
+        let (charge, before) = (self.live[place], self.ahead(now));
+        let back = cost.min(charge.cost);
+        self.live[place].cost -= back;
+        let after = self.ahead(now);
         self.live.retain(|charge| charge.cost > 0);
+        if self.shape.algorithm.is_bucket() {
+            (before - after).div_ceil(self.span(1, charge.quota)) as u64
+        } else if now < self.ends(&charge) {
+            back
+        } else {
+            0
+        }
     }
 
     /// Frees a slot. Whether it was held.

@@ -3,7 +3,7 @@
 use tollgate_core::Nanos;
 use tollgate_store::Role;
 
-use crate::history::{Asked, Decision, Op, Step, Truth};
+use crate::history::{Asked, Decision, Lease, Op, Step, Truth};
 use crate::nodes::NodeOp;
 
 /// Simpler forms of an operation.
@@ -30,6 +30,11 @@ pub fn simpler(op: &Op) -> Vec<Op> {
             .map(|grain| *by / grain * grain)
             .filter(|less| less < by)
             .map(|by| Op::Advance(Step::By(by)))
+            .collect(),
+        Op::Lease(lease) => [1, lease.times / 2, lease.times - 1]
+            .into_iter()
+            .filter(|times| *times > 0 && *times < lease.times)
+            .map(|times| Op::Lease(Lease { times, ..*lease }))
             .collect(),
         Op::GiveBackPart(id, cost) if *cost > 1 => vec![Op::GiveBackPart(*id, cost - 1)],
         _ => Vec::new(),

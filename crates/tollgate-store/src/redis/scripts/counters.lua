@@ -55,12 +55,12 @@ local function change(state)
 end
 
 -- A bucket: [1] its arrival time, [2] the part of a microsecond above it, [3] the instant of its last refundable
--- charge, or 0, [4] the unit of the part; `entries`, `base`, `base_part`: see open_charges.lua. Values of 32 bytes end
--- with a figure that earlier versions kept.
+-- charge, or 0, [4] the unit of the part; `entries`, `base`, `base_part`, `lowered`, `lowered_from`, `lowered_at`: see
+-- open_charges.lua. Values of 32 bytes end with a figure that earlier versions kept.
 local function read_bucket(key, value)
   local state = states[key]
   if state then return state end
-  local tat, part, unit, base, base_part, entries = 0, 0, 1, 0, 0, nil
+  local tat, part, unit, head, entries = 0, 0, 1, nil, nil
   if value then
     local length = #value
     if length == 8 then
@@ -68,19 +68,24 @@ local function read_bucket(key, value)
     elseif length == 32 then
       tat, part, unit = struct.unpack('<ddd', value)
     else
-      tat, part, unit, base, base_part, entries = read_open(value)
-      if not tat then return nil end
+      head, entries = read_open(value)
+      if not head then return nil end
+      tat, part, unit = head[1], head[2], head[3]
+      for i = 4, 8 do
+        if not whole(head[i]) then return nil end
+      end
     end
-    if not (whole(tat) and whole(part) and whole(unit) and whole(base) and whole(base_part)) then
-      return nil
-    end
+    if not (whole(tat) and whole(part) and whole(unit)) then return nil end
   elseif foreign[key] then
     return nil
   end
   state = keep(key, BUCKET, tat, part, 0, unit)
-  if entries then
-    state.entries, state.base, state.base_part = entries, base, base_part
-    last_instant(state)
+  if head then
+    state.lowered_from, state.lowered_at, state.lowered = head[6], head[7], head[8]
+    if #entries > 0 then
+      state.entries, state.base, state.base_part = entries, head[4], head[5]
+      last_instant(state)
+    end
   end
   return state
 end
@@ -234,12 +239,14 @@ end
 write[BUCKET] = function(state)
   local tat, part = state[1], state[2]
   local fresh_at = tat + (part > 0 and 1 or 0)
-  if fresh_at <= now then
+  local value
+  if is_lowered(state) then
+    fresh_at = math.max(fresh_at, state.lowered_at + LOWERED_KEPT)
+    value = write_open(state)
+  elseif fresh_at <= now then
     redis.call('DEL', state[9])
     return
-  end
-  local value
-  if state.entries and #state.entries > 0 then
+  elseif state.entries and #state.entries > 0 then
     value = write_open(state)
   elseif part == 0 then
     value = struct.pack('<d', tat)

@@ -13,8 +13,11 @@ local MAX_OPEN_CHARGES = 64
 local BRIEFLY, UNTIL_CLOSED, ON_LEASE = 1, 2, 3
 local BRIEF = 10000000
 local ENTRY, ENTRY_BYTES = '<dddddddd', 64
--- The value: these bytes; tat, its part, unit, the arrival time before the first entry, its part; the entries.
-local OPEN_MAGIC, OPEN_HEAD, OPEN_HEAD_BYTES = 'TGB2', '<ddddd', 44
+-- The value: these bytes; tat, its part, unit, the arrival time before the first entry, its part, what `note_lowered`
+-- notes; the entries, if there are any.
+local OPEN_MAGIC, OPEN_HEAD, OPEN_HEAD_BYTES = 'TGB3', '<dddddddd', 68
+-- How long a lowering is remembered. A charge that is older is undone without knowing of it.
+local LOWERED_KEPT = 60000000
 
 local function add_spans(a, a_part, b, b_part, unit)
   local sum, part = a + b, a_part
@@ -61,22 +64,39 @@ end
 -- Splits a value into a state's list; nil: it is not one of ours.
 local function read_open(value)
   local bytes = #value - OPEN_HEAD_BYTES
-  if bytes <= 0 or bytes % ENTRY_BYTES ~= 0 or bytes > 2 * MAX_OPEN_CHARGES * ENTRY_BYTES
+  if bytes < 0 or bytes % ENTRY_BYTES ~= 0 or bytes > 2 * MAX_OPEN_CHARGES * ENTRY_BYTES
     or string.sub(value, 1, #OPEN_MAGIC) ~= OPEN_MAGIC then
     return nil
   end
-  local tat, part, unit, base, base_part = struct.unpack(OPEN_HEAD, value, #OPEN_MAGIC + 1)
+  local head = {struct.unpack(OPEN_HEAD, value, #OPEN_MAGIC + 1)}
   local entries = {}
   for at = OPEN_HEAD_BYTES + 1, #value, ENTRY_BYTES do
     entries[#entries + 1] = string.sub(value, at, at + ENTRY_BYTES - 1)
   end
-  return tat, part, unit, base, base_part, entries
+  return head, entries
+end
+
+local function is_lowered(state)
+  return state.lowered_at ~= nil and now < state.lowered_at + LOWERED_KEPT
+end
+
+-- Notes that final charges before the first entry were lowered by so much: of charges made at `from` or later. What was
+-- charged from then until now ends sooner than it did, by at most that.
+local function note_lowered(state, from, span, span_part)
+  if span == 0 and span_part == 0 then return end
+  local amount = span_part > 0 and span + 1 or span
+  if is_lowered(state) then
+    amount, from = math.min(state.lowered + amount, MOST), math.min(state.lowered_from, from)
+  end
+  state.lowered, state.lowered_from = amount, from
+  state.lowered_at = math.max(now, state.lowered_at or 0)
 end
 
 local function write_open(state)
   local parts = {OPEN_MAGIC,
-    struct.pack(OPEN_HEAD, state[1], state[2], state[4], state.base, state.base_part)}
-  for i = 1, #state.entries do
+    struct.pack(OPEN_HEAD, state[1], state[2], state[4], state.base or 0, state.base_part or 0,
+      state.lowered_from or 0, state.lowered_at or 0, state.lowered or 0)}
+  for i = 1, state.entries and #state.entries or 0 do
     local entry = state.entries[i]
     if type(entry) ~= 'string' then
       entry = struct.pack(ENTRY, entry[1], entry[2], entry[3], entry[4], entry[5], entry[6],
@@ -143,13 +163,26 @@ local function count_of(state, is_leased)
   return count, hold or oldest
 end
 
+local SORT_OF = {[BRIEFLY] = HOLD, [UNTIL_CLOSED] = 0, [ON_LEASE] = LEASED}
+
+-- The sort of an entry after another charge of its instant.
+local function joined_sort(sort, refundable)
+  if refundable == UNTIL_CLOSED then return 0 end
+  return sort == HOLD and SORT_OF[refundable] or sort
+end
+
 -- Whether another refundable charge makes one final.
 local function is_full(state, refundable)
   if not state.entries or #state.entries < MAX_OPEN_CHARGES then return false end
   local at = math.max(now, state[3])
   local is_empty = state[1] < at or (state[1] == at and state[2] == 0)
-  if state[3] >= at or is_empty then return false end
+  if is_empty then return false end
   local is_leased = refundable == ON_LEASE
+  if state[3] >= at then
+    local sort = entry_at_place(state, #state.entries)[2]
+    is_leased = joined_sort(sort, refundable) == LEASED
+    return is_leased ~= (sort == LEASED) and count_of(state, is_leased) >= MAX_OPEN_CHARGES
+  end
   return count_of(state, is_leased) >= MAX_OPEN_CHARGES and (is_leased or not is_first_over(state, at))
 end
 
@@ -197,8 +230,6 @@ local function append_final(state, at, span, span_part)
   end
 end
 
-local SORT_OF = {[BRIEFLY] = HOLD, [UNTIL_CLOSED] = 0, [ON_LEASE] = LEASED}
-
 local function charge_open(state, span, span_part, refundable)
   local unit, at = state[4], now
   if not state.entries then
@@ -219,11 +250,7 @@ local function charge_open(state, span, span_part, refundable)
     local last = entry_at_place(state, count)
     last[3], last[4] = add_spans(last[3], last[4], span, span_part, unit)
     local was_leased = last[2] == LEASED
-    if refundable == UNTIL_CLOSED then
-      last[2] = 0
-    elseif last[2] == HOLD then
-      last[2] = SORT_OF[refundable]
-    end
+    last[2] = joined_sort(last[2], refundable)
     -- It has become one of the others, of which there may be enough.
     local is_leased = last[2] == LEASED
     if is_leased ~= was_leased then trim(state, is_leased) end
@@ -242,20 +269,14 @@ local function find_entry(state, at)
   return nil
 end
 
--- Returns how much of the charge was open, and counted.
 local function refund_open(state, at, span, span_part)
   -- An arrival time at the end of time no longer says what it is the sum of.
-  if state[1] >= MOST then return 0, 0 end
-  local index = find_entry(state, at)
-  if not index then return 0, 0 end
-  local is_over = state[1] < now or (state[1] == now and state[2] == 0)
+  local index = state[1] < MOST and find_entry(state, at)
+  if not index then return end
   local entry = entry_at_place(state, index)
-  local returned, returned_part = sooner_span(span, span_part, entry[3], entry[4])
   entry[3], entry[4] = subtract_span(entry[3], entry[4], span, span_part, state[4])
   if entry[3] == 0 and entry[4] == 0 then remove_entry(state, index) end
   replay(state)
-  if is_over then return 0, 0 end
-  return returned, returned_part
 end
 
 local function close_open(state, at, span, span_part)
@@ -275,26 +296,34 @@ local function is_after_entries(state, span, span_part)
   return last[5] > span or (last[5] == span and last[6] >= span_part)
 end
 
--- Undoes so much of what was charged last, whatever that was, down to an empty bucket.
+-- Undoes so much of what was charged last and is nobody's: final charges first, then holds, down to an empty bucket. What
+-- others have reserved or have on lease stays.
 local function refund_latest(state, span, span_part)
-  local unit = state[4]
+  local unit, count = state[4], #state.entries
   local ahead, ahead_part = subtract_span(state[1], state[2], now, 0, unit)
   local rest, rest_part = sooner_span(span, span_part, ahead, ahead_part)
-  while rest > 0 or rest_part > 0 do
-    local count = #state.entries
-    if count == 0 then
-      state.base, state.base_part = subtract_span(state.base, state.base_part, rest, rest_part, unit)
-      break
+  local function take(from, from_part)
+    local part, part_part = sooner_span(rest, rest_part, from, from_part)
+    rest, rest_part = subtract_span(rest, rest_part, part, part_part, unit)
+    return part, part_part
+  end
+  for i = count, 1, -1 do
+    local entry = entry_at_place(state, i)
+    local part, part_part = take(entry[5], entry[6])
+    entry[5], entry[6] = subtract_span(entry[5], entry[6], part, part_part, unit)
+    entry[7], entry[8] = subtract_span(entry[7], entry[8], part, part_part, unit)
+  end
+  local from = count > 0 and entry_at_place(state, 1)[1] or now
+  local part, part_part = take(subtract_span(state.base, state.base_part, from, 0, unit))
+  state.base, state.base_part = subtract_span(state.base, state.base_part, part, part_part, unit)
+  note_lowered(state, 0, part, part_part)
+  for i = count, 1, -1 do
+    local entry = entry_at_place(state, i)
+    if entry[2] == HOLD then
+      part, part_part = take(entry[3], entry[4])
+      entry[3], entry[4] = subtract_span(entry[3], entry[4], part, part_part, unit)
+      if entry[3] == 0 and entry[4] == 0 then remove_entry(state, i) end
     end
-    local last = entry_at_place(state, count)
-    local part, part_part = sooner_span(rest, rest_part, last[5], last[6])
-    last[5], last[6] = subtract_span(last[5], last[6], part, part_part, unit)
-    last[7], last[8] = subtract_span(last[7], last[8], part, part_part, unit)
-    rest, rest_part = subtract_span(rest, rest_part, part, part_part, unit)
-    part, part_part = sooner_span(rest, rest_part, last[3], last[4])
-    last[3], last[4] = subtract_span(last[3], last[4], part, part_part, unit)
-    rest, rest_part = subtract_span(rest, rest_part, part, part_part, unit)
-    if last[3] == 0 and last[4] == 0 then remove_entry(state, count) end
   end
   replay(state)
 end

@@ -21,6 +21,12 @@ local function is_void(kind, p, mark)
   return args[p] <= tonumber(mark)
 end
 
+-- How far a bucket is occupied ahead of now, and the unit of the part.
+local function ahead_of_now(state)
+  local ahead, part = subtract_span(state[1], state[2], now, 0, state[4])
+  return ahead, part, state[4]
+end
+
 -- Changes an entry of the list of a bucket's refundable charges with `act`. A receipt of no entry changes nothing, not even
 -- the rounding of the others.
 local function change_open(p, key, value, act)
@@ -29,9 +35,10 @@ local function change_open(p, key, value, act)
   if not state then return false end
   if not (state.entries and find_entry(state, args[p])) then return true, 0, 0 end
   adopt(state, args[p + 3])
-  local span, span_part = act(state, args[p], args[p + 1], args[p + 2])
+  local ahead, ahead_part = ahead_of_now(state)
+  act(state, args[p], args[p + 1], args[p + 2])
   change(state)
-  return true, span, span_part
+  return true, subtract_span(ahead, ahead_part, ahead_of_now(state))
 end
 
 local function give_back()
@@ -45,19 +52,19 @@ local function give_back()
     -- A charge that was not refundable is undone in its own instant only.
     if at ~= MOST and at ~= math.max(now, state[3]) then return true, 0, 0 end
     adopt(state, unit)
-    local tat, part = state[1], state[2]
     -- An arrival time at the end of time no longer says what it is the sum of.
-    if tat >= MOST then return true, 0, 0 end
-    local ahead, ahead_part = subtract_span(tat, part, now, 0, unit)
-    local occupied, occupied_part = sooner_span(span, span_part, ahead, ahead_part)
+    if state[1] >= MOST then return true, 0, 0 end
+    local ahead, ahead_part = ahead_of_now(state)
     if state.entries then
       if at ~= MOST and not is_after_entries(state, span, span_part) then return true, 0, 0 end
       refund_latest(state, span, span_part)
     else
-      state[1], state[2] = subtract_span(tat, part, occupied, occupied_part, unit)
+      span, span_part = sooner_span(span, span_part, ahead, ahead_part)
+      state[1], state[2] = subtract_span(state[1], state[2], span, span_part, unit)
+      note_lowered(state, at == MOST and 0 or at, span, span_part)
     end
     change(state)
-    return true, occupied, occupied_part
+    return true, subtract_span(ahead, ahead_part, ahead_of_now(state))
   end
 
   to[OPEN] = function(p, key, value) return change_open(p, key, value, refund_open) end

@@ -125,19 +125,33 @@ local function remove_final(state, index, span, span_part)
   replay(state)
 end
 
--- Takes a final charge out of those before the first entry. One that ends ahead of now has been followed by charges
--- only, and the bucket was never empty since: it still occupies what lies ahead of now, at most its span. Its end is
--- known while nothing before it was refunded. Otherwise it ends no sooner than alone.
-local function lower_base(state, p)
-  local ends, ends_part, span, span_part, unit = args[p + 2], args[p + 3], args[p + 4], args[p + 5], args[p + 6]
-  local base, base_part = state[1], state[2]
-  if state.entries then base, base_part = state.base, state.base_part end
-  local is_lower = base < ends or (base == ends and base_part < ends_part)
-  if args[p + 1] > 0 or is_lower then
-    ends, ends_part = add_spans(args[p], 0, span, span_part, unit)
+-- When a charge before the first entry ends, at the least: as if it were alone, or as it was charged, less what was taken
+-- off charges before it since. That much is known unless refundable charges were before it.
+local function end_in_base(state, p, base, base_part)
+  local at, span, span_part, unit = args[p], args[p + 4], args[p + 5], args[p + 6]
+  local ends, ends_part = add_spans(at, 0, span, span_part, unit)
+  if args[p + 1] > 0 or at + LOWERED_KEPT <= now then return ends, ends_part end
+  local known, known_part = args[p + 2], args[p + 3]
+  if is_lowered(state) and state.lowered_from <= at and at <= state.lowered_at then
+    known, known_part = subtract_span(known, known_part, state.lowered, 0, unit)
   end
+  -- A bucket that ends sooner has lost charges.
+  if base < known or (base == known and base_part < known_part) then return ends, ends_part end
+  return later_span(ends, ends_part, known, known_part)
+end
+
+-- What this call takes off the final charges before the first entry: state -> {instant, span, its part}. Of two charges of
+-- a call the later one is undone first, which does not move the other.
+local lowered = {}
+
+-- Takes a final charge out of those before the first entry. One that ends ahead of now has been followed by charges
+-- only, and the bucket was never empty since: it still occupies what lies ahead of now, at most its span.
+local function lower_base(state, p)
+  local unit, base, base_part = args[p + 6], state[1], state[2]
+  if state.entries then base, base_part = state.base, state.base_part end
+  local ends, ends_part = end_in_base(state, p, base, base_part)
   local ahead, ahead_part = subtract_span(ends, ends_part, now, 0, unit)
-  span, span_part = sooner_span(span, span_part, ahead, ahead_part)
+  local span, span_part = sooner_span(args[p + 4], args[p + 5], ahead, ahead_part)
   base, base_part = subtract_span(base, base_part, span, span_part, unit)
   if state.entries then
     state.base, state.base_part = base, base_part
@@ -145,6 +159,10 @@ local function lower_base(state, p)
   else
     state[1], state[2] = base, base_part
   end
+  local sum = lowered[state] or {args[p], 0, 0}
+  sum[1] = math.min(sum[1], args[p])
+  sum[2], sum[3] = add_spans(sum[2], sum[3], span, span_part, unit)
+  lowered[state] = sum
 end
 
 -- Its figures: the instant of the charge, that of the last entry before it or 0, its end, its span, and the unit.
@@ -174,6 +192,7 @@ local function undo_all()
     for j = 1, #figures do args[free + j] = figures[j] end
     return_to[kind](free + 1, key, value)
   end
+  for state, sum in pairs(lowered) do note_lowered(state, sum[1], sum[2], sum[3]) end
   write_all()
 end
 
