@@ -11,7 +11,10 @@
 mod redis_support;
 
 use redis_support::{Probe, VirtualClock};
-use tollgate_core::{Algorithm, Ask, MAX_OPEN_CHARGES, Nanos, Outcome, Receipt, SECOND};
+use tollgate_core::{
+    Algorithm, Ask, Calendar, CalendarUnit, Limit, LimitSpec, MAX_OPEN_CHARGES, Nanos, Outcome,
+    Receipt, SECOND, Window,
+};
 use tollgate_store::leased::{LeaseOptions, Leased};
 use tollgate_store::{
     Adjustment, Announcement, Change, Charge, Claim, Consistency, GiveBack, Home, LeaseAsk,
@@ -369,4 +372,32 @@ async fn reservations_paid_from_chunks_have_the_places_of_their_chunks() {
         }
         assert_eq!(probe.used(&clock.store).await, 36 * 5, "{algorithm}");
     }
+}
+
+/// A node that does not know yet that the server's clock was set sends requests again whose calendar windows do not fit. Those
+/// behind them in the same call wait for that: requests of a call are decided in order.
+#[tokio::test]
+async fn requests_of_a_call_keep_their_order_when_a_calendar_window_is_over() {
+    let clock = VirtualClock::new();
+    let bucket = Probe::of("bucket", Algorithm::LeakyBucket, 100);
+    let spec = LimitSpec {
+        algorithm: Algorithm::FixedWindow,
+        quota: 100,
+        window: Window::Calendar(Calendar::new(CalendarUnit::Day, "UTC", None).unwrap()),
+        burst: None,
+        slot_ttl: SECOND,
+    };
+    let daily = Probe { name: "daily", limit: Limit::new(spec).unwrap() };
+    charge(&clock.store, daily.charge(&["k"], Ask::cost(1), Role::Must), &clock).await;
+    clock.set(clock.get() + 10 * 86_400 * SECOND);
+    let first = [
+        daily.charge(&["k"], Ask::cost(1), Role::Must),
+        bucket.charge(&["k"], Ask::cost(5), Role::Must),
+    ];
+    let second = [bucket.charge(&["k"], Ask::cost(1), Role::Must)];
+    let requests = [&first[..], &second[..]].map(|charges| Request { charges, mode: Mode::Charge });
+    let mut outcomes = Outcomes::new();
+    clock.store.decide(&requests, clock.get(), &mut outcomes).await.unwrap();
+    let used: Vec<u64> = outcomes.iter().map(|outcome| outcome.status.used).collect();
+    assert_eq!(used, [1, 5, 6]);
 }

@@ -3,8 +3,8 @@
 -- KEYS[2..]   the counter of every charge, in order
 -- ARGV[1]     [4..] per request: mode (0 charge, 1 peek, 2 owe, 3 hold), number of charges, and per
 --             charge: kind, role (0 must, 1 any of, 2 watch), parameters of the kind
--- result      per request: 0 not charged, 1 charged, 2 a value is not ours, 3 no window fits; after 0
---             and 1 per charge: 1 if it fits, else 0, and the counter's state before the request
+-- result      per request: 0 not charged, 1 charged, 2 a value is not ours, 3 no window fits, here or in an earlier
+--             request: they are sent again in order; after 0 and 1 per charge: 1 if it fits, else 0, and the counter's state before the request
 
 local MUST, ANY_OF = 0, 1
 local CHARGE, PEEK, OWE, HOLD = 0, 1, 2, 3
@@ -39,11 +39,12 @@ if #unknown > 0 and redis.call('EXISTS', unpack(unknown)) > 0 then
 end
 
 local at, k, request, changed, fits = 4, 0, 0, false, {}
+local is_outside = false
 while args[at] do
   local mode, charges = args[at], args[at + 1]
   at, request = at + 2, request + 1
   local first_at, first_k, place = at, k, out_n + 1
-  local verdict, passes, grouped, found = 0, true, false, false
+  local verdict, passes, grouped, found = is_outside and 3 or 0, true, false, false
   put(0)
   prunes = mode ~= PEEK
   for c = 1, charges do
@@ -55,7 +56,7 @@ while args[at] do
       if admits == nil then
         verdict = 2
       elseif admits == 'outside' then
-        verdict = 3
+        verdict, is_outside = 3, true
       elseif role == ANY_OF then
         grouped, found = true, found or admits
       elseif role == MUST and not admits then
