@@ -12,6 +12,7 @@ mod changes;
 mod cli;
 mod clusters;
 mod console;
+mod decision_search;
 mod decisions;
 mod defaults;
 mod deploy;

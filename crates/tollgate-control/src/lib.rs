@@ -35,7 +35,8 @@ pub use model::{
 };
 pub use postgres::PostgresRepository;
 pub use records::{
-    ChangeFilter, ChangeRecord, DecisionFilter, DecisionRecord, EntryFilter, Page, StoredDecision,
+    ChangeFilter, ChangeRecord, DecisionFilter, DecisionPlace, DecisionRecord, EntryFilter, Page,
+    RuleVersionAt, StoredDecision,
 };
 pub use repository::{Repository, Waker};
 pub use service::{

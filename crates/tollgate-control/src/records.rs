@@ -86,7 +86,7 @@ pub struct DecisionRecord {
     pub event_id: String,
     /// When.
     pub at: Millis,
-    /// `allowed`, `rejected`, `throttled` or `queued`.
+    /// `allowed`, `rejected`, `throttled`, `queued` or `would_deny`: allowed, and refused had all rules been enforced.
     pub action: String,
     /// Such as `HIT_USER_MODEL_LIMIT`.
     pub reason: String,
@@ -102,6 +102,10 @@ pub struct DecisionRecord {
     pub limit_count: Option<i64>,
     /// When it would have passed.
     pub retry_after_ms: Option<i64>,
+    /// The window of the deciding limit; 0 where it limits what runs at the same time.
+    pub window_seconds: Option<i64>,
+    /// The rules that would have refused it, had they been enforced.
+    pub would_deny: Vec<String>,
     /// What it asked for.
     pub endpoint: Option<String>,
     /// How.
@@ -136,11 +140,11 @@ pub struct DecisionRecord {
     pub caller: String,
 }
 
-/// What a record takes besides its texts: numbers, headers of rows, and entries of six indexes.
-pub(crate) const RECORD_OVERHEAD_BYTES: i64 = 640;
+/// What a record takes besides its texts: numbers, headers of rows, and entries of 15 indexes.
+pub(crate) const RECORD_OVERHEAD_BYTES: i64 = 896;
 
-/// Texts are in the row, and half of them in indexes and in what a page leaves empty.
-const TEXT_FACTOR: usize = 2;
+/// Texts are in the row, in indexes, and in what a page leaves empty.
+const TEXT_FACTOR: usize = 3;
 
 impl DecisionRecord {
     /// What the record takes on disk, indexes included: an estimate from above.
@@ -160,7 +164,8 @@ impl DecisionRecord {
             &self.request_id,
         ];
         let texts = needed.iter().map(|text| text.len()).sum::<usize>()
-            + optional.iter().filter_map(|text| text.as_ref()).map(String::len).sum::<usize>();
+            + optional.iter().filter_map(|text| text.as_ref()).map(String::len).sum::<usize>()
+            + self.would_deny.iter().map(|rule| rule.len() + 3).sum::<usize>();
         RECORD_OVERHEAD_BYTES
             .saturating_add(i64::try_from(TEXT_FACTOR.saturating_mul(texts)).unwrap_or(i64::MAX))
     }
@@ -178,7 +183,7 @@ pub struct StoredDecision {
 /// Which decisions are wanted: all that is given must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DecisionFilter {
-    /// `allowed`, `rejected`, `throttled` or `queued`.
+    /// `allowed`, `rejected`, `throttled`, `queued` or `would_deny`.
     pub action: Option<String>,
     /// Of this client.
     pub client_id: Option<String>,
@@ -188,12 +193,46 @@ pub struct DecisionFilter {
     pub user_id: Option<String>,
     /// Of this tenant.
     pub tenant_id: Option<String>,
+    /// Of this API key, by its id.
+    pub api_key_id: Option<String>,
     /// From this address.
     pub ip_address: Option<String>,
+    /// By a rule of this scope.
+    pub scope: Option<String>,
+    /// For this model.
+    pub model_id: Option<String>,
+    /// For this endpoint.
+    pub endpoint: Option<String>,
+    /// For this reason.
+    pub reason: Option<String>,
     /// Under this request id.
     pub request_id: Option<String>,
     /// At this time or later.
     pub from: Option<Millis>,
     /// Before this time.
     pub until: Option<Millis>,
+    /// Written after the record with this number.
+    pub written_after: Option<i64>,
+}
+
+/// A place in a list of decisions by time: that of one of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecisionPlace {
+    /// When it was made.
+    pub at: Millis,
+    /// Its number in the log.
+    pub id: i64,
+}
+
+/// The change that made the version of a rule that was in force at a revision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleVersionAt {
+    /// The version.
+    pub version: i64,
+    /// The number of the change in the log of changes.
+    pub change_id: i64,
+    /// When it was made.
+    pub at: Millis,
+    /// By whom.
+    pub actor: String,
 }

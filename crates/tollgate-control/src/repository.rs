@@ -3,9 +3,9 @@
 use async_trait::async_trait;
 
 use crate::{
-    Actor, ChangeFilter, ChangeRecord, Checkpoint, Committed, DecisionFilter, DecisionRecord,
-    Entry, EntryFilter, Kind, Loaded, Millis, Page, RepositoryError, Revision, StoredDecision,
-    Write,
+    Actor, ChangeFilter, ChangeRecord, Checkpoint, Committed, DecisionFilter, DecisionPlace,
+    DecisionRecord, Entry, EntryFilter, Kind, Loaded, Millis, Page, RepositoryError, Revision,
+    RuleVersionAt, StoredDecision, Write,
 };
 
 /// Where the control plane keeps what it knows. One suite holds for all of them.
@@ -89,6 +89,27 @@ pub trait Repository: Send + Sync + 'static {
         filter: &DecisionFilter,
         page: &Page,
     ) -> Result<Vec<StoredDecision>, RepositoryError>;
+
+    /// Decisions by time, the newest first: those before a place. Each attribute has an index for this.
+    async fn search_decisions(
+        &self,
+        filter: &DecisionFilter,
+        before: Option<DecisionPlace>,
+        limit: u32,
+    ) -> Result<Vec<StoredDecision>, RepositoryError>;
+
+    /// How many decisions a filter finds; counts to `most` and no further.
+    async fn count_decisions(
+        &self,
+        filter: &DecisionFilter,
+        most: u32,
+    ) -> Result<i64, RepositoryError>;
+
+    /// For each rule and revision the version of the rule that was in force then, if the log of changes still has it.
+    async fn rule_versions_at(
+        &self,
+        rules: &[(String, Revision)],
+    ) -> Result<Vec<Option<RuleVersionAt>>, RepositoryError>;
 
     /// Forgets decisions from before a time, at most so many at once; says how many.
     async fn prune(&self, before: Millis, most: u32) -> Result<u64, RepositoryError>;

@@ -41,7 +41,7 @@ pub(crate) struct AuditArgs {
     pub(crate) client: Option<String>,
     /// Only decisions that ended so.
     #[arg(long, value_name = "ACTION", requires = "decisions",
-        value_parser = ["allowed", "rejected", "throttled", "queued"])]
+        value_parser = ["allowed", "rejected", "throttled", "queued", "would_deny"])]
     pub(crate) action: Option<String>,
     /// How many, the newest of all that fit.
     #[arg(long, value_name = "N", default_value_t = 50,

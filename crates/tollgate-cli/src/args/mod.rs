@@ -3,6 +3,7 @@
 mod admin;
 mod audit;
 mod bench;
+mod decisions;
 mod reach;
 mod request;
 mod reservations;
@@ -22,6 +23,7 @@ pub(crate) use admin::{
 };
 pub(crate) use audit::AuditArgs;
 pub(crate) use bench::{BenchArgs, Form};
+pub(crate) use decisions::DecisionsArgs;
 pub(crate) use reach::{CertificateArgs, Reach, TlsArgs};
 pub(crate) use request::{CheckArgs, RequestArgs};
 pub(crate) use reservations::{HeldArgs, RenewArgs, ReserveArgs, SettleArgs, SlotsCommand};
@@ -78,6 +80,7 @@ pub(crate) enum Command {
     Top(TopArgs),
     LogLevel(LogLevelArgs),
     Audit(AuditArgs),
+    Decisions(DecisionsArgs),
     /// Tokens of the admin API.
     #[command(subcommand)]
     Token(TokenCommand),

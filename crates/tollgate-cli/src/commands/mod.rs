@@ -4,6 +4,7 @@ mod audit;
 mod bench;
 mod check;
 mod config;
+mod decisions;
 mod grants;
 mod lists;
 mod queue;
@@ -45,6 +46,7 @@ pub(crate) fn run(args: Args, signals: Option<EarlySignals>) -> Ended {
         Command::Top(args) => top::run(&args),
         Command::LogLevel(args) => top::log_level(&args),
         Command::Audit(args) => audit::run(&args),
+        Command::Decisions(args) => decisions::run(&args),
         Command::Token(command) => tokens::run(command),
         Command::Settings(command) => settings::run(command),
         Command::Config(command) => config::run(command),

@@ -7,6 +7,7 @@ use super::batch::{Batch, Cell, Column, int, text};
 use super::driver::Dialect;
 use super::entries::number;
 use super::query::{Columns, Query};
+use super::search;
 use super::session::{Session, fetch_all};
 use crate::{DecisionFilter, DecisionRecord, Millis, Page, RepositoryError, StoredDecision};
 
@@ -14,7 +15,7 @@ use crate::{DecisionFilter, DecisionRecord, Millis, Page, RepositoryError, Store
 /// 2.7 kB.
 const MAX_TEXT_BYTES: usize = 1024;
 
-const COLUMNS: [Column; 26] = [
+pub(super) const COLUMNS: [Column; 28] = [
     text("event_id"),
     int("timestamp"),
     text("action"),
@@ -25,6 +26,8 @@ const COLUMNS: [Column; 26] = [
     int("request_count"),
     int("limit_count"),
     int("retry_after_ms"),
+    int("window_seconds"),
+    text("would_deny"),
     text("endpoint"),
     text("method"),
     text("ip_address"),
@@ -87,7 +90,9 @@ fn write_row(rows: &mut Batch, decision: &DecisionRecord) -> Result<(), Reposito
     ]
     .map(|text| text.as_deref().map(cut));
     let [rule, scope, endpoint, method, address, user, tenant, api_key, model, request] = &optional;
-    let cells: [Cell<'_>; 26] = [
+    let would_deny = would_deny_text(&decision.would_deny);
+    let would_deny = would_deny.as_deref().map(cut);
+    let cells: [Cell<'_>; 28] = [
         (&**event_id).into(),
         decision.at.into(),
         (&**action).into(),
@@ -98,6 +103,8 @@ fn write_row(rows: &mut Batch, decision: &DecisionRecord) -> Result<(), Reposito
         decision.request_count.into(),
         decision.limit_count.into(),
         decision.retry_after_ms.into(),
+        decision.window_seconds.into(),
+        would_deny.as_deref().into(),
         endpoint.as_deref().into(),
         method.as_deref().into(),
         address.as_deref().into(),
@@ -118,6 +125,15 @@ fn write_row(rows: &mut Batch, decision: &DecisionRecord) -> Result<(), Reposito
     rows.row(&cells)
 }
 
+/// Rules as one text: each on a line, which no id of a rule contains.
+fn would_deny_text(rules: &[String]) -> Option<String> {
+    (!rules.is_empty()).then(|| rules.join("\n"))
+}
+
+fn would_deny_rules(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
 /// Text for a log. What is too long is cut and what cannot be kept is replaced: a record that was
 /// refused would take its whole batch with it.
 pub(super) fn cut(text: &str) -> Cow<'_, str> {
@@ -132,26 +148,13 @@ pub(super) async fn decisions(
     filter: &DecisionFilter,
     page: &Page,
 ) -> Result<Vec<StoredDecision>, RepositoryError> {
-    let columns: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
-    let mut query = Query::new(format!(
-        "SELECT id, {} FROM rate_limit_audit_log WHERE true",
-        columns.join(", ")
-    ));
-    query.push_if(" AND action = ", filter.action.as_deref());
-    query.push_if(" AND client_id = ", filter.client_id.as_deref());
-    query.push_if(" AND rule_id = ", filter.rule_id.as_deref());
-    query.push_if(" AND user_id = ", filter.user_id.as_deref());
-    query.push_if(" AND tenant_id = ", filter.tenant_id.as_deref());
-    query.push_if(" AND ip_address = ", filter.ip_address.as_deref());
-    query.push_if(" AND request_id = ", filter.request_id.as_deref());
-    query.push_if(" AND timestamp >= ", filter.from);
-    query.push_if(" AND timestamp < ", filter.until);
+    let mut query = search::select(filter);
     query.push_if(" AND id < ", number(page)?);
     query.push_bind(" ORDER BY id DESC LIMIT ", i64::from(page.limit));
     fetch_all(session, query, read_decision).await
 }
 
-fn read_decision(row: &mut Columns<'_>) -> Result<StoredDecision, RepositoryError> {
+pub(super) fn read_decision(row: &mut Columns<'_>) -> Result<StoredDecision, RepositoryError> {
     let id = row.int()?;
     let record = DecisionRecord {
         event_id: row.text()?,
@@ -164,6 +167,8 @@ fn read_decision(row: &mut Columns<'_>) -> Result<StoredDecision, RepositoryErro
         request_count: row.optional_int()?,
         limit_count: row.optional_int()?,
         retry_after_ms: row.optional_int()?,
+        window_seconds: row.optional_int()?,
+        would_deny: row.optional_text()?.as_deref().map(would_deny_rules).unwrap_or_default(),
         endpoint: row.optional_text()?,
         method: row.optional_text()?,
         ip_address: row.optional_text()?,

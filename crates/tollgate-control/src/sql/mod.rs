@@ -17,6 +17,7 @@ mod load;
 mod migrate;
 pub(crate) mod query;
 mod repository;
+mod search;
 pub(crate) mod session;
 mod table;
 

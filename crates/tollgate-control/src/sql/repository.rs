@@ -8,11 +8,11 @@ use tokio::time::timeout;
 use super::driver::{Access, Driver};
 use super::query::Query;
 use super::session::{Session, fetch_int, finish};
-use super::{audit_bound, checkpoints, commit, decisions, entries, load, migrate};
+use super::{audit_bound, checkpoints, commit, decisions, entries, load, migrate, search};
 use crate::{
-    Actor, ChangeFilter, ChangeRecord, Checkpoint, Committed, DecisionFilter, DecisionRecord,
-    Entry, EntryFilter, Kind, Loaded, Millis, Page, Repository, RepositoryError, Revision,
-    StoredDecision, Waker, Write,
+    Actor, ChangeFilter, ChangeRecord, Checkpoint, Committed, DecisionFilter, DecisionPlace,
+    DecisionRecord, Entry, EntryFilter, Kind, Loaded, Millis, Page, Repository, RepositoryError,
+    Revision, RuleVersionAt, StoredDecision, Waker, Write,
 };
 
 /// How long a question may take.
@@ -220,6 +220,40 @@ impl<D: Driver> Repository for D {
     ) -> Result<Vec<StoredDecision>, RepositoryError> {
         within(ANSWER, async {
             decisions::decisions(&mut *self.session(Access::Read).await?, filter, page).await
+        })
+        .await
+    }
+
+    async fn search_decisions(
+        &self,
+        filter: &DecisionFilter,
+        before: Option<DecisionPlace>,
+        limit: u32,
+    ) -> Result<Vec<StoredDecision>, RepositoryError> {
+        within(ANSWER, async {
+            let mut session = self.session(Access::Read).await?;
+            search::search(&mut *session, filter, before, limit).await
+        })
+        .await
+    }
+
+    async fn count_decisions(
+        &self,
+        filter: &DecisionFilter,
+        most: u32,
+    ) -> Result<i64, RepositoryError> {
+        within(ANSWER, async {
+            search::count(&mut *self.session(Access::Read).await?, filter, most).await
+        })
+        .await
+    }
+
+    async fn rule_versions_at(
+        &self,
+        rules: &[(String, Revision)],
+    ) -> Result<Vec<Option<RuleVersionAt>>, RepositoryError> {
+        within(ANSWER, async {
+            search::rule_versions_at(&mut *self.session(Access::Read).await?, rules).await
         })
         .await
     }

@@ -75,6 +75,10 @@ static DIALECT: Dialect = Dialect {
             version: 6,
             sql: include_str!("../../migrations/sqlite/0006_audit_callers.sql"),
         },
+        Migration {
+            version: 7,
+            sql: include_str!("../../migrations/sqlite/0007_decision_search.sql"),
+        },
     ],
 };
 

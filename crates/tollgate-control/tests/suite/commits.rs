@@ -240,3 +240,17 @@ pub(crate) async fn ten_thousand_clients_are_one_change(ground: Ground) {
     assert_eq!(repository.count(Kind::ClientTier, &silver).await.unwrap(), 5_000);
     assert_eq!(repository.count(Kind::ClientTier, &EntryFilter::default()).await.unwrap(), 5_000);
 }
+
+pub(crate) async fn the_version_of_a_rule_at_a_revision_is_found(ground: Ground) {
+    let repository = ground.ready().await;
+    for limit in 1..=3 {
+        commit(&repository, &[rule("r1", limit)]).await.unwrap();
+    }
+    commit(&repository, &[rule("r2", 1)]).await.unwrap();
+    let asked = [("r1", 0), ("r1", 2), ("r1", 9), ("r2", 3), ("r2", 4)];
+    let asked = asked.map(|(rule, revision)| (rule.to_owned(), revision));
+    let found = repository.rule_versions_at(&asked).await.unwrap();
+    let versions: Vec<_> = found.iter().map(|one| one.as_ref().map(|one| one.version)).collect();
+    assert_eq!(versions, [None, Some(2), Some(3), None, Some(1)]);
+    assert_eq!(found[1].as_ref().unwrap().actor, "ann");
+}

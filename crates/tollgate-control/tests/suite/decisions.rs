@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate_control::{DecisionFilter, DecisionRecord, Repository};
+use tollgate_control::{DecisionFilter, DecisionPlace, DecisionRecord, Repository};
 
 use crate::ground::{Ground, page};
 
@@ -32,6 +32,8 @@ pub(crate) async fn decisions_come_back_the_newest_first(ground: Ground) {
         request_count: Some(i64::MAX),
         limit_count: Some(i64::MIN),
         retry_after_ms: Some(0),
+        window_seconds: Some(60),
+        would_deny: vec!["r2".into(), "r3".into()],
         endpoint: Some("/v1/chat".into()),
         method: Some("POST".into()),
         ip_address: Some("2001:db8::1".into()),
@@ -69,6 +71,11 @@ pub(crate) async fn filters_find_decisions(ground: Ground) {
         user_id: Some("u2".into()),
         tenant_id: Some("acme".into()),
         ip_address: Some("192.0.2.1".into()),
+        api_key_id: Some("k1".into()),
+        scope: Some("USER".into()),
+        model_id: Some("m1".into()),
+        endpoint: Some("/v1".into()),
+        reason: "WITHIN_LIMITS".into(),
         request_id: Some("q1".into()),
         ..decision(2)
     };
@@ -83,9 +90,22 @@ pub(crate) async fn filters_find_decisions(ground: Ground) {
         DecisionFilter { tenant_id: Some("acme".into()), ..any() },
         DecisionFilter { ip_address: Some("192.0.2.1".into()), ..any() },
         DecisionFilter { request_id: Some("q1".into()), ..any() },
+        DecisionFilter { api_key_id: Some("k1".into()), ..any() },
+        DecisionFilter { scope: Some("USER".into()), ..any() },
+        DecisionFilter { model_id: Some("m1".into()), ..any() },
+        DecisionFilter { endpoint: Some("/v1".into()), ..any() },
+        DecisionFilter { reason: Some("WITHIN_LIMITS".into()), ..any() },
+        DecisionFilter { user_id: Some("u2".into()), action: Some("allowed".into()), ..any() },
         DecisionFilter { from: Some(2), until: Some(3), ..any() },
     ] {
         assert_eq!(times(&repository, filter.clone()).await, [2], "{filter:?}");
+        let found = repository.search_decisions(&filter, None, 10).await.unwrap();
+        assert_eq!(found.len(), 1, "{filter:?}");
+        assert_eq!(repository.count_decisions(&filter, 10).await.unwrap(), 1);
+        let newer = DecisionFilter { written_after: Some(found[0].id), ..filter.clone() };
+        assert!(times(&repository, newer).await.is_empty());
+        let newer = DecisionFilter { written_after: Some(found[0].id - 1), ..filter.clone() };
+        assert_eq!(times(&repository, newer).await, [2]);
         let none = DecisionFilter { from: Some(4), ..filter };
         assert!(times(&repository, none).await.is_empty());
     }
@@ -104,7 +124,7 @@ pub(crate) async fn a_decision_is_kept_once(ground: Ground) {
 
 /// A flood of one tenant erases nothing of the others, and the log never takes more than it may.
 pub(crate) async fn the_log_is_bounded_in_bytes_and_the_loudest_goes_first(ground: Ground) {
-    const MAX_BYTES: u64 = 100_000;
+    const MAX_BYTES: u64 = 150_000;
     let repository = ground.ready().await;
     let of = |tenant: Option<&str>, numbers: std::ops::Range<i64>| -> Vec<DecisionRecord> {
         let tenant_id = tenant.map(str::to_owned);
@@ -205,4 +225,23 @@ pub(crate) async fn no_text_of_a_client_spoils_a_batch(ground: Ground) {
     assert!(odd.client_id.len() == 1024 && long.starts_with(&odd.client_id));
     assert_eq!(odd.tenant_id.as_ref().unwrap().len(), 1021, "not within a character");
     assert_eq!(odd.endpoint.as_deref(), Some("/a?b"));
+}
+
+pub(crate) async fn a_search_goes_by_time_and_its_pages_have_no_gaps(ground: Ground) {
+    let repository = ground.ready().await;
+    // Written out of order, and several at one instant.
+    let all: Vec<_> = (0..60).map(|number| (number * 7) % 60).collect();
+    let of = |number: &i64| DecisionRecord { at: number / 3, ..decision(*number) };
+    repository.record(&all.iter().map(of).collect::<Vec<_>>()).await.unwrap();
+    let filter = DecisionFilter { from: Some(1), until: Some(19), ..DecisionFilter::default() };
+    let (mut seen, mut before) = (Vec::new(), None);
+    loop {
+        let found = repository.search_decisions(&filter, before, 7).await.unwrap();
+        let Some(last) = found.last() else { break };
+        before = Some(DecisionPlace { at: last.record.at, id: last.id });
+        seen.extend(found.into_iter().map(|one| (one.record.at, one.id)));
+    }
+    assert_eq!(seen.len(), 54);
+    assert!(seen.is_sorted_by(|one, next| one > next), "{seen:?}");
+    assert_eq!(repository.count_decisions(&filter, 10).await.unwrap(), 10, "and no further");
 }

@@ -65,6 +65,8 @@ on_both! {
     decisions::decisions_come_back_the_newest_first,
     decisions::filters_find_decisions,
     decisions::a_decision_is_kept_once,
+    decisions::a_search_goes_by_time_and_its_pages_have_no_gaps,
+    commits::the_version_of_a_rule_at_a_revision_is_found,
     decisions::old_decisions_are_pruned_in_parts,
     decisions::the_log_is_bounded_in_bytes_and_the_loudest_goes_first,
     decisions::invented_tenants_of_a_caller_leave_the_records_of_others,

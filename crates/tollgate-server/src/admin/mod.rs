@@ -9,6 +9,7 @@
 //! | `read.rs` | queries, conditions and bodies |
 //! | `entries.rs` | rules, lists, tiers, grants, settings |
 //! | `records.rs` | the audit log |
+//! | `decisions.rs`, `sentence.rs` | searching decisions; a decision as a sentence |
 //! | `clients.rs` | what a client has used; which rules a request meets |
 //! | `tokens.rs` | tokens |
 //! | `tenant_changes.rs` | how often a tenant's admins change anything |
@@ -22,6 +23,7 @@
 
 mod clients;
 mod damping;
+mod decisions;
 mod entries;
 mod events;
 pub(crate) mod openapi;
@@ -34,6 +36,7 @@ mod routes;
 mod schemas;
 mod schemas_seen;
 mod seen;
+mod sentence;
 mod session;
 mod slots;
 mod tenant_changes;
@@ -366,6 +369,7 @@ impl Admin {
             Call::Settings => Box::pin(self.settings(asked)),
             Call::PutSetting | Call::DeleteSetting => Box::pin(self.set(asked)),
             Call::Audit => Box::pin(self.audit(asked)),
+            Call::Decisions => Box::pin(self.search_decisions(asked)),
             Call::Explain => Box::pin(self.explain(asked)),
             Call::Decide | Call::Peek => Box::pin(self.decide(asked)),
             Call::Usage => Box::pin(self.usage(asked)),

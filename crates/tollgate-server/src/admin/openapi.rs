@@ -308,6 +308,22 @@ impl Described {
                 let answer = pages_with("AdminRecord", fields);
                 Self { query, ..Self::plain("What was changed, or decided", answer) }
             }
+            Call::Decisions => {
+                let mut query = page();
+                let time = json!({ "type": "string", "description":
+                    "An instant such as 2027-01-31T12:00:00Z, or a time before now such as 15m" });
+                query.extend([("from", time.clone()), ("until", time)]);
+                let attributes =
+                    ["user_id", "tenant_id", "api_key_id", "ip", "client_id", "rule_id"];
+                let more = ["scope", "model_id", "endpoint", "reason", "request_id"];
+                query.extend(attributes.into_iter().chain(more).map(|name| (name, text())));
+                let results = ["allowed", "denied", "throttled", "queued", "would_deny"];
+                query.push(("result", json!({ "enum": results })));
+                query.push(("written_after", json!({ "type": "integer",
+                    "description": "The newest records after the one with this id, to follow the log" })));
+                let summary = "Search decisions by time and by every attribute, the newest first";
+                Self { query, ..Self::plain(summary, reference("AdminDecisions")) }
+            }
             Call::Usage | Call::ResetUsage => {
                 let names = Known::ALL.into_iter().map(Known::name).chain(["rule_id"]);
                 let query = names.map(|name| (name, text())).collect();

@@ -56,6 +56,15 @@ impl<'q> Query<'q> {
         draft::instant(&text).map(Some).ok_or_else(wrong)
     }
 
+    /// An instant, or a time before now such as `15m`.
+    pub(crate) fn time(&mut self, name: &str, now: Millis) -> Result<Option<Millis>, AdminError> {
+        let Some(text) = self.take(name) else { return Ok(None) };
+        let at = draft::instant(&text).or_else(|| now.checked_sub(millis(&text)?));
+        let wrong = "must be a time before now such as 15m, 2h or 7d, or an instant such as \
+                     2027-01-31T12:00:00Z";
+        at.map(Some).ok_or_else(|| AdminError::invalid(name, wrong))
+    }
+
     pub(crate) fn page(&mut self) -> Result<Page, AdminError> {
         let limit = match self.take("limit") {
             None => DEFAULT_LIMIT,
@@ -82,6 +91,20 @@ impl<'q> Query<'q> {
             None => Ok(()),
         }
     }
+}
+
+/// A length of time such as `15m`.
+fn millis(text: &str) -> Option<Millis> {
+    let unit = text.chars().next_back()?;
+    let count: Millis = text.strip_suffix(unit)?.parse().ok().filter(|count| *count >= 0)?;
+    count.checked_mul(match unit {
+        's' => 1_000,
+        'm' => 60_000,
+        'h' => 3_600_000,
+        'd' => 86_400_000,
+        'w' => 604_800_000,
+        _ => return None,
+    })
 }
 
 fn shown(name: &str) -> String {

@@ -63,9 +63,10 @@ impl Admin {
             request_id: query.take("request_id"),
             from: query.instant("from")?,
             until: query.instant("until")?,
+            ..DecisionFilter::default()
         };
         query.end()?;
-        let actions = ["allowed", "rejected", "throttled", "queued"];
+        let actions = ["allowed", "rejected", "throttled", "queued", "would_deny"];
         if filter.action.as_deref().is_some_and(|action| !actions.contains(&action)) {
             let message = format!("must be one of {}", actions.join(", "));
             return Err(AdminError::invalid("action", message));

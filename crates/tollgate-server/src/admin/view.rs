@@ -112,7 +112,7 @@ pub(crate) fn change(record: &ChangeRecord) -> Value {
 }
 
 /// A decision in the audit log.
-fn decision(stored: &StoredDecision) -> Value {
+pub(crate) fn decision(stored: &StoredDecision) -> Value {
     let record = &stored.record;
     json!({
         "id": stored.id,
@@ -125,6 +125,8 @@ fn decision(stored: &StoredDecision) -> Value {
         "request_count": record.request_count,
         "limit_count": record.limit_count,
         "retry_after_ms": record.retry_after_ms,
+        "window_seconds": record.window_seconds,
+        "would_deny": record.would_deny,
         "endpoint": record.endpoint,
         "method": record.method,
         "ip_address": record.ip_address,
@@ -145,13 +147,18 @@ fn decision(stored: &StoredDecision) -> Value {
 /// A page of decisions: how many are there in full, and how many there were.
 pub(crate) fn decisions(found: &[StoredDecision], next_cursor: Option<&str>) -> Value {
     let items: Vec<Value> = found.iter().map(decision).collect();
+    let (kept, of) = completeness(found);
+    json!({ "items": items, "next_cursor": next_cursor, "kept": kept, "of": of })
+}
+
+/// How many of these are kept in full, and how many decisions they stand for.
+pub(crate) fn completeness(found: &[StoredDecision]) -> (usize, i64) {
     let in_full = found.iter().filter(|one| one.record.repeat_count.is_none()).count();
     let stands_for = |one: &StoredDecision| match one.record.repeat_count {
         None => 1,
         Some(count) => count.saturating_sub(one.record.kept_count.unwrap_or(0)),
     };
-    let of: i64 = found.iter().map(stands_for).sum();
-    json!({ "items": items, "next_cursor": next_cursor, "kept": in_full, "of": of })
+    (in_full, found.iter().map(stands_for).sum())
 }
 
 /// What is known of records that were removed to keep a bound.

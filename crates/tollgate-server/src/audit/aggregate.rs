@@ -174,6 +174,8 @@ fn record_of(key: GroupKey, group: Group) -> Option<DecisionRecord> {
         scope: sample.scope,
         request_count: sample.request_count,
         limit_count: sample.limit_count,
+        window_seconds: sample.window_seconds,
+        would_deny: sample.would_deny,
         user_id: own(sample.user_id),
         api_key_id: own(sample.api_key_id),
         ip_address: own(sample.ip_address),

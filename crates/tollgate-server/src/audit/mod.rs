@@ -22,7 +22,7 @@ use tollgate_engine::{Decision, Observer, Request, Verdict};
 use note::RecordBuilder;
 use pool::{Pool, Reading};
 
-/// The trail of decisions: refused, throttled and queued ones, and a sample of the others.
+/// The trail of decisions: refused, throttled, queued and would-deny ones, and a sample of the others.
 ///
 /// Noting one costs no allocation and waits for nobody; what there is no room for is dropped and
 /// counted.
@@ -112,7 +112,8 @@ impl AuditTrail {
 impl Observer for AuditTrail {
     #[inline]
     fn decided(&self, request: &Request<'_>, decision: &Decision<'_>, _: &dyn Fn() -> u64) {
-        if decision.verdict != Verdict::Allowed || self.is_sampled() {
+        let is_plain = decision.verdict == Verdict::Allowed && !decision.has_would_deny();
+        if !is_plain || self.is_sampled() {
             self.pool.note(request, decision);
         }
     }

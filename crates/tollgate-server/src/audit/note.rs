@@ -13,7 +13,10 @@ use crate::callers::CallerId;
 pub(super) const MAX_TEXT_BYTES: usize = 256;
 
 /// How many fields of a note are texts.
-pub(super) const TEXTS: usize = 11;
+pub(super) const TEXTS: usize = 12;
+
+/// What separates rules within one text: no id of a rule contains it.
+const SEPARATOR: u8 = b'\n';
 
 /// The length that says that there is no text.
 const ABSENT: u16 = u16::MAX;
@@ -28,8 +31,11 @@ pub(super) struct Head {
     /// `u64::MAX`: never, or not refused.
     retry_after: u64,
     cost: u64,
+    window_seconds: u64,
     verdict: Verdict,
     reason: Reason,
+    /// Whether it passed and would have been refused, had all rules been enforced.
+    is_would_deny: bool,
     /// Whether a limit decided.
     has_limit: bool,
     caller_address: Option<IpAddr>,
@@ -44,7 +50,11 @@ pub(super) fn note(
     decision: &Decision<'_>,
     room: &mut [u8],
 ) -> (Head, usize) {
-    let deciding = decision.deciding();
+    let is_would_deny = decision.verdict == Verdict::Allowed && decision.has_would_deny();
+    // Of a request that passes, the first rule that would have refused it.
+    let watched =
+        decision.would_deny().next().filter(|_| is_would_deny && !decision.is_refusal_ignored);
+    let deciding = watched.or_else(|| decision.deciding());
     let attributes = &request.attributes;
     let all = room.len();
     let mut texts = Texts { room };
@@ -60,14 +70,20 @@ pub(super) fn note(
         texts.put(attributes.get(Known::ModelId)),
         texts.put(request.request_id),
         texts.put(Some(request.caller).filter(|caller| !caller.is_empty())),
+        texts.put_all(decision.would_deny().map(|scope| scope.rule.id.as_str())),
     ];
     let (used, quota, cost, retry_after) = match deciding {
         Some(scope) => {
-            let refused = Some(scope).filter(|_| !decision.is_allowed());
+            let refused = Some(scope).filter(|_| is_would_deny || !decision.is_allowed());
             let retry_after = refused.and_then(|scope| scope.retry_after(decision.now));
             (scope.outcome.status.used, scope.quota, scope.cost, retry_after)
         }
         None => (0, 0, request.cost.unwrap_or(1), None),
+    };
+    let reason = match watched {
+        Some(scope) if scope.retry_after(decision.now).is_none() => Reason::CostExceedsLimit,
+        Some(_) => Reason::HitLimit,
+        None => decision.reason,
     };
     let head = Head {
         at: decision.now,
@@ -76,8 +92,10 @@ pub(super) fn note(
         quota,
         retry_after: retry_after.unwrap_or(u64::MAX),
         cost,
+        window_seconds: deciding.map_or(0, |scope| scope.limit.window_seconds),
         verdict: decision.verdict,
-        reason: decision.reason,
+        reason,
+        is_would_deny,
         has_limit: deciding.is_some(),
         caller_address: request.caller_address,
         lengths,
@@ -102,6 +120,30 @@ impl Texts<'_> {
         self.room = rest;
         copy(bytes, own);
         bytes.len() as u16
+    }
+
+    /// Adds as many of these as fit into one text, each once.
+    #[inline]
+    fn put_all<'t>(&mut self, texts: impl Iterator<Item = &'t str>) -> u16 {
+        let mut length = 0;
+        let mut last = "";
+        for text in texts.filter(|text| !text.is_empty()) {
+            let separator = usize::from(length > 0);
+            if text == last || length + separator + text.len() > MAX_TEXT_BYTES {
+                continue;
+            }
+            last = text;
+            let room = std::mem::take(&mut self.room);
+            let Some((own, rest)) = room.split_at_mut_checked(separator + text.len()) else {
+                break;
+            };
+            self.room = rest;
+            let (before, own) = own.split_at_mut(separator);
+            before.fill(SEPARATOR);
+            copy(text.as_bytes(), own);
+            length += separator + text.len();
+        }
+        if length == 0 { ABSENT } else { length as u16 }
     }
 }
 
@@ -184,6 +226,7 @@ impl RecordBuilder {
             model,
             request_id,
             caller,
+            rules,
         ] = head.lengths.map(&mut next);
         let caller =
             CallerId { name: caller.as_deref().unwrap_or_default(), peer: head.caller_address };
@@ -198,7 +241,7 @@ impl RecordBuilder {
         DecisionRecord {
             event_id: format!("{:016x}{:016x}", self.trail, self.built),
             at: signed(head.at / MILLI),
-            action: action(head.verdict).to_owned(),
+            action: if head.is_would_deny { "would_deny" } else { action(head.verdict) }.to_owned(),
             reason,
             client_id: client.cloned().unwrap_or_default(),
             rule_id,
@@ -206,6 +249,8 @@ impl RecordBuilder {
             request_count: head.has_limit.then(|| signed(head.used)),
             limit_count: head.has_limit.then(|| signed(head.quota)),
             retry_after_ms: retry_after.map(signed),
+            window_seconds: head.has_limit.then(|| signed(head.window_seconds)),
+            would_deny: rules.iter().flat_map(|rules| rules.lines()).map(str::to_owned).collect(),
             endpoint,
             method,
             ip_address: ip,

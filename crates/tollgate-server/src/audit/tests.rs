@@ -76,6 +76,7 @@ fn a_refusal_is_reported_with_all_that_is_known_of_it() {
         request_count: Some(1),
         limit_count: Some(1),
         retry_after_ms: Some(10_000),
+        window_seconds: Some(10),
         endpoint: text("/v1/chat"),
         method: text("POST"),
         ip_address: text("10.0.0.1"),
@@ -91,6 +92,44 @@ fn a_refusal_is_reported_with_all_that_is_known_of_it() {
     };
     assert_eq!(record, expected);
     assert_eq!((drained.len(), trail.drain(10)), (0, Vec::new()));
+}
+
+#[test]
+fn would_deny_outcomes_are_noted_apart_from_refusals() {
+    let trail = Arc::new(AuditTrail::new(0, 1 << 20, SECRET));
+    let text = r#"
+default: false
+deny_list: ["user_id:mallory"]
+rules:
+  - {rule_id: enforced, scope: USER, identifier_type: user_id, limit: 2, window: 10s, algorithm: fixed_window}
+  - {rule_id: watched, scope: TRIAL, identifier_type: user_id, limit: 1, window: 20s, algorithm: fixed_window, action: log_only}
+"#;
+    let set = RuleSet::from_yaml(text, "t").unwrap();
+    let engine = Engine::new(MemoryStore::new(1_000), Arc::new(ManualClock::new(NOW)), set)
+        .with_observer(Arc::clone(&trail) as Arc<dyn Observer>);
+    let ann = [(Known::UserId, "ann")];
+    decide(&engine, &ann, 3);
+    engine.set_enforcement(tollgate_engine::Enforcement::Shadow);
+    decide(&engine, &ann, 1);
+    decide(&engine, &[(Known::UserId, "mallory")], 1);
+    let drained = trail.drain(10);
+    let seen: Vec<_> = drained
+        .iter()
+        .map(|one| {
+            let rules = one.would_deny.join(",");
+            (one.action.as_str(), one.reason.as_str(), one.rule_id.as_deref(), rules)
+        })
+        .collect();
+    let expected = [
+        ("would_deny", "HIT_TRIAL_LIMIT", Some("watched"), "watched".to_owned()),
+        ("rejected", "HIT_USER_LIMIT", Some("enforced"), "watched".to_owned()),
+        ("would_deny", "HIT_USER_LIMIT", Some("enforced"), "enforced,watched".to_owned()),
+        ("would_deny", "DENY_LISTED", None, String::new()),
+    ];
+    assert_eq!(seen, expected);
+    let first = &drained[0];
+    assert_eq!((first.request_count, first.limit_count), (Some(1), Some(1)));
+    assert_eq!((first.window_seconds, first.retry_after_ms.is_some()), (Some(20), true));
 }
 
 #[test]
