@@ -65,7 +65,6 @@ impl Fault {
         )
     }
 
-    #[expect(clippy::too_many_lines, reason = "a table: one entry for each fault")]
     fn describe(self) -> (StatusCode, &'static str, &'static str) {
         use StatusCode as Status;
         match self {

@@ -176,9 +176,9 @@ pub(super) fn content(value: Value<'_>, sink: &mut TextSink, depth: u32) {
     } else if value.is_array() {
         for element in value.elements() {
             if element.is_object() {
-                part(element, sink, depth)
+                part(element, sink, depth);
             } else {
-                plain(element, sink, depth + 1)
+                plain(element, sink, depth + 1);
             }
         }
     } else if value.is_string() {
