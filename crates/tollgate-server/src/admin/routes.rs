@@ -98,6 +98,7 @@ impl Call {
             | Self::Document
             | Self::Settings
             | Self::Audit
+            | Self::Decisions
             | Self::Usage
             | Self::ResetUsage
             | Self::Slots

@@ -46,7 +46,7 @@ impl TelemetryKeeper {
                 let now = clock.now();
                 look(&own, round, now, &mut last_step);
                 if let Some(statsd) = &mut statsd {
-                    statsd.send(now, is_over);
+                    statsd.report(now, is_over);
                 }
                 if is_over {
                     return;

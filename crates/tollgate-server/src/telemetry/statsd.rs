@@ -59,7 +59,7 @@ impl Statsd {
     }
 
     /// Sends if it is time, or if there is no other.
-    pub(crate) fn send(&mut self, now: Nanos, is_last: bool) {
+    pub(crate) fn report(&mut self, now: Nanos, is_last: bool) {
         if !is_last && now.saturating_sub(self.last) < self.interval {
             return;
         }
