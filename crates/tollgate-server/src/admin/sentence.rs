@@ -1,5 +1,7 @@
 //! A decision as a sentence, for people.
 
+use std::fmt::Write as _;
+
 use tollgate_control::DecisionRecord;
 use tollgate_control::draft::rfc3339;
 
@@ -16,13 +18,14 @@ pub(crate) fn sentence(record: &DecisionRecord) -> String {
         _ => "was allowed",
     };
     let mut text = format!("{who} {verb}");
+    // Writing to memory does not fail.
     if let Some(rule) = &record.rule_id {
-        text.push_str(&format!(" by {rule}"));
+        let _ = write!(text, " by {rule}");
     }
     if let Some(count) = record.repeat_count {
-        text.push_str(&format!(" {count} times"));
+        let _ = write!(text, " {count} times");
         if let Some(first) = record.first_at {
-            text.push_str(&format!(" from {} to {}", rfc3339(first), rfc3339(record.at)));
+            let _ = write!(text, " from {} to {}", rfc3339(first), rfc3339(record.at));
         }
     }
     let mut why = Vec::new();

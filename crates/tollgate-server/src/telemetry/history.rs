@@ -168,12 +168,13 @@ impl History {
         for (key, steps) in &mut kept.labels {
             let now = labels.get(key).copied().unwrap_or_default();
             let last = kept.last_labels.get(key).copied().unwrap_or_default();
-            steps.push_short([0, 1, 2].map(|index: usize| less(now[index], last[index])));
+            let mut step = LabelStep::default();
+            for ((out, now), last) in step.iter_mut().zip(now).zip(last) {
+                *out = less(now, last);
+            }
+            steps.push_short(step);
             if ends_long {
-                let add = |one: LabelStep, other: LabelStep| {
-                    [0, 1, 2].map(|index: usize| one[index].saturating_add(other[index]))
-                };
-                steps.push_long(LabelStep::default(), add);
+                steps.push_long(LabelStep::default(), add_label_steps);
             }
         }
         // A label that is gone is forgotten when nothing of it is left to tell.
@@ -235,6 +236,13 @@ fn add_steps(mut one: Step, other: Step) -> Step {
         *sum = sum.saturating_add(more);
     }
     for (sum, more) in one.buckets.iter_mut().zip(other.buckets) {
+        *sum = sum.saturating_add(more);
+    }
+    one
+}
+
+fn add_label_steps(mut one: LabelStep, other: LabelStep) -> LabelStep {
+    for (sum, more) in one.iter_mut().zip(other) {
         *sum = sum.saturating_add(more);
     }
     one
