@@ -180,7 +180,20 @@ test('an address is blocked, and the audit log knows who did it', async () => {
   const [download] = await Promise.all([page.waitForEvent('download'), page.getByRole('button', { name: 'Export CSV' }).click()]);
   expect(download.suggestedFilename()).toBe('tollgate-changes.csv');
   await page.getByRole('button', { name: 'Decisions' }).click();
-  await page.getByText('DENY_LISTED').first().waitFor();
+  await page.getByText('bob was refused: it is on the deny list').filter({ visible: true }).first().waitFor();
+});
+
+test('decisions are found by a link, and a range that cannot be is explained', async () => {
+  const { page } = window;
+  await window.go('/audit?kind=decisions&ip=203.0.113.7&from=15m&result=denied');
+  await page.getByText('bob was refused: it is on the deny list').filter({ visible: true }).first().waitFor();
+  expect(await page.getByLabel('IP address').inputValue()).toBe('203.0.113.7');
+  expect(await page.getByLabel('Time', { exact: true }).inputValue()).toBe('15m');
+  await page.getByLabel('User', { exact: true }).fill('nobody');
+  await page.getByText('Nothing fits these filters.').waitFor();
+  expect(new URL(page.url()).searchParams.get('user_id')).toBe('nobody');
+  await window.go('/audit?kind=decisions&from=2999-01-01T00:00:00Z');
+  await page.getByText('is in the future', { exact: false }).first().waitFor();
 });
 
 test('plans, tokens and enforcement', async () => {

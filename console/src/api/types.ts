@@ -51,28 +51,7 @@ export interface Change {
 }
 
 /** A decision in the audit log. */
-export interface Decided {
-  id: number;
-  timestamp: string;
-  action: string;
-  reason: string;
-  client_id: string | null;
-  rule_id: string | null;
-  scope: string | null;
-  request_count: number | null;
-  limit_count: number | null;
-  retry_after_ms: number | null;
-  endpoint: string | null;
-  method: string | null;
-  ip_address: string | null;
-  user_id: string | null;
-  tenant_id: string | null;
-  api_key_id: string | null;
-  model_id: string | null;
-  request_id: string | null;
-  cost: number | null;
-  node: string | null;
-}
+export type Decided = Schemas['AdminDecision'];
 
 /** What a live stream sends once a second. */
 export interface Pulse {

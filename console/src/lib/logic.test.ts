@@ -13,9 +13,9 @@ import { add, column, last, perSecond, refreshMillis, shares, sum, times } from 
 const history = (more: Partial<History> = {}): History => ({
   node: 'n', until: '2026-11-16T04:00:00Z', step_seconds: 5, steps: 2,
   values: [
-    { name: 'a', allowed: [1, 2], refused: [0, 1] },
-    { name: 'b', allowed: [0, 0], refused: [2, 3] },
-    { name: 'c', allowed: [0, 0], refused: [0, 0] },
+    { name: 'a', allowed: [1, 2], refused: [0, 1], would_deny: [] },
+    { name: 'b', allowed: [0, 0], refused: [2, 3], would_deny: [] },
+    { name: 'c', allowed: [0, 0], refused: [0, 0], would_deny: [] },
   ],
   ...more,
 });

@@ -4,13 +4,14 @@ import { useState } from 'react';
 import { get } from '../api/client';
 import type { Change, Decided, Page } from '../api/types';
 import { csv } from '../lib/csv';
-import { instant, plural } from '../lib/format';
+import { plural } from '../lib/format';
 import { useQuery } from '../router';
 import { DiffView } from '../ui/diffview';
 import { Ago } from '../ui/ago';
 import { Badge, Button, Card, Dialog, Empty, Field, Load, PageHead, Segmented, sentence } from '../ui/parts';
 import { type Column, Table } from '../ui/table';
 import { toast } from '../ui/toast';
+import { decisionColumns, DecisionFilters, DECISION_FILTERS, When } from './decisions';
 
 const KINDS = [
   { value: 'changes', name: 'Changes' },
@@ -18,28 +19,22 @@ const KINDS = [
 ] as const;
 type Kind = (typeof KINDS)[number]['value'];
 
-const FILTERS: Record<Kind, [name: string, label: string, example: string][]> = {
-  changes: [
-    ['entry_kind', 'Kind', 'rule'],
-    ['entry_id', 'Id', 'per-user'],
-    ['actor', 'Who', 'first'],
-    ['request_id', 'Request id', ''],
-  ],
-  decisions: [
-    ['rule_id', 'Rule', 'per-user'],
-    ['user_id', 'User', 'ann'],
-    ['tenant_id', 'Tenant', 'acme'],
-    ['ip_address', 'IP address', '203.0.113.9'],
-    ['request_id', 'Request id', ''],
-  ],
-};
+const CHANGE_FILTERS: [name: string, label: string, example: string][] = [
+  ['entry_kind', 'Kind', 'rule'],
+  ['entry_id', 'Id', 'per-user'],
+  ['actor', 'Who', 'first'],
+  ['request_id', 'Request id', ''],
+];
+const NAMES: Record<Kind, string[]> = { changes: CHANGE_FILTERS.map(([name]) => name), decisions: DECISION_FILTERS };
 const COLUMNS: Record<Kind, string[]> = {
   changes: ['timestamp', 'actor', 'action', 'kind', 'entry_id', 'tenant_id', 'version', 'revision', 'request_id', 'address', 'before', 'after'],
   decisions: [
-    'timestamp', 'action', 'reason', 'rule_id', 'scope', 'client_id', 'user_id', 'tenant_id', 'api_key_id', 'ip_address', 'model_id', 'method', 'endpoint',
-    'request_count', 'limit_count', 'retry_after_ms', 'cost', 'request_id', 'node',
+    'timestamp', 'result', 'sentence', 'reason', 'rule_id', 'rule_version', 'scope', 'client_id', 'user_id', 'tenant_id', 'api_key_id', 'ip_address', 'model_id', 'method', 'endpoint',
+    'request_count', 'limit_count', 'window_seconds', 'retry_after_ms', 'would_deny', 'cost', 'request_id', 'node', 'count',
   ],
 };
+/** Without a kind the audit log is that of changes. */
+const PATHS: Record<Kind, string> = { changes: 'audit', decisions: 'decisions' };
 const PAGE = 100;
 /** Lines of an export at most: a browser has to hold them. */
 const MAX_EXPORTED = 10_000;
@@ -52,12 +47,12 @@ const KIND_NAMES: Record<string, string> = {
 export default function Audit() {
   const [query, setQuery] = useQuery();
   const kind: Kind = query.get('kind') === 'decisions' ? 'decisions' : 'changes';
-  const names = FILTERS[kind].map(([name]) => name);
+  const names = NAMES[kind];
   const filters = Object.fromEntries(names.map((name) => [name, query.get(name) ?? '']));
   const [shown, setShown] = useState<Change | Decided | null>(null);
   const records = useInfiniteQuery({
     queryKey: ['audit', kind, filters],
-    queryFn: ({ pageParam, signal }) => get<Page<Change | Decided>>('audit', { kind, ...filters, cursor: pageParam, limit: PAGE }, signal),
+    queryFn: ({ pageParam, signal }) => get<Page<Change | Decided>>(PATHS[kind], { ...filters, cursor: pageParam, limit: PAGE }, signal),
     initialPageParam: null as string | null,
     getNextPageParam: (page) => page.next_cursor,
     // Only the newest page moves.
@@ -71,7 +66,7 @@ export default function Audit() {
       const lines: Record<string, unknown>[] = [];
       let cursor: string | null = null;
       do {
-        const page: Page<Record<string, unknown>> = await get('audit', { kind, ...filters, cursor, limit: 1000 });
+        const page: Page<Record<string, unknown>> = await get(PATHS[kind], { ...filters, cursor, limit: 1000 });
         lines.push(...page.items);
         cursor = page.next_cursor;
       } while (cursor !== null && lines.length < MAX_EXPORTED);
@@ -85,18 +80,22 @@ export default function Audit() {
   };
   return (
     <>
-      <PageHead title="Audit" about={kind === 'changes' ? 'Every change, with who made it and what was there before.' : 'Decisions: refused ones always, allowed ones by sampling.'}>
+      <PageHead title="Audit" about={kind === 'changes' ? 'Every change, with who made it and what was there before.' : 'Decisions: refused ones and those that would be refused, allowed ones by sampling. Repeats are one record.'}>
         <Segmented label="Which log" value={kind} options={KINDS} onChange={(value) => setQuery({ kind: value, ...Object.fromEntries(names.map((name) => [name, null])) })} />
         <Button icon="download" busy={exporting} onClick={() => void save()}>Export CSV</Button>
       </PageHead>
       <Card className="flush">
-        <div className="toolbar filters">
-          {FILTERS[kind].map(([name, label, example]) => (
-            <Field key={`${kind}-${name}`} label={label}>
-              {(props) => <input {...props} value={filters[name] ?? ''} placeholder={example} spellCheck={false} onChange={(event) => setQuery({ [name]: event.target.value })} />}
-            </Field>
-          ))}
-        </div>
+        {kind === 'decisions' ? (
+          <DecisionFilters filters={filters} onChange={setQuery} />
+        ) : (
+          <div className="toolbar filters">
+            {CHANGE_FILTERS.map(([name, label, example]) => (
+              <Field key={name} label={label}>
+                {(props) => <input {...props} value={filters[name] ?? ''} placeholder={example} spellCheck={false} onChange={(event) => setQuery({ [name]: event.target.value })} />}
+              </Field>
+            ))}
+          </div>
+        )}
         <Load query={records} rows={8}>
           {() => rows.length === 0 ? (
             <Empty icon="audit" title="No records">
@@ -132,10 +131,6 @@ function download(name: string, text: string) {
   URL.revokeObjectURL(url);
 }
 
-function When({ at }: { at: string }) {
-  return <span className="two-lines"><span>{instant(at)}</span><small><Ago at={at} /></small></span>;
-}
-
 function changeColumns(show: (row: Change) => void): Column<Change>[] {
   const tone = (action: string) => (/delete|revoke/.test(action) ? 'bad' : /create|make/.test(action) ? 'good' : 'info');
   return [
@@ -144,18 +139,6 @@ function changeColumns(show: (row: Change) => void): Column<Change>[] {
     { name: 'Did', width: '12.5rem', cell: ({ action, timestamp }) => <span className="two-lines"><Badge tone={tone(action)}>{action}</Badge><small className="phone-only"><Ago at={timestamp} /></small></span> },
     { name: 'What', cell: (row) => <span className="two-lines"><span className="mono clip" title={row.entry_id}>{row.entry_id}</span><small>{KIND_NAMES[row.kind] ?? row.kind}{row.version === null ? '' : `, version ${String(row.version)}`}</small></span> },
     { name: 'Actions', hidden: true, align: 'right', width: '8.5rem', cell: (row) => <Button kind="quiet" icon="right" aria-label={`Details of ${row.action} ${row.entry_id}`} onClick={() => show(row)}>Details</Button> },
-  ];
-}
-
-function decisionColumns(show: (row: Decided) => void): Column<Decided>[] {
-  const tone = (action: string) => (action === 'allowed' ? 'good' : action === 'throttled' || action === 'queued' ? 'warn' : 'bad');
-  return [
-    { name: 'When', minor: true, width: '13.5rem', cell: ({ timestamp }) => <When at={timestamp} /> },
-    { name: 'Decision', cell: (row) => <span className="two-lines"><Badge tone={tone(row.action)}>{row.action}</Badge><small className="clip">{row.reason}</small><small className="phone-only"><Ago at={row.timestamp} /></small></span> },
-    { name: 'Client', cell: (row) => <span className="two-lines"><span className="mono clip">{row.client_id ?? row.user_id ?? row.ip_address ?? '–'}</span><small>{row.tenant_id}</small></span> },
-    { name: 'Rule', minor: true, cell: (row) => <span className="two-lines"><span>{row.rule_id ?? '–'}</span><small>{row.limit_count === null ? '' : `${String(row.request_count ?? 0)} of ${String(row.limit_count)}`}</small></span> },
-    { name: 'Request', minor: true, cell: (row) => <span className="clip">{[row.method, row.endpoint, row.model_id].filter(Boolean).join(' ') || '–'}</span> },
-    { name: 'Actions', hidden: true, align: 'right', width: '8.5rem', cell: (row) => <Button kind="quiet" icon="right" aria-label={`Details of the decision ${String(row.id)}`} onClick={() => show(row)}>Details</Button> },
   ];
 }
 
@@ -172,7 +155,7 @@ function Record({ record, onClose }: { record: Change | Decided; onClose: () => 
           {plain.map(([name, value]) => (
             <div key={name}>
               <dt>{name.replaceAll('_', ' ')}</dt>
-              <dd>{String(value)}</dd>
+              <dd>{typeof value === 'object' ? JSON.stringify(value) : String(value)}</dd>
             </div>
           ))}
         </dl>

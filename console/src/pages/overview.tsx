@@ -60,7 +60,7 @@ function Whole({ history, now, minutes, by, onBy }: { history: History; now: num
       <Figures history={history} />
       <div className="grid two">
         <Card title="Decisions" about="By the second" actions={<Legend series={traffic} />}>
-          <Chart times={axis} series={traffic} format={rate} label={`Decisions by the second in the last ${String(minutes)} minutes: ${count(sum(history.all?.allowed))} allowed, ${count(refusals(history))} refused.`} />
+          <Chart times={axis} series={traffic} format={rate} label={`Decisions by the second in the last ${String(minutes)} minutes: ${count(sum(history.all?.allowed))} allowed, ${count(refusals(history))} refused, ${count(sum(history.all?.would_deny))} would be refused.`} />
         </Card>
         <Card title="Time to decide" about="In the server, without the network" actions={<Legend series={latency} />}>
           <Chart times={axis} series={latency} format={millis} label={`Time to decide: p50 ${millis(last(history.all?.p50_ms))}, p95 ${millis(last(history.all?.p95_ms))}, p99 ${millis(last(history.all?.p99_ms))}.`} />
@@ -84,6 +84,7 @@ function trafficSeries(history: History, length: number): Series[] {
     { name: 'Refused', color: '--bad', values: of(all?.denied), fill: true },
   ];
   if (sum(all?.throttled) > 0) series.push({ name: 'Delayed', color: '--warn', values: of(all?.throttled) });
+  if (sum(all?.would_deny) > 0) series.push({ name: 'Would be refused', color: '--series-4', values: of(all?.would_deny), dash: true });
   if (sum(all?.queued) > 0) series.push({ name: 'Queued', color: '--info', values: of(all?.queued) });
   return series;
 }
@@ -215,11 +216,12 @@ function Tops() {
             <Bars
               none="No rule was met."
               isShare
-              rows={[...data.rules].sort((a, b) => b.refused - a.refused || b.consumed - a.consumed).slice(0, 8).map((rule) => ({
+              rows={[...data.rules].sort((a, b) => b.refused - a.refused || b.would_deny - a.would_deny || b.consumed - a.consumed).slice(0, 8).map((rule) => ({
                 name: rule.rule_id,
                 href: rule.rule_id === 'default' ? null : `/rules/${encodeURIComponent(rule.rule_id)}`,
                 value: rule.consumed,
                 bad: rule.refused,
+                watched: rule.would_deny,
               }))}
             />
           </Card>
@@ -254,17 +256,18 @@ function Counts({ rows, type, none = 'Nothing was seen.', bad = false }: { rows:
 }
 
 /** Bars beside each other; with `isShare` each is a whole of its own, as rules count in units of their own. */
-function Bars({ rows, none, isShare = false }: { rows: { name: string; href: string | null; value: number; bad: number }[]; none: string; isShare?: boolean }) {
+function Bars({ rows, none, isShare = false }: { rows: { name: string; href: string | null; value: number; bad: number; watched?: number }[]; none: string; isShare?: boolean }) {
   const longest = Math.max(1, ...rows.map((row) => row.value + row.bad));
   if (rows.length === 0) return <p className="muted pad">{none}</p>;
   return (
     <ul className="bars">
-      {rows.map((row) => ({ ...row, most: isShare ? Math.max(1, row.value + row.bad) : longest })).map(({ name, href, value, bad, most }, index) => (
+      {rows.map((row) => ({ ...row, most: isShare ? Math.max(1, row.value + row.bad) : longest })).map(({ name, href, value, bad, watched = 0, most }, index) => (
         <li key={`${name}-${String(index)}`}>
           <span className="bar-name" title={name}>{href ? <Link href={href}>{name}</Link> : name}</span>
           <span className="bar-value">
             {value > 0 || bad === 0 ? short(value) : ''}
             {bad > 0 && <b className="bad-ink"> {value > 0 ? '· ' : ''}{short(bad)} refused</b>}
+            {watched > 0 && <span> · {short(watched)} would be refused</span>}
           </span>
           <span className="bar" aria-hidden="true">
             <i style={{ width: `${((value / most) * 100).toFixed(1)}%` }} />
@@ -283,10 +286,12 @@ function Own({ history, now, minutes }: { history: History; now: number; minutes
   const [own] = history.values;
   const series = useMemo((): Series[] => {
     const of = (values: number[] | undefined) => perSecond(column(values, axis.length), history.step_seconds);
-    return [
+    const series: Series[] = [
       { name: 'Allowed', color: '--good', values: add(of(own?.allowed), of([])), fill: true },
       { name: 'Refused', color: '--bad', values: of(own?.refused), fill: true },
     ];
+    if (sum(own?.would_deny) > 0) series.push({ name: 'Would be refused', color: '--series-4', values: of(own?.would_deny), dash: true });
+    return series;
   }, [own, axis, history.step_seconds]);
   return (
     <>
