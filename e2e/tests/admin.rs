@@ -431,3 +431,41 @@ fn bad_input_is_named_and_changes_nothing() {
     let prefix = admin.get("rules?prefix=%25");
     assert_eq!(prefix["items"], json!([]), "a wildcard is a letter");
 }
+
+#[test]
+fn tiers_may_come_after_the_rule_that_names_them() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    let mut named = rule("r", 3);
+    named["tier_limits"] = json!({"free": 1, "gold": 5});
+    admin.put("rules", &named);
+    for tier in ["free", "gold"] {
+        admin.put("tiers", &json!({"name": tier}));
+    }
+    // With tiers there, a rule that names another one is a mistake, and a tier that is named stays.
+    named["tier_limits"] = json!({"free": 1, "glod": 5});
+    let (status, problem) = admin.post("rules", &named);
+    assert_eq!(status, 400, "{problem}");
+    assert_eq!(problem["errors"][0]["field"], "tier_limits.glod", "{problem}");
+    assert_eq!(admin.delete("tiers/gold").0, 400);
+}
+
+#[test]
+fn an_apply_without_a_change_writes_nothing() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    let document = json!({"rules": [rule("a", 1)], "deny_list": ["ip:192.0.2.1"], "tiers": ["free"],
+        "no_match": "deny", "default": false});
+    admin.put("apply", &document);
+    let state = |admin: &mut tollgate_e2e::Admin| {
+        let changes = admin.get("audit?limit=1000")["items"].as_array().unwrap().len();
+        (changes, admin.get("node")["rules"]["revision"].clone())
+    };
+    let before = state(&mut admin);
+    let again = admin.put("apply", &document);
+    assert_eq!(again["steps"], json!([]), "{again}");
+    let exported = admin.get("document");
+    let again = admin.put("apply?prune=true", &exported);
+    assert_eq!(again["steps"], json!([]), "{again}");
+    assert_eq!(state(&mut admin), before);
+}

@@ -10,7 +10,7 @@ use tollgate_policy::{Problem, Problems, RuleSet};
 
 use crate::draft::instant;
 use crate::error::FieldProblem;
-use crate::{ControlError, Entry, Kind};
+use crate::{ControlError, Entry, Kind, tier_names};
 
 /// How problems name the document.
 const SOURCE: &str = "rules";
@@ -34,7 +34,11 @@ pub fn document(entries: &Entries) -> Value {
     add("rules", of(Kind::Rule).map(|entry| entry.body.clone()).collect());
     add("allow_list", of(Kind::Allow).map(listed).collect());
     add("deny_list", of(Kind::Deny).map(listed).collect());
-    add("tiers", of(Kind::Tier).map(tier).collect());
+    let mut tiers: Vec<Value> = of(Kind::Tier).map(tier).collect();
+    if !tiers.is_empty() {
+        tiers.extend(unknown_tiers(entries));
+    }
+    add("tiers", tiers);
     add("grants", of(Kind::Grant).map(grant).collect());
     for entry in of(Kind::Setting) {
         if entry.id != ENFORCEMENT {
@@ -42,6 +46,11 @@ pub fn document(entries: &Entries) -> Value {
         }
     }
     Value::Object(document)
+}
+
+/// The tiers that rules name and that have no entry, as a rule file lists them.
+fn unknown_tiers(entries: &Entries) -> impl Iterator<Item = Value> {
+    tier_names::unknown(entries).into_iter().map(|name| json!({ "name": name }))
 }
 
 /// The set as an operator can apply it again: without what has expired, and without tenants' own rules,
@@ -56,8 +65,9 @@ pub fn export(entries: &Entries, now: crate::Millis) -> Value {
     let mut document = document(&kept);
     if let Some(document) = document.as_object_mut() {
         let of = |kind: Kind| kept.values().filter(move |entry| entry.kind == kind);
-        let tiers: Vec<Value> = of(Kind::Tier).map(|entry| entry.body.clone()).collect();
+        let mut tiers: Vec<Value> = of(Kind::Tier).map(|entry| entry.body.clone()).collect();
         if !tiers.is_empty() {
+            tiers.extend(unknown_tiers(&kept));
             document.insert("tiers".to_owned(), Value::Array(tiers));
         }
         for entry in of(Kind::Setting) {

@@ -23,6 +23,7 @@ mod service;
 mod sql;
 mod sqlite;
 mod tenant;
+mod tier_names;
 mod token;
 
 pub use compiled::{CompileError, Compiled};

@@ -25,6 +25,7 @@ use crate::content::{Content, Part, encode_bucket};
 use crate::document::{self, Entries};
 use crate::error::FieldProblem;
 use crate::tenant::StoreUse;
+use crate::tier_names;
 use crate::{
     Actor, ChangeNote, Committed, ControlError, Entry, Expected, Kind, Loaded, Millis, Repository,
     RepositoryError, Revision, Stamp, Write,
@@ -295,7 +296,11 @@ impl Control {
             let content = content_of(&entries, &basis.compiled.content);
             let compiled = Compiled::build(content, Some(&basis.compiled));
             let compiled = compiled.map_err(|error| error.into_control(&written))?;
-            review(&compiled, &written, &stores)?;
+            let mut problems = tier_names::problems(&basis.entries, &entries, &written);
+            problems.extend(review(&compiled, &written, &stores));
+            if !problems.is_empty() {
+                return Err(ControlError::Invalid(problems));
+            }
             let after = Current { entries, compiled };
             for tenant in &tenants {
                 after.store_use(tenant).check(&basis.store_use(tenant))?;
@@ -390,11 +395,7 @@ fn content_of(entries: &Entries, rest: &Content) -> Content {
 }
 
 /// What compiles may still make no sense; what was so before is not this change's fault.
-fn review(
-    compiled: &Compiled,
-    written: &[(Kind, String)],
-    stores: &[String],
-) -> Result<(), ControlError> {
+fn review(compiled: &Compiled, written: &[(Kind, String)], stores: &[String]) -> Vec<FieldProblem> {
     let is_written = |id: &str| written.iter().any(|(kind, i)| *kind == Kind::Rule && i == id);
     let mut problems: Vec<FieldProblem> = compiled
         .rules
@@ -418,7 +419,7 @@ fn review(
             });
         }
     }
-    if problems.is_empty() { Ok(()) } else { Err(ControlError::Invalid(problems)) }
+    problems
 }
 
 /// Puts in what only the commit knew.
