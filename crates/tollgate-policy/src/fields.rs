@@ -212,7 +212,7 @@ fn unknown(name: &str, known: &[&str]) -> String {
 }
 
 /// The known name that this one may have been meant as, if there is one.
-pub(crate) fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+pub fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     let near = known
         .iter()
         .map(|candidate| (distance(name, candidate), *candidate))

@@ -59,6 +59,7 @@ pub use compile_matcher::{MAX_KEY_PARTS, MAX_PATTERNS, MAX_VALUES};
 pub use compile_rule::{DEFAULT_OVERSHOOT_PPM, MAX_DELAY_MS, hit_reason};
 pub use envoy::{EnvoyOptions, MAX_DESCRIPTOR_ENTRIES, MAX_METADATA_BYTES};
 pub use explain::{Explained, Explanation, RuleVerdict, TierSource};
+pub use fields::nearest as nearest_name;
 pub use grants::Grant;
 pub use import_envoy::{ImportOptions, MAX_IMPORT_DEPTH, descriptor_name, import_envoy};
 pub use known::{AppliesTo, Known};

@@ -23,6 +23,9 @@ const OTHER_VARIABLES: [&str; 7] = [
 /// What platforms that provide a Redis call the variable with its URL.
 const REDIS_URL: &str = "REDIS_URL";
 
+/// The variable that says whether those servers are a cluster.
+const REDIS_CLUSTER_MODE: &str = "REDIS_CLUSTER_MODE";
+
 /// One setting as typed.
 #[derive(Debug, Clone)]
 pub(super) struct Setting {
@@ -98,8 +101,11 @@ impl Raw {
                     if is_known && !key.value.contains('.') {
                         self.lay_node(&inner, value, file, problems);
                     } else {
-                        let known = self.keys_of(path).join(", ");
-                        let message = format!("there is no such key; there are {known}");
+                        let known = self.keys_of(path);
+                        let message = match tollgate_policy::nearest_name(&key.value, &known) {
+                            Some(meant) => format!("there is no such key; did you mean {meant}?"),
+                            None => format!("there is no such key; there are {}", known.join(", ")),
+                        };
                         problems.add(&place(file, &key.referenced), Some(&inner), message);
                     }
                 }
@@ -142,11 +148,27 @@ impl Raw {
                 self.lay_text("redis.urls", text, Origin::Variable(name));
                 continue;
             }
+            if name == REDIS_CLUSTER_MODE && !text.is_empty() && self.is_default("redis.kind") {
+                match text.to_ascii_lowercase().as_str() {
+                    "false" | "0" | "no" | "off" => {}
+                    "true" | "1" | "yes" | "on" => {
+                        self.lay_text("redis.kind", "cluster".to_owned(), Origin::Variable(name));
+                    }
+                    // No kind has such a name, so the check of kinds reports it.
+                    _ => self.lay_text("redis.kind", text, Origin::Variable(name)),
+                }
+                continue;
+            }
             // An empty variable is how compose files and shells say that it is not set.
             if let Some(key) = names.get(&name).filter(|_| !text.is_empty()) {
                 self.lay_text(key, text, Origin::Variable(name));
             }
         }
+    }
+
+    fn is_default(&self, key: &str) -> bool {
+        let file = self.settings.get(key).and_then(|setting| setting.file.as_deref());
+        file == Some(DEFAULT_FILE_NAME)
     }
 
     fn is_empty_list(&self, key: &str) -> bool {

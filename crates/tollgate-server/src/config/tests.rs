@@ -265,6 +265,33 @@ fn redis_url_is_honoured_where_nothing_else_is_said() {
 }
 
 #[test]
+fn redis_cluster_mode_is_honoured_or_refused_aloud() {
+    let url = ("REDIS_URL", "redis://a:1");
+    let kind = |mode| from_env(&[url, ("REDIS_CLUSTER_MODE", mode)]).map(|it| it.redis.kind);
+    assert_eq!(kind("true").unwrap(), RedisKind::Cluster);
+    assert_eq!(kind("false").unwrap(), RedisKind::Single);
+    let problem = kind("maybe").unwrap_err().to_string();
+    assert!(problem.contains("REDIS_CLUSTER_MODE") && problem.contains("maybe"), "{problem}");
+    let alone = from_env(&[("REDIS_CLUSTER_MODE", "true")]).unwrap_err().to_string();
+    assert!(alone.contains("cluster needs the addresses of its servers"), "{alone}");
+    let text = "redis: {urls: ['redis://a:1'], kind: single}";
+    let said = load(text, &[("REDIS_CLUSTER_MODE", "true")], &Overrides::default()).unwrap();
+    assert_eq!(said.redis.kind, RedisKind::Single, "the file says so");
+}
+
+#[test]
+fn a_misspelt_key_is_recognised() {
+    for (text, said) in [
+        ("enforcment: on", "there is no such key; did you mean enforcement?"),
+        ("redis: {ulrs: []}", "there is no such key; did you mean urls?"),
+        ("colour: red", "there is no such key; there are "),
+    ] {
+        let problem = from_file(text).unwrap_err().to_string();
+        assert!(problem.contains(said), "{problem}");
+    }
+}
+
+#[test]
 fn wrong_stores_are_named() {
     for (text, said) in [
         ("redis: {urls: ['localhost:6379']}", "redis.urls: must begin with redis://"),
