@@ -4,6 +4,9 @@ use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use tollgate_policy::Problems;
+
+use crate::error::FieldProblem;
 use crate::token::hex;
 use crate::{ControlError, Kind, Millis};
 
@@ -26,6 +29,9 @@ const TIER_TYPES: [&str; 3] = ["api_key", "user_id", "tenant_id"];
 /// The largest rule, in JSON. Every version of it is kept.
 pub const MAX_RULE_BYTES: usize = 128 << 10;
 
+/// What a rule without an id is called while the rest of it is checked.
+const UNNAMED: &str = "unnamed";
+
 /// The longest id or name.
 const MAX_NAME: usize = 256;
 /// The longest reason or description.
@@ -45,18 +51,17 @@ pub fn client_line(
 
 /// A rule. Its fields are checked with the whole set.
 pub fn rule(body: Value) -> Result<Draft, ControlError> {
-    let Value::Object(body) = body else {
+    let Value::Object(mut body) = body else {
         return Err(ControlError::invalid("body", "must be a rule: a JSON object"));
     };
     let id = match body.get("rule_id") {
         Some(Value::String(id)) if !id.is_empty() => id.clone(),
-        Some(Value::String(_)) => {
-            return Err(ControlError::invalid("rule_id", "must not be empty"));
-        }
-        Some(_) => return Err(ControlError::invalid("rule_id", "must be a string")),
-        None => return Err(ControlError::invalid("rule_id", "is missing")),
+        Some(Value::String(_)) => return Err(without_id(body, "must not be empty")),
+        Some(_) => return Err(without_id(body, "must be a string")),
+        None => return Err(without_id(body, "is missing")),
     };
     bounded("rule_id", &id, MAX_NAME)?;
+    lower_algorithms(&mut body);
     let bytes = |value: &Value| value.to_string().len();
     if body.values().map(bytes).sum::<usize>() > MAX_RULE_BYTES {
         let largest = body.iter().max_by_key(|(_, value)| bytes(value));
@@ -66,6 +71,38 @@ pub fn rule(body: Value) -> Result<Draft, ControlError> {
         return Err(ControlError::invalid(&shown, message));
     }
     Ok(Draft { kind: Kind::Rule, id, body: Value::Object(body) })
+}
+
+/// What is wrong with a rule whose id is: that, and everything else that is wrong with it.
+fn without_id(mut body: Map<String, Value>, message: &str) -> ControlError {
+    let mut problems =
+        vec![FieldProblem { field: Some("rule_id".to_owned()), message: message.to_owned() }];
+    body.insert("rule_id".to_owned(), UNNAMED.into());
+    let text = json!({ "rules": [body] }).to_string();
+    // A rule that is too large is not read.
+    if text.len() <= MAX_RULE_BYTES
+        && let Err(Problems(found)) = crate::document::compile(&text)
+    {
+        let each =
+            found.into_iter().map(|one| FieldProblem { field: one.field, message: one.message });
+        problems.extend(each);
+    }
+    ControlError::Invalid(problems)
+}
+
+/// Algorithms in the spelling that every version knows: some write them as constants.
+fn lower_algorithms(rule: &mut Map<String, Value>) {
+    let lower = |limit: &mut Map<String, Value>| {
+        if let Some(Value::String(name)) = limit.get_mut("algorithm") {
+            name.make_ascii_lowercase();
+        }
+    };
+    lower(rule);
+    for limit in rule.get_mut("limits").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(limit) = limit.as_object_mut() {
+            lower(limit);
+        }
+    }
 }
 
 /// A line of the allow or the deny list.
@@ -254,6 +291,25 @@ mod tests {
             Err(ControlError::Invalid(problems)) => problems[0].field.clone().unwrap(),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn everything_wrong_with_a_rule_is_reported_at_once() {
+        let body = json!({"limit": -1, "window": "soon", "algorithm": "GUESS", "colour": "red"});
+        let ControlError::Invalid(problems) = rule(body).unwrap_err() else { panic!() };
+        let fields: Vec<_> = problems.iter().filter_map(|one| one.field.as_deref()).collect();
+        for field in ["rule_id", "limit", "window", "algorithm", "colour"] {
+            assert!(fields.iter().any(|one| one.ends_with(field)), "{field}: {fields:?}");
+        }
+    }
+
+    #[test]
+    fn algorithms_may_be_written_as_constants() {
+        let limits = json!([{"limit": 1, "window": "1s", "algorithm": "Fixed_Window"}]);
+        let body = json!({"rule_id": "r", "algorithm": "TOKEN_BUCKET", "limits": limits});
+        let draft = rule(body).unwrap();
+        assert_eq!(draft.body["algorithm"], "token_bucket");
+        assert_eq!(draft.body["limits"][0]["algorithm"], "fixed_window");
     }
 
     #[test]

@@ -172,7 +172,9 @@ fn algorithm(
             Unit::Requests | Unit::Tokens | Unit::Cost => Algorithm::TokenBucket,
         });
     };
-    let found = choice(Some(given), &field, &Algorithm::ALL, Algorithm::name, report)?;
+    // Some write the names as constants.
+    let lower = At { at: given.at, value: given.value.to_ascii_lowercase() };
+    let found = choice(Some(&lower), &field, &Algorithm::ALL, Algorithm::name, report)?;
     match (unit == Unit::Concurrency, found == Algorithm::Concurrency) {
         (true, false) => {
             let message = "unit concurrency goes with algorithm concurrency only; leave it out";
