@@ -48,6 +48,11 @@ async fn a_store_that_is_awaited_limits_every_call() {
             allowed.push(v1::AllowResponse::decode(&bytes[frame::HEAD_BYTES..]).unwrap().allowed);
         }
         assert_eq!(allowed, [true, true, true, false]);
+        let ann = v1::AllowRequest { user_id: "ann".to_owned(), ..Default::default() };
+        let call = grpc_call("RateLimiterService", "Allow", service::framed_message(&ann));
+        let bytes = routes.call(call).await.into_body().collect().await.unwrap().to_bytes();
+        let scope_hit = b"\x22\x08per-user";
+        assert!(bytes.windows(scope_hit.len()).any(|part| part == scope_hit), "{bytes:?}");
         let entry = Entry { key: "user_id".to_owned(), value: "ann".into() };
         let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
         let (domain, descriptors) = ("d".to_owned(), vec![descriptor]);

@@ -14,6 +14,7 @@ mod service;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod unpackaged;
 mod write;
 
 use std::convert::Infallible;
@@ -55,7 +56,8 @@ pub(crate) const SERVICE: &str = "tollgate.v1.RateLimiterService";
 pub(crate) const ENVOY_SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 /// The calls that are traced: those that decide once. A stream lasts, and is no one's request.
-const DECISIONS: [&str; 8] = [
+const DECISIONS: [&str; 9] = [
+    "/RateLimiterService/Allow",
     "/tollgate.v1.RateLimiterService/Allow",
     "/tollgate.v1.RateLimiterService/AllowBatch",
     "/tollgate.v1.RateLimiterService/Peek",
@@ -205,6 +207,9 @@ impl<S: Store + 'static> GrpcRoutes<S> {
         let generated = match (service, method) {
             (SERVICE, "Allow") => return self.decide(Call::Allow, request).await,
             (ENVOY_SERVICE, "ShouldRateLimit") => return self.ask_envoy(request).await,
+            (unpackaged::SERVICE, "Allow") => {
+                return self.decide(Call::AllowUnpackaged, request).await;
+            }
             (SERVICE, "AllowBatch") => return self.decide(Call::AllowBatch, request).await,
             (SERVICE, "AllowStream") => return self.converse(request),
             (SERVICE, "Peek") => return self.decide(Call::Peek, request).await,

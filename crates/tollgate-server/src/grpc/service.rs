@@ -17,6 +17,7 @@ use tracing::Instrument as _;
 
 use super::frame::{close, open, status};
 use super::read::{allow_body, batch, wrapped};
+use super::unpackaged;
 use super::write::{Message, write_decided, write_decision};
 use crate::callers::CallerId;
 use crate::http::read::Prepared;
@@ -292,6 +293,7 @@ pub(crate) fn framed_message(message: &impl prost::Message) -> Vec<u8> {
 /// A call that is answered with one message.
 pub(crate) enum Call {
     Allow,
+    AllowUnpackaged,
     AllowBatch,
     Peek,
     Reserve,
@@ -303,7 +305,7 @@ pub(crate) enum Call {
 impl Call {
     pub(crate) const fn operation(&self) -> Operation {
         match self {
-            Self::Allow => Operation::GrpcAllow,
+            Self::Allow | Self::AllowUnpackaged => Operation::GrpcAllow,
             Self::AllowBatch => Operation::GrpcBatch,
             Self::Peek => Operation::GrpcPeek,
             Self::Reserve => Operation::GrpcReserve,
@@ -324,6 +326,10 @@ impl Call {
         let caller = CallerId { name: &caller, peer };
         let decided = match self {
             Self::Allow => service.allow(message, caller).await,
+            Self::AllowUnpackaged => {
+                let rules = service.engine.rules();
+                service.decide_one(&rules, message, caller, unpackaged::framed).await
+            }
             Self::AllowBatch => service.allow_batch(message, caller).await,
             Self::Peek => service.peek(message, caller).await,
             Self::Reserve => service.reserve(message, caller).await,
