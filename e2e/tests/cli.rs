@@ -256,3 +256,50 @@ fn rules_of_a_file_are_not_changed_over_the_network() {
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("(status 409)"), "{}", ran.err);
 }
+
+#[test]
+fn a_rule_is_rolled_back_by_either_name_of_the_flag() {
+    let server = Server::start();
+    for limit in [1, 2, 3] {
+        let rule = json!({"rule_id": "r", "identifier_type": "user_id", "limit": limit,
+            "window": "1h", "algorithm": "FIXED_WINDOW"});
+        server.admin().put("rules", &rule);
+    }
+    for (flag, version) in [("--version", "1"), ("--to", "2")] {
+        tollgate(&server, &["rules", "rollback", "r", flag, version]).done();
+        let rule = server.admin().get("rules/r");
+        assert_eq!(rule["rule"]["limit"].to_string(), version, "{rule}");
+        assert_eq!(rule["rule"]["algorithm"], "fixed_window");
+    }
+    tollgate(&server, &["rules", "rollback", "r", "--version", "99"]);
+}
+
+#[test]
+fn top_says_that_it_needs_a_token_before_it_asks() {
+    // Nothing listens there.
+    let ran = run("http://127.0.0.1:9", None, &["top"]);
+    assert_eq!(ran.code, 2, "{}", ran.err);
+    assert!(ran.err.contains("this needs an admin token: set TOLLGATE_TOKEN"), "{}", ran.err);
+}
+
+#[test]
+fn a_port_in_use_names_the_way_out() {
+    let server = Server::start();
+    let address = server.addr().to_string();
+    let ran = run(
+        "",
+        None,
+        &[
+            "serve",
+            "--http",
+            &address,
+            "--grpc",
+            "127.0.0.1:0",
+            "--data-dir",
+            &server.dir().join("other").display().to_string(),
+        ],
+    );
+    assert_ne!(ran.code, 0);
+    let said = "another process listens there: stop it";
+    assert!(ran.err.contains(said) && ran.err.contains("--http"), "{}", ran.err);
+}

@@ -80,6 +80,17 @@ impl Server {
         Ok(Self { caller: Caller::new(listener.url(), None, tls) })
     }
 
+    /// Fails if no token was given, for calls that no server answers without one.
+    pub(crate) fn need_token(&self) -> Result<(), Failure> {
+        if self.caller.has_token() {
+            return Ok(());
+        }
+        Err(Failure::usage(anyhow!(
+            "this needs an admin token: set TOLLGATE_TOKEN, or pass --token (the first start of the \
+             server printed one, and `tollgate token create` makes more)"
+        )))
+    }
+
     /// The server's URL.
     pub(crate) fn url(&self) -> &str {
         &self.caller.url

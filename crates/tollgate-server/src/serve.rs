@@ -41,7 +41,7 @@ pub enum ServeError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The address cannot be listened on.
-    #[error("cannot listen on {addr}: {error}")]
+    #[error("cannot listen on {addr}: {error}{}", way_out(error, addr))]
     Listen {
         /// Which address.
         addr: SocketAddr,
@@ -51,6 +51,18 @@ pub enum ServeError {
     /// The system refused something else.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+/// What to do about an address that another process has.
+fn way_out(error: &io::Error, addr: &SocketAddr) -> String {
+    if error.kind() != io::ErrorKind::AddrInUse {
+        return String::new();
+    }
+    format!(
+        "; another process listens there: stop it (`ss -ltnp 'sport = :{}'` shows it), or choose another \
+         port with --http, --grpc, --listen or in the configuration (port 0 picks a free one)",
+        addr.port()
+    )
 }
 
 impl ServeError {

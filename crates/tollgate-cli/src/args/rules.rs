@@ -72,15 +72,18 @@ pub(crate) enum RulesCommand {
         reach: Reach,
     },
     /// Put a rule back to an earlier version, as a new version.
-    #[command(after_help = "Examples:
+    #[command(
+        after_help = "Examples:
   tollgate rules versions api-default
-  tollgate rules rollback api-default --to 3 --dry-run")]
+  tollgate rules rollback api-default --to 3 --dry-run",
+        disable_version_flag = true
+    )]
     Rollback {
         /// The rule.
         #[arg(value_name = "ID")]
         id: String,
         /// The version.
-        #[arg(long, value_name = "N")]
+        #[arg(long, visible_alias = "version", value_name = "N")]
         to: u64,
         /// Only show what would change.
         #[arg(long)]

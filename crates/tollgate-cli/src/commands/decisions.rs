@@ -129,10 +129,16 @@ fn number(value: &Value, field: &str) -> i64 {
 
 /// What comes bit by bit has no table around it.
 fn lines(args: &DecisionsArgs, items: &[Value]) -> std::io::Result<()> {
-    let line = |item: &Value| {
-        if args.json { output::without_controls(&item.to_string()) } else { row(item).join("  ") }
-    };
-    let text: String = items.iter().map(|item| format!("{}\n", line(item).trim_end())).collect();
+    let mut text = String::new();
+    for item in items {
+        let line = if args.json {
+            output::without_controls(&item.to_string())
+        } else {
+            row(item).join("  ")
+        };
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
     output::print(&text)
 }
 

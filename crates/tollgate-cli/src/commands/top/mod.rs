@@ -21,6 +21,7 @@ use view::Shown;
 
 pub(super) fn run(args: &TopArgs) -> Ended {
     let server = Server::new(&args.reach);
+    server.need_token()?;
     if args.json {
         output::print_json(&ask(&server, args, args.hours)?)?;
         return Ok(Outcome::Done);
