@@ -111,7 +111,7 @@ const NAMES: Record<Decided['result'], [name: string, tone: 'good' | 'bad' | 'wa
 
 export function decisionColumns(show: (row: Decided) => void): Column<Decided>[] {
   return [
-    { name: 'When', minor: true, width: '12rem', cell: ({ timestamp }) => <When at={timestamp} /> },
+    { name: 'When', minor: true, width: '13.5rem', cell: ({ timestamp }) => <When at={timestamp} /> },
     {
       name: 'Decision',
       cell: (row) => {
