@@ -2,7 +2,7 @@
 SHELL := /usr/bin/env bash
 CARGO ?= cargo
 
-.PHONY: help run build console deps test check docs fmt bench distance soak flood simulate fuzz deny clean
+.PHONY: help run build console deps test check docs fmt package bench distance soak flood simulate fuzz deny clean
 
 # The console is built before Rust, which carries it; anew only when something of it has changed.
 CONSOLE := console/dist/index.html
@@ -55,6 +55,13 @@ fmt:  ## Put the code in its style
 deny:  ## Licences, bans and sources of all dependencies (installs cargo-deny if missing)
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny@0.20.2
 	$(CARGO) deny --all-features check bans licenses sources
+
+# Crates of the library and its parts are also built from their packages. The rest are packaged only: they are programs.
+LIBRARY_CRATES := tollgate-core tollgate-policy tollgate-store tollgate-engine tollgate-proto tollgate-client tollgate-tower tollgate
+
+package:  ## Every crate as a package, in target/package; those of the library are built from it
+	$(CARGO) package --locked --workspace --exclude tollgate-e2e --exclude tollgate-testkit --no-verify --allow-dirty
+	$(CARGO) package --locked --allow-dirty $(addprefix -p ,$(LIBRARY_CRATES))
 
 bench:  ## All benchmarks, side by side with peers; rewrites the table in docs/benchmarks.md
 	bench/run.sh

@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-const ROOT: &str = "../../proto";
+/// A link to the folder of the repository, so that the package has the files, too.
+const ROOT: &str = "proto";
 
 const FILES: [&str; 2] = ["tollgate/v1/rate_limiter.proto", "envoy/service/ratelimit/v3/rls.proto"];
 
