@@ -31,7 +31,8 @@ impl<B> LimitedBody<B> {
         Self { kind: Kind::Own { body: Full::new(bytes) }, held: None }
     }
 
-    pub(crate) const fn inner(body: B, held: Option<Held>) -> Self {
+    /// A service's body, and what its request holds until it ends.
+    pub const fn inner(body: B, held: Option<Held>) -> Self {
         Self { kind: Kind::Inner { body }, held }
     }
 }

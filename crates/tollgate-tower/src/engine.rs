@@ -9,7 +9,7 @@ use tokio::task::AbortHandle;
 use tollgate_core::Nanos;
 use tollgate_engine::{
     Actual, Decision, Engine, EngineError, MAX_VALUE_BYTES, Receipts, Refunds, Request, Scope,
-    Settled, Verdict,
+    Settled, Verdict, new_reservation_id,
 };
 use tollgate_policy::{Action, Known, RequestPath, Unit};
 use tollgate_store::Store;
@@ -77,6 +77,20 @@ impl<S: Store + 'static> InProcess<S> {
         self.engine.store().is_in_process()
     }
 
+    /// Decides, charges if it passes, and shows the decision with the request that it is about. `Err`: it could not be
+    /// decided.
+    pub async fn decide_with<T>(
+        &self,
+        asked: &EdgeRequest,
+        show: impl FnOnce(&Request<'_>, &Decision<'_>) -> T,
+    ) -> Result<T, Box<Rejection>> {
+        let (rules, path) = (self.engine.rules(), asked.path());
+        let request = request(asked, path.as_ref()).map_err(too_long)?;
+        let decided =
+            self.engine.decide_once(&rules, &request, |decision| show(&request, decision));
+        decided.await.map_err(|error| undecided(&error))
+    }
+
     async fn rule(&self, asked: &EdgeRequest) -> Ruling {
         let rules = self.engine.rules();
         let path = asked.path();
@@ -88,7 +102,7 @@ impl<S: Store + 'static> InProcess<S> {
         self.engine
             .decide_once(&rules, &request, show)
             .await
-            .unwrap_or_else(|error| undecided(&error))
+            .unwrap_or_else(|error| Ruling::Refuse(undecided(&error)))
     }
 
     /// The request as the engine takes it, and the place that it needs; or why it is refused before it is decided.
@@ -97,11 +111,7 @@ impl<S: Store + 'static> InProcess<S> {
         asked: &'a EdgeRequest,
         path: Option<&'a RequestPath<'_>>,
     ) -> Result<(Request<'a>, Option<Held>), Box<Rejection>> {
-        let request = request(asked, path).map_err(|field| {
-            let message = format!("{field} must not be longer than {MAX_VALUE_BYTES} bytes");
-            let status = http::StatusCode::BAD_REQUEST;
-            Box::new(Rejection::new(status, "INVALID_REQUEST", message))
-        })?;
+        let request = request(asked, path).map_err(too_long)?;
         let place = self.take_place(asked).map_err(|error| Box::new(no_place(&error)))?;
         Ok((request, place))
     }
@@ -167,15 +177,13 @@ impl<S: Store + 'static> InProcess<S> {
         }
         self.engine.count_reserved(&receipts);
         let engine = Arc::clone(&self.engine);
-        let mut id = [0; 16];
-        ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut id).ok()?;
-        let account = Charged { engine, receipts, id: u128::from_le_bytes(id), _place: place };
+        let account = Charged { engine, receipts, id: new_reservation_id(), _place: place };
         Some(PendingCharge::new(account, tokens.unwrap_or(0)))
     }
 
     /// What is given back when it is dropped. Slots are renewed until then; without a runtime to do it
     /// on they expire.
-    fn hold(&self, receipts: Receipts) -> Option<Held> {
+    pub fn hold(&self, receipts: Receipts) -> Option<Held> {
         if receipts.is_empty() {
             return None;
         }
@@ -274,7 +282,7 @@ impl<S: Store + 'static> Decide for InProcess<S> {
         };
         let show = |decision: &Decision<'_>| self.ruling(asked, &request, decision, place);
         let decided = self.engine.decide_once_now(&rules, &request, show)?;
-        Some(decided.unwrap_or_else(|error| undecided(&error)))
+        Some(decided.unwrap_or_else(|error| Ruling::Refuse(undecided(&error))))
     }
 
     async fn decide(&self, asked: &EdgeRequest) -> Ruling {
@@ -381,11 +389,16 @@ fn unlimited(error: &EngineError) -> Rejection {
 }
 
 #[cold]
-fn undecided(error: &EngineError) -> Ruling {
-    Ruling::refuse(match error {
+fn undecided(error: &EngineError) -> Box<Rejection> {
+    Box::new(match error {
         EngineError::MissingKey { .. } => unlimited(error),
         _ => unavailable(error),
     })
+}
+
+fn too_long(field: &str) -> Box<Rejection> {
+    let message = format!("{field} must not be longer than {MAX_VALUE_BYTES} bytes");
+    Box::new(Rejection::new(http::StatusCode::BAD_REQUEST, "INVALID_REQUEST", message))
 }
 
 fn no_place(error: &EngineError) -> Rejection {

@@ -142,8 +142,8 @@ impl<D: Decide> TollgateLayer<D> {
     }
 }
 
-/// The address that comes with a request.
-fn peer_of(head: &Parts) -> Option<IpAddr> {
+/// The address that comes with a request: a [`Peer`], a `SocketAddr`, or with the feature `axum` its `ConnectInfo`.
+pub fn peer_of(head: &Parts) -> Option<IpAddr> {
     let own = head.extensions.get::<Peer>().map(|peer| peer.0);
     let own = own.or_else(|| head.extensions.get::<SocketAddr>().map(SocketAddr::ip));
     #[cfg(feature = "axum")]

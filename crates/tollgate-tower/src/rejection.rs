@@ -63,6 +63,13 @@ impl Rejection {
         }
     }
 
+    /// A request that would wait for its turn where too many do.
+    pub fn too_many_waiting() -> Self {
+        let message = "too many requests wait for their turn; try again in a moment";
+        let rejection = Self::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_WAITING", message);
+        rejection.retry_after(Duration::from_secs(1))
+    }
+
     /// Says after how long to try again.
     #[must_use]
     pub const fn retry_after(mut self, after: Duration) -> Self {

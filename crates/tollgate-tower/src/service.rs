@@ -4,7 +4,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use http::header::HOST;
 use http::request::Parts;
@@ -13,6 +12,7 @@ use tower_service::Service;
 
 use crate::body::LimitedBody;
 use crate::decide::{Decide, EdgeRequest, Pass};
+use crate::identity::Identity;
 use crate::layer::Shared;
 use crate::rejection::Rejection;
 use crate::render::Format;
@@ -85,7 +85,7 @@ impl<D: Decide> Shared<D> {
         let pass = self.decide.decide(&asked).await.passed()?;
         if !pass.wait.is_zero() {
             let Ok(_place) = self.waiting.try_acquire() else {
-                return Err(Box::new(too_many_wait()));
+                return Err(Box::new(Rejection::too_many_waiting()));
             };
             // Holds no thread. A client that leaves drops the future, its place with it, and the
             // pass, which refunds the charge.
@@ -97,21 +97,23 @@ impl<D: Decide> Shared<D> {
     fn asked(&self, head: &Parts) -> Result<EdgeRequest, Box<Rejection>> {
         let peer = (self.find_peer)(head);
         let identity = self.identifier.identify(&head.headers, peer)?;
-        let mut asked = EdgeRequest {
-            identity,
-            method: Some(head.method.as_str().to_owned()),
-            domain: host(head),
-            ..EdgeRequest::default()
-        };
-        asked.set_path(head.uri.path()).map_err(|error| {
-            let message = format!("the path cannot be matched: {error}");
-            Box::new(Rejection::new(StatusCode::BAD_REQUEST, "INVALID_PATH", message))
-        })?;
+        let mut asked = edge_request(head, identity)?;
         if let Some(refine) = &self.refine {
             refine(head, &mut asked);
         }
         Ok(asked)
     }
+}
+
+/// What rules look at in a request of this caller.
+pub fn edge_request(head: &Parts, identity: Identity) -> Result<EdgeRequest, Box<Rejection>> {
+    let method = Some(head.method.as_str().to_owned());
+    let mut asked = EdgeRequest { identity, method, domain: host(head), ..EdgeRequest::default() };
+    asked.set_path(head.uri.path()).map_err(|error| {
+        let message = format!("the path cannot be matched: {error}");
+        Box::new(Rejection::new(StatusCode::BAD_REQUEST, "INVALID_PATH", message))
+    })?;
+    Ok(asked)
 }
 
 /// The host that is called, without its port, in lower case.
@@ -127,11 +129,4 @@ pub fn host(head: &Parts) -> Option<String> {
         }
     };
     (!host.is_empty()).then(|| host.to_ascii_lowercase())
-}
-
-/// A request that would wait where too many do.
-fn too_many_wait() -> Rejection {
-    let message = "too many requests wait for their turn; try again in a moment";
-    let rejection = Rejection::new(StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_WAITING", message);
-    rejection.retry_after(Duration::from_secs(1))
 }

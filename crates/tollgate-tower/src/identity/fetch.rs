@@ -77,17 +77,14 @@ impl JwksFetcher {
             .body(Empty::new())
             .map_err(|error| failed(&error))?;
         let response = self.client.request(request).await;
-        let response =
-            response.map_err(|error| IdentityError::Fetch(tollgate_client::error_chain(&error)))?;
+        let response = response.map_err(|error| IdentityError::Fetch(with_causes(&error)))?;
         // A redirect is not followed: the configured address is the one that is trusted.
         if response.status() != StatusCode::OK {
             return Err(IdentityError::Fetch(format!("answered {}", response.status())));
         }
         let max_age = max_age(response.headers());
         let body = Limited::new(response.into_body(), MAX_JWKS_BYTES).collect().await;
-        let bytes = body
-            .map_err(|error| IdentityError::Fetch(tollgate_client::error_chain(&*error)))?
-            .to_bytes();
+        let bytes = body.map_err(|error| IdentityError::Fetch(with_causes(&*error)))?.to_bytes();
         Ok((Jwks::parse(&bytes)?, max_age))
     }
 }
@@ -137,4 +134,15 @@ fn max_age(headers: &HeaderMap) -> Option<Duration> {
         .find(|(name, _)| name.eq_ignore_ascii_case("max-age"))
         .and_then(|(_, seconds)| seconds.trim_matches('"').parse().ok())
         .map(Duration::from_secs)
+}
+
+/// An error and what caused it, in one line.
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }

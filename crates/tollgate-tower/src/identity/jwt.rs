@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use jsonwebtoken::{Algorithm, AlgorithmFamily, Validation, decode, decode_header};
 use tollgate_core::Nanos;
+use tollgate_engine::MAX_ATTRIBUTES;
 
 use super::claims::{ClaimChecks, ClaimNames, Claims};
 use super::jwks::{MAX_KEY_ID_BYTES, NoKey};
 use super::key_ring::{KeyRing, KeySource, RefreshOptions};
 use super::refuse::{Refused, invalid_token, keys_unavailable};
-use super::{Identity, IdentityError, MAX_ATTRIBUTES, MAX_VALUE_BYTES};
+use super::{Identity, IdentityError, MAX_VALUE_BYTES};
 
 /// The longest token.
 pub const MAX_TOKEN_BYTES: usize = 8_192;

@@ -4,6 +4,7 @@
 //! trusted proxies vouch for it. What is wrong is refused; what is absent is not, unless it is required.
 //!
 //! ```no_run
+//! # #[cfg(feature = "jwt")] mod example {
 //! use std::sync::Arc;
 //!
 //! use tollgate_tower::identity::{
@@ -27,20 +28,32 @@
 //! tokio::spawn(async move { own.refresh_loop(std::future::pending()).await });
 //! # Ok(())
 //! # }
+//! # }
 //! ```
 
 mod address;
 mod api_keys;
+#[cfg(feature = "jwt")]
 mod claims;
 mod credentials;
+#[cfg(feature = "jwt")]
 mod crypto;
+#[cfg(feature = "jwt")]
 mod fetch;
 mod forwarded;
+#[cfg(feature = "jwt")]
 mod jwks;
+#[cfg(feature = "jwt")]
 mod jwt;
+#[cfg(feature = "jwt")]
 mod key_ring;
 mod options;
 mod refuse;
+#[cfg(not(feature = "jwt"))]
+#[path = "no_tokens.rs"]
+mod tokens;
+#[cfg(feature = "jwt")]
+mod tokens;
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -50,26 +63,33 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::HeaderMap;
-use tollgate_engine::{Clock, MAX_ATTRIBUTES, MAX_VALUE_BYTES, SystemClock};
+use tollgate_engine::{Clock, MAX_VALUE_BYTES, SystemClock};
 
 pub use address::{AddressSource, DEFAULT_IPV6_PREFIX, MAX_HOPS, MalformedHop, push_address};
 pub use api_keys::{ApiKeys, ApiKeysError, KeyOwner, MAX_API_KEYS};
+#[cfg(feature = "jwt")]
 pub use claims::ClaimNames;
 pub use credentials::UnknownApiKey;
+#[cfg(feature = "jwt")]
 pub use crypto::install_crypto;
 pub use forwarded::is_well_formed_forwarded;
+#[cfg(feature = "jwt")]
 pub use jsonwebtoken::Algorithm;
+#[cfg(feature = "jwt")]
 pub use jwks::{
     Jwks, JwksError, MAX_JWKS_BYTES, MAX_JWKS_KEYS, MAX_KEY_ID_BYTES, MIN_SECRET_BYTES,
 };
-pub use jwt::{JwtOptions, MAX_TOKEN_BYTES};
+#[cfg(feature = "jwt")]
+pub use jwt::MAX_TOKEN_BYTES;
+#[cfg(feature = "jwt")]
 pub use key_ring::{KeySource, RefreshOptions};
 pub use options::{IdentityError, IdentityOptions};
+pub use tokens::JwtOptions;
 
 use crate::rejection::Rejection;
 use address::Addresses;
 use credentials::{ApiKeyCheck, authorization};
-use jwt::Jwt;
+use tokens::Tokens;
 
 /// Who calls. Nothing in it is a client's own unverified claim.
 #[derive(Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -113,22 +133,25 @@ pub struct Identifier {
     tokens: Option<Tokens>,
 }
 
-struct Tokens {
-    jwt: Jwt,
-    clock: Arc<dyn Clock>,
-}
-
 impl fmt::Debug for Identifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identifier")
             .field("addresses", &self.addresses)
             .field("api_keys", &self.api_keys)
-            .field("jwt", &self.tokens.as_ref().map(|tokens| &tokens.jwt))
+            .field("jwt", &self.tokens)
             .finish()
     }
 }
 
 impl Identifier {
+    /// Knows the peer's address and these API keys, in the header `x-api-key`.
+    pub fn with_api_keys(keys: ApiKeys) -> Self {
+        let header = Some(http::HeaderName::from_static("x-api-key"));
+        let registered = arc_swap::ArcSwap::from_pointee(keys);
+        let api_keys = ApiKeyCheck { header, registered, ..ApiKeyCheck::default() };
+        Self { api_keys, ..Self::default() }
+    }
+
     /// Identifies as these options say, by the system's clock.
     pub fn new(options: IdentityOptions) -> Result<Self, IdentityError> {
         Self::with_clock(options, Arc::new(SystemClock::new()))
@@ -142,7 +165,7 @@ impl Identifier {
         let addresses =
             Addresses::new(&options.trusted_proxies, options.address_source, options.ipv6_prefix)?;
         let tokens = match options.jwt {
-            Some(jwt) => Some(Tokens { jwt: Jwt::new(jwt)?, clock }),
+            Some(jwt) => Some(Tokens::new(jwt, clock)?),
             None => None,
         };
         let api_keys = ApiKeyCheck {
@@ -177,8 +200,8 @@ impl Identifier {
             Some(_) if api_key.as_ref().is_some_and(is_bearer) => Identity::default(),
             Some(tokens) => {
                 match authorization.and_then(|authorization| authorization.under("bearer")) {
-                    Some(token) => tokens.jwt.verify(token, tokens.clock.now())?,
-                    None if tokens.jwt.is_required => return Err(refuse::token_required()),
+                    Some(token) => tokens.verify(token)?,
+                    None if tokens.is_required() => return Err(refuse::token_required()),
                     None => Identity::default(),
                 }
             }
@@ -232,7 +255,7 @@ impl Identifier {
     /// Keeps the keys that verify tokens up to date until `stop`. Ends at once where they cannot change.
     pub async fn refresh_loop(&self, stop: impl Future<Output = ()> + Send) {
         let Some(tokens) = &self.tokens else { return };
-        let (mut stop, mut refresh) = (pin!(stop), pin!(tokens.jwt.ring.refresh_loop()));
+        let (mut stop, mut refresh) = (pin!(stop), pin!(tokens.refresh_loop()));
         poll_fn(|context| {
             if stop.as_mut().poll(context).is_ready() {
                 return Poll::Ready(());
@@ -244,6 +267,6 @@ impl Identifier {
 
     /// Whether the keys that verify tokens are there, or none are needed.
     pub fn is_ready(&self) -> bool {
-        self.tokens.as_ref().is_none_or(|tokens| tokens.jwt.ring.current().is_some())
+        self.tokens.as_ref().is_none_or(Tokens::is_ready)
     }
 }

@@ -8,8 +8,9 @@ use ipnet::IpNet;
 use super::address::{AddressSource, DEFAULT_IPV6_PREFIX};
 use super::api_keys::ApiKeys;
 use super::credentials::UnknownApiKey;
+#[cfg(feature = "jwt")]
 use super::jwks::JwksError;
-use super::jwt::JwtOptions;
+use super::tokens::JwtOptions;
 
 /// How callers are identified. The default knows the peer's address and nothing else.
 #[derive(Debug, Clone)]
@@ -70,6 +71,7 @@ pub enum IdentityError {
     #[error("secrets are not fetched from a URL: use a file, or algorithms with public keys")]
     SecretFromUrl,
     /// Keys that are none.
+    #[cfg(feature = "jwt")]
     #[error(transparent)]
     Keys(#[from] JwksError),
     /// A file that cannot be read.

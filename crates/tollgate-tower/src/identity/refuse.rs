@@ -1,5 +1,6 @@
 //! Answers to callers whose credentials are wrong. None repeats what was sent.
 
+#[cfg(feature = "jwt")]
 use std::time::Duration;
 
 use http::StatusCode;
@@ -11,6 +12,7 @@ use crate::rejection::Rejection;
 /// Boxed, because a rejection is much larger than what is usually returned next to it.
 pub(super) type Refused = Box<Rejection>;
 
+#[cfg(feature = "jwt")]
 /// A token that does not hold. `message` has no quotes.
 pub(super) fn invalid_token(message: &str) -> Refused {
     let challenge = format!("Bearer error=\"invalid_token\", error_description=\"{message}\"");
@@ -44,6 +46,7 @@ pub(super) fn api_key_too_long(message: &str) -> Refused {
     Box::new(Rejection::new(status, "API_KEY_TOO_LONG", message.to_owned()))
 }
 
+#[cfg(feature = "jwt")]
 /// The keys that would verify a token are not here yet, so it is neither right nor wrong.
 pub(super) fn keys_unavailable() -> Refused {
     let message = "the keys that verify tokens are not available";
