@@ -225,6 +225,11 @@ impl<'r> Decision<'r> {
         }
     }
 
+    /// When it was asked, by the engine's clock. [`Decision::now`] is by the clock of the store.
+    pub const fn asked_at(&self) -> Nanos {
+        self.asked_at
+    }
+
     /// The soft limits that are reached, where the request goes on.
     pub fn warnings(&self) -> impl Iterator<Item = Warning<'r>> {
         let allowed = self.is_allowed();

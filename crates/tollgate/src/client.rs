@@ -191,6 +191,12 @@ impl<'a> Client<'a> {
         self
     }
 
+    /// The value of a known attribute.
+    #[cfg(feature = "tower")]
+    pub(crate) fn value(&self, known: Known) -> Option<&'a str> {
+        self.known.get(known as usize).copied().flatten()
+    }
+
     /// The path, read.
     pub(crate) fn path(&self) -> Result<Option<RequestPath<'a>>, Error> {
         let parsed = self.path.map(RequestPath::parse).transpose();

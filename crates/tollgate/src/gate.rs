@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::Nanos;
-use tollgate_engine::{Clock, Engine, EngineError, SystemClock};
+use tollgate_engine::{Clock, Engine, SystemClock};
 use tollgate_policy::RuleSet;
 use tollgate_store::Mode;
 
@@ -32,11 +32,11 @@ use crate::{Client, Error, MissingKey, Rule, Verdict};
 /// ```
 #[derive(Clone)]
 pub struct Gate {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 pub(crate) struct Inner {
-    pub(crate) engine: Engine<GateStore>,
+    pub(crate) engine: Arc<Engine<GateStore>>,
     pub(crate) unsettled: Unsettled,
     /// The system's clock, where no other was given.
     system: Option<Arc<SystemClock>>,
@@ -129,10 +129,11 @@ impl Gate {
     /// # }
     /// ```
     pub async fn reserve(&self, client: &Client<'_>) -> Result<Hold, Error> {
-        let engine = &self.inner.tidied().engine;
+        let engine = &self.inner.engine;
         let (rules, path) = (engine.rules(), client.path()?);
         let request = client.request(path.as_ref(), Kept::Receipts)?;
         let decision = engine.decide(&rules, &request, Mode::Charge).await.map_err(Error::of)?;
+        self.inner.tidy(decision.asked_at());
         let verdict = Verdict::of(&decision).into_result()?;
         Ok(Hold::new(Arc::clone(&self.inner), engine.receipts(&request, &decision), verdict))
     }
@@ -148,11 +149,12 @@ impl Gate {
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     pub fn reserve_now(&self, client: &Client<'_>) -> Result<Hold, Error> {
-        let engine = &self.inner.tidied().engine;
+        let engine = &self.inner.engine;
         let (rules, path) = (engine.rules(), client.path()?);
         let request = client.request(path.as_ref(), Kept::Receipts)?;
         let decided = engine.decide_now(&rules, &request, Mode::Charge);
         let decision = decided.ok_or(Error::NotImmediate)?.map_err(Error::of)?;
+        self.inner.tidy(decision.asked_at());
         let verdict = Verdict::of(&decision).into_result()?;
         Ok(Hold::new(Arc::clone(&self.inner), engine.receipts(&request, &decision), verdict))
     }
@@ -179,34 +181,40 @@ impl Gate {
     }
 
     async fn decide(&self, client: &Client<'_>, mode: Mode) -> Result<Verdict, Error> {
-        let engine = &self.inner.tidied().engine;
+        let engine = &self.inner.engine;
         let (rules, path) = (engine.rules(), client.path()?);
         let request = client.request(path.as_ref(), Kept::Nothing)?;
         let decision = engine.decide(&rules, &request, mode).await.map_err(Error::of)?;
+        self.inner.tidy(decision.asked_at());
         Ok(Verdict::of(&decision))
     }
 
     fn decide_now(&self, client: &Client<'_>, mode: Mode) -> Result<Verdict, Error> {
-        let engine = &self.inner.tidied().engine;
+        let engine = &self.inner.engine;
         let (rules, path) = (engine.rules(), client.path()?);
         let request = client.request(path.as_ref(), Kept::Nothing)?;
-        let decided: Result<_, EngineError> =
-            engine.decide_now(&rules, &request, mode).ok_or(Error::NotImmediate)?;
-        decided.map(|decision| Verdict::of(&decision)).map_err(Error::of)
+        let decided = engine.decide_now(&rules, &request, mode).ok_or(Error::NotImmediate)?;
+        let decision = decided.map_err(Error::of)?;
+        self.inner.tidy(decision.asked_at());
+        Ok(Verdict::of(&decision))
     }
 }
 
 impl Inner {
-    /// The same, after the housekeeping that is due.
-    fn tidied(&self) -> &Self {
-        let now: Nanos = self.engine.clock().now();
+    /// Does the housekeeping that is due, by the time at which a request was decided: the clock is not read again.
+    #[inline]
+    pub(crate) fn tidy(&self, now: Nanos) {
         if let Some(round) = self.housekeeping.claim(now) {
-            if let Some(system) = &self.system {
-                system.follow();
-            }
-            self.engine.store().tidy_round(round, now);
+            self.tidy_round(round, now);
         }
-        self
+    }
+
+    #[cold]
+    fn tidy_round(&self, round: usize, now: Nanos) {
+        if let Some(system) = &self.system {
+            system.follow();
+        }
+        self.engine.store().tidy_round(round, now);
     }
 }
 
@@ -350,6 +358,7 @@ impl GateBuilder {
         };
         let engine = Engine::new(store, clock, rules).with_missing_key(self.missing_key.into());
         let (unsettled, housekeeping) = (self.unsettled, Housekeeping::default());
+        let engine = Arc::new(engine);
         Ok(Gate { inner: Arc::new(Inner { engine, unsettled, system, housekeeping }) })
     }
 }

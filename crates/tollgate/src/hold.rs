@@ -105,12 +105,20 @@ pub struct Hold {
     /// Makes sure that it ends once.
     id: u128,
     has_ended: bool,
+    unsettled: Unsettled,
 }
 
 impl Hold {
     pub(crate) fn new(gate: Arc<Inner>, receipts: Receipts, verdict: Verdict) -> Self {
         gate.engine.count_reserved(&receipts);
-        Self { gate, receipts, verdict, id: new_reservation_id(), has_ended: false }
+        let unsettled = gate.unsettled;
+        Self { gate, receipts, verdict, id: new_reservation_id(), has_ended: false, unsettled }
+    }
+
+    /// What becomes of it when it is dropped, from now on.
+    #[cfg(feature = "tower")]
+    pub(crate) const fn set_unsettled(&mut self, policy: Unsettled) {
+        self.unsettled = policy;
     }
 
     /// What was decided.
@@ -218,10 +226,10 @@ impl Drop for Hold {
         if self.has_ended || self.receipts.is_empty() {
             return;
         }
-        let (gate, id) = (Arc::clone(&self.gate), self.id);
+        let (gate, id, unsettled) = (Arc::clone(&self.gate), self.id, self.unsettled);
         let receipts = std::mem::take(&mut self.receipts);
         let kept = Actual::default();
-        let ended = match gate.unsettled {
+        let ended = match unsettled {
             Unsettled::Keep => gate.engine.settle_now(id, &receipts, kept),
             Unsettled::Release => gate.engine.release_now(id, &receipts),
         };
@@ -234,7 +242,7 @@ impl Drop for Hold {
         {
             runtime.spawn(async move {
                 // If that fails, the estimate stays charged.
-                let _ = match gate.unsettled {
+                let _ = match unsettled {
                     Unsettled::Keep => gate.engine.settle(id, &receipts, kept).await,
                     Unsettled::Release => gate.engine.release(id, &receipts).await,
                 };

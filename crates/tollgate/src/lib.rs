@@ -6,6 +6,8 @@ mod error;
 mod gate;
 mod hold;
 mod housekeeping;
+#[cfg(feature = "tower")]
+mod layer;
 mod limiter;
 mod missing_key;
 mod outcome;
@@ -20,6 +22,8 @@ pub use clock::TestClock;
 pub use error::Error;
 pub use gate::{Gate, GateBuilder};
 pub use hold::{Hold, Unsettled, Usage};
+#[cfg(feature = "tower")]
+pub use layer::{GateLayer, GateService};
 pub use limiter::{DEFAULT_MAX_COUNTERS, Limiter};
 pub use missing_key::MissingKey;
 pub use outcome::{Pass, Refusal};
@@ -29,4 +33,6 @@ pub use rule::Rule;
 pub use store::Redis;
 pub use store::{Memory, Storage};
 pub use tollgate_engine::{Clock, SystemClock};
+#[cfg(feature = "tower")]
+pub use tollgate_tower::{Peer, identity};
 pub use verdict::{Denial, Verdict};

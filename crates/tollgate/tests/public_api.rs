@@ -47,7 +47,7 @@ fn is_open(signature: &str) -> bool {
 fn the_public_api_is_the_one_that_is_written_down() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = vec![root.join("src/lib.rs")];
-    for folder in ["src", "src/store"] {
+    for folder in ["src", "src/layer", "src/store"] {
         let entries = fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
         let is_module = |path: &std::path::PathBuf| {
             path.extension().is_some_and(|ending| ending == "rs") && !path.ends_with("lib.rs")
