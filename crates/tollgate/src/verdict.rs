@@ -1,9 +1,10 @@
 //! What a gate decides.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_engine::Decision;
+use tollgate_engine::{Decision, Reason};
 
 /// What was decided about a request: it passes, or it does not. The figures are those of the limit that decided: of
 /// several that refuse, the one with the longest wait; else the one with the least left.
@@ -23,7 +24,7 @@ use tollgate_engine::Decision;
 #[must_use = "the request may have been refused"]
 pub struct Verdict {
     is_allowed: bool,
-    reason: Box<str>,
+    reason: Cow<'static, str>,
     rule_id: Option<Box<str>>,
     limit: Option<u64>,
     remaining: Option<u64>,
@@ -39,7 +40,11 @@ impl Verdict {
         let from_now = |at: u64| Duration::from_nanos(at.saturating_sub(decision.now));
         Self {
             is_allowed: decision.is_allowed(),
-            reason: decision.reason_code().into(),
+            reason: match decision.reason {
+                // Of the rule, which the verdict may outlive.
+                Reason::HitLimit => Cow::Owned(decision.reason_code().to_owned()),
+                reason => Cow::Borrowed(reason.code()),
+            },
             rule_id: deciding.map(|scope| scope.rule.id.as_str().into()),
             limit: deciding.map(|scope| scope.quota),
             remaining: deciding.map(|scope| scope.outcome.status.remaining),
