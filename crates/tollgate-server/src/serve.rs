@@ -158,10 +158,8 @@ fn run_until_shutdown(
     workers.start("http", listeners.http, always(&api), false)?;
     workers.start("grpc", listeners.grpc, always(&grpc), true)?;
     workers.start("admin", listeners.admin, always(&admin_api), false)?;
-    let edge = match edge {
-        Some(edge) => Some(edge.start(&config, listeners.gateway, &mut workers, &stopped)?),
-        None => None,
-    };
+    let start = |edge: Edge| edge.start(&config, listeners.gateway, &mut workers, &stopped);
+    let edge = edge.map(start).transpose()?;
 
     let signals = signals.wait_for_the_end(|| {
         if let Some(rules) = &watch_rules {

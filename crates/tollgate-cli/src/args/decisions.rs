@@ -39,7 +39,7 @@ pub(crate) struct DecisionsArgs {
     /// Only for this endpoint.
     #[arg(long, value_name = "PATH")]
     pub(crate) endpoint: Option<String>,
-    /// Only for this reason, such as HIT_USER_LIMIT.
+    /// Only for this reason, such as `HIT_USER_LIMIT`.
     #[arg(long, value_name = "CODE")]
     pub(crate) reason: Option<String>,
     /// Only those that ended so.

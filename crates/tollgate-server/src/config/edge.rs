@@ -354,8 +354,12 @@ pub(super) fn tls(reader: &mut Reader) -> TlsConfig {
     let cert = reader.optional_path("tls.cert_file");
     let key = reader.optional_path("tls.key_file");
     match (&cert, &key) {
-        (Some(said), None) => reader.wrong(&said.origin, "tls.key_file", "is required with tls.cert_file"),
-        (None, Some(said)) => reader.wrong(&said.origin, "tls.cert_file", "is required with tls.key_file"),
+        (Some(said), None) => {
+            reader.wrong(&said.origin, "tls.key_file", "is required with tls.cert_file")
+        }
+        (None, Some(said)) => {
+            reader.wrong(&said.origin, "tls.cert_file", "is required with tls.key_file")
+        }
         _ => {}
     }
     let client_ca = reader.optional_path("tls.client_ca_file");
@@ -371,7 +375,11 @@ pub(super) fn tls(reader: &mut Reader) -> TlsConfig {
     }
     if client_certificates != ClientCertificates::Off && cert.is_none() {
         let origin = super::Origin::Variable("tls.client_certificates".to_owned());
-        reader.wrong(&origin, "tls.cert_file", "is required where tls.client_certificates is optional or required");
+        reader.wrong(
+            &origin,
+            "tls.cert_file",
+            "is required where tls.client_certificates is optional or required",
+        );
     }
     if client_certificates != ClientCertificates::Off
         && client_ca.is_none()

@@ -270,9 +270,9 @@ fn redis_cluster_mode_is_honoured_or_refused_aloud() {
     let kind = |mode| from_env(&[url, ("REDIS_CLUSTER_MODE", mode)]).map(|it| it.redis.kind);
     assert_eq!(kind("true").unwrap(), RedisKind::Cluster);
     assert_eq!(kind("false").unwrap(), RedisKind::Single);
-    let problem = kind("maybe").unwrap_err().to_string();
+    let problem = kind("maybe").unwrap_err();
     assert!(problem.contains("REDIS_CLUSTER_MODE") && problem.contains("maybe"), "{problem}");
-    let alone = from_env(&[("REDIS_CLUSTER_MODE", "true")]).unwrap_err().to_string();
+    let alone = from_env(&[("REDIS_CLUSTER_MODE", "true")]).unwrap_err();
     assert!(alone.contains("cluster needs the addresses of its servers"), "{alone}");
     let text = "redis: {urls: ['redis://a:1'], kind: single}";
     let said = load(text, &[("REDIS_CLUSTER_MODE", "true")], &Overrides::default()).unwrap();
@@ -286,7 +286,7 @@ fn a_misspelt_key_is_recognised() {
         ("redis: {ulrs: []}", "there is no such key; did you mean urls?"),
         ("colour: red", "there is no such key; there are "),
     ] {
-        let problem = from_file(text).unwrap_err().to_string();
+        let problem = from_file(text).unwrap_err();
         assert!(problem.contains(said), "{problem}");
     }
 }

@@ -79,22 +79,19 @@ pub(super) fn check_host(
 /// The name in a host, without its port and without a dot at its end, or the address in brackets. None where the host is
 /// empty or is not written as a host: nobody knows what else would be taken for its name.
 fn name_of(host: &str) -> Option<&str> {
-    let (name, rest) = match host.strip_prefix('[') {
-        Some(inside) => {
-            let (address, rest) = inside.split_once(']')?;
-            address.parse::<Ipv6Addr>().ok()?;
-            (address, rest)
+    let (name, rest) = if let Some(inside) = host.strip_prefix('[') {
+        let (address, rest) = inside.split_once(']')?;
+        address.parse::<Ipv6Addr>().ok()?;
+        (address, rest)
+    } else {
+        let (name, rest) = host.split_at(host.find(':').unwrap_or(host.len()));
+        let is_named =
+            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+        let name = name.trim_end_matches('.');
+        if name.is_empty() || !name.bytes().all(is_named) {
+            return None;
         }
-        None => {
-            let (name, rest) = host.split_at(host.find(':').unwrap_or(host.len()));
-            let is_named =
-                |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-            let name = name.trim_end_matches('.');
-            if name.is_empty() || !name.bytes().all(is_named) {
-                return None;
-            }
-            (name, rest)
-        }
+        (name, rest)
     };
     let port = rest.strip_prefix(':').unwrap_or("");
     let is_port = rest.is_empty() || rest.starts_with(':');
