@@ -355,10 +355,10 @@ pub(super) fn tls(reader: &mut Reader) -> TlsConfig {
     let key = reader.optional_path("tls.key_file");
     match (&cert, &key) {
         (Some(said), None) => {
-            reader.wrong(&said.origin, "tls.key_file", "is required with tls.cert_file")
+            reader.wrong(&said.origin, "tls.key_file", "is required with tls.cert_file");
         }
         (None, Some(said)) => {
-            reader.wrong(&said.origin, "tls.cert_file", "is required with tls.key_file")
+            reader.wrong(&said.origin, "tls.cert_file", "is required with tls.key_file");
         }
         _ => {}
     }
