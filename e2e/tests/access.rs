@@ -470,7 +470,12 @@ fn a_newer_schema_is_left_alone() {
     let database = postgres.database();
     let start =
         || ServerBuilder::default().args(&["--postgres", &database].map(str::to_owned)).start();
-    drop(start());
+    // On a busy machine a node serves before its database has answered.
+    let first = start();
+    eventually("the schema is there", || {
+        first.admin().call("GET", "whoami", &[], None).status == 200
+    });
+    drop(first);
     let name = database.rsplit('/').next().unwrap();
     postgres
         .query(name, "INSERT INTO schema_version SELECT MAX(version) + 1, 1 FROM schema_version");

@@ -37,7 +37,7 @@ fn wait_for_sum(prometheus: &Prometheus, query: &str, wanted: f64) {
 fn a_prometheus_that_scrapes_three_nodes_sees_the_traffic_as_it_was() {
     let redis = Redis::start();
     let url = redis.url();
-    let fleet = Fleet::start(3, RULES, &["--redis", &url]);
+    let fleet = Fleet::patient(3, RULES, &["--redis", &url]);
     let addrs: Vec<_> = fleet.nodes().iter().map(Server::addr).collect();
     let prometheus = Prometheus::start(&addrs, &[], Duration::from_millis(250));
     prometheus.wait_until_scraped();

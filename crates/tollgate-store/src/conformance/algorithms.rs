@@ -148,9 +148,10 @@ pub async fn a_changed_quota_keeps_what_was_counted<H: Harness>(harness: &Arc<H>
 
 /// A bucket admits ahead of its time, with a wait of at most what the request allows.
 pub async fn throttling_waits_its_turn<H: Harness>(harness: &Arc<H>) {
-    let token = SHORT / QUOTA;
+    // Long enough that a slow store does not drain the bucket meanwhile.
+    let token = LONG / QUOTA;
     for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
-        let window = Window::Every(SHORT);
+        let window = Window::Every(LONG);
         let burst = Some(if algorithm == Algorithm::LeakyBucket { 20 } else { 2 });
         let spec = LimitSpec { algorithm, quota: QUOTA, window, burst, slot_ttl: 0 };
         let mut meter = Meter::new("throttle", &["k"], Limit::new(spec).expect("sound"));
