@@ -2,7 +2,7 @@
 SHELL := /usr/bin/env bash
 CARGO ?= cargo
 
-.PHONY: help run build console deps test check docs fmt package bench distance soak flood simulate fuzz deny clean
+.PHONY: help run build console deps test check docs fmt package bench distance search soak flood simulate fuzz deny clean
 
 # The console is built before Rust, which carries it; anew only when something of it has changed.
 CONSOLE := console/dist/index.html
@@ -68,6 +68,9 @@ bench:  ## All benchmarks, side by side with peers; rewrites the table in docs/b
 
 distance: deps  ## How long callers wait for a Redis that is 20 to 150 ms away, leased and strict (3 minutes)
 	$(CARGO) run --locked --release -p tollgate-store --example distance
+
+search: deps  ## How long the first page of a search of decisions takes, by each filter, over 1 million records (10 minutes)
+	$(CARGO) run --locked -p tollgate-control --example decision_search
 
 # How many histories of the model a soak plays, in memory and on each kind of server, and from which seed on: another one
 # every time unless it is given.
