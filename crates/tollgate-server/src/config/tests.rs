@@ -283,7 +283,7 @@ fn redis_cluster_mode_is_honoured_or_refused_aloud() {
 fn a_misspelt_key_is_recognised() {
     for (text, said) in [
         ("enforcment: on", "there is no such key; did you mean enforcement?"),
-        ("redis: {ulrs: []}", "there is no such key; did you mean urls?"),
+        ("redis: {timout_ms: 5}", "there is no such key; did you mean timeout_ms?"),
         ("colour: red", "there is no such key; there are "),
     ] {
         let problem = from_file(text).unwrap_err();
@@ -305,7 +305,7 @@ fn wrong_stores_are_named() {
         ("redis: {kind: ring}", "redis.kind: must be one of single, cluster, sentinel"),
         ("redis: {password_file: /nowhere/at/all}", "redis.password_file: /nowhere/at/all cannot"),
         ("stores: {a: {}}", "stores.a: its urls must name at least one server"),
-        ("stores: {a: {url: x}}", "stores.a.url: there is no such key; there are assumed"),
+        ("stores: {a: {url: x}}", "stores.a.url: there is no such key; did you mean urls?"),
         ("stores: {default: {urls: ['redis://a']}}", "stores: a store's name is"),
         ("stores: {'a b': {urls: ['redis://a']}}", "stores: a store's name is"),
         ("stores: [a]", "stores: must be a mapping of names to stores"),
