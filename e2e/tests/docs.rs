@@ -323,7 +323,7 @@ fn the_embedding_example_is_the_one_that_compiles() {
     let examples = [
         "crates/tollgate/examples/hello.rs",
         "crates/tollgate/examples/gate.rs",
-        "crates/tollgate/examples/axum.rs",
+        "crates/tollgate/examples/axum_gate.rs",
         "crates/tollgate-engine/examples/embedded.rs",
     ]
     .map(|example| read(&root().join(example)));

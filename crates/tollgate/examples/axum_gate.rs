@@ -1,4 +1,4 @@
-//! Limits for an axum service: `cargo run -p tollgate --example axum --features axum`.
+//! Limits for an axum service: `cargo run -p tollgate --example axum_gate --features axum`.
 
 use std::net::SocketAddr;
 
