@@ -565,6 +565,26 @@ fn slots_of_one_tenant_do_not_take_all_reservations() {
     assert_eq!(allow("loud", 2_000).status, 200);
 }
 
+/// A request that finds no room for the record of its slot is refused before it is charged.
+#[test]
+fn a_slot_without_room_for_its_record_charges_nothing() {
+    let rules = "default: false\nrules:
+- {rule_id: s, identifier_type: user_id, unit: concurrency, limit: 100, slot_ttl: 1h}
+- {rule_id: b, identifier_type: user_id, limit: 1000, window: 1d, algorithm: token_bucket}
+- {rule_id: f, identifier_type: user_id, limit: 1000, window: 1d, algorithm: fixed_window}";
+    let server =
+        ServerBuilder::default().rules(rules).env("TOLLGATE_MAX_RESERVATIONS", "8").start();
+    let body = json!({"userId": "ann"});
+    let statuses: Vec<u16> =
+        (0..50).map(|_| server.client().post("/rate-limit/allow", &body).status).collect();
+    let admitted = statuses.iter().filter(|status| **status == 200).count();
+    assert!(admitted < 50 && statuses.iter().all(|status| [200, 503].contains(status)));
+    let peeked = server.client().post("/rate-limit/peek", &body).json();
+    for scope in peeked["scopes"].as_array().unwrap() {
+        assert_eq!(scope["current"], json!(admitted), "{scope}");
+    }
+}
+
 /// Any node may end a reservation: the one that opened it must not count it until it would have expired.
 #[test]
 fn what_another_node_ends_makes_room() {

@@ -81,6 +81,9 @@ impl<S: Store> Engine<S> {
         let mut checks = LimitChecks::new();
         self.resolve(rules, request, decision, &mut checks)?;
         check_slots(request, &checks, mode)?;
+        if mode == Mode::Charge {
+            self.check_room(request, &checks, decision.now)?;
+        }
         if !checks.is_empty() {
             self.check_now(store, request, &checks, mode, decision)?;
         }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use tollgate_core::Nanos;
+use tollgate_policy::Unit;
 use tollgate_store::{RecordAnswer, RecordAsk, Store, StoreError, SyncStore};
 
 use crate::decision::Decision;
+use crate::limit_checks::LimitChecks;
 use crate::receipts::Receipts;
 use crate::reservations::{Reservation, marked, new_reservation_id};
 use crate::{Engine, EngineError, Refunds, Request, encode};
@@ -13,6 +15,9 @@ use crate::{Engine, EngineError, Refunds, Request, encode};
 /// Bounds what slots of admitted requests take of the records that all share. Asked where all counters are in this
 /// process; reservations are admitted before they are decided.
 pub trait SlotShares: Send + Sync {
+    /// Whether there is room for the record of a request, before anything is charged.
+    fn has_room(&self, request: &Request<'_>, now: Nanos) -> bool;
+
     /// Counts the record of an admitted request; false if there is no room for it.
     fn open(&self, request: &Request<'_>, id: u128, expires_at: Nanos, now: Nanos) -> bool;
 
@@ -51,6 +56,24 @@ impl<S: Store> Engine<S> {
     pub fn with_slot_shares(mut self, shares: Arc<dyn SlotShares>) -> Self {
         self.slot_shares = Some(shares);
         self
+    }
+
+    /// Fails a request whose slot would find no room among the records, before anything is charged. A request that takes
+    /// the last place meanwhile is found after the charge, which is then undone as far as the counters can.
+    #[inline]
+    pub(crate) fn check_room(
+        &self,
+        request: &Request<'_>,
+        checks: &LimitChecks<'_>,
+        now: Nanos,
+    ) -> Result<(), EngineError> {
+        let Some(shares) = &self.slot_shares else { return Ok(()) };
+        let takes_slot = checks.iter().any(|check| check.rule.unit == Unit::Concurrency);
+        let needs_record = request.reserve.is_none() && request.refunds == Refunds::Never;
+        if takes_slot && needs_record && !shares.has_room(request, now) {
+            return Err(EngineError::ReservationsFull);
+        }
+        Ok(())
     }
 
     /// What an admitted request holds, to be written down: all that was charged if it is to be settled later, its slots

@@ -205,15 +205,23 @@ impl ReservationShares {
     }
 }
 
+/// Whom a request is for.
+fn owner_of_request(request: &Request<'_>) -> Party {
+    let of = |known| request.attributes.get(known);
+    Party::new(of(Known::TenantId), of(Known::ApiKey), of(Known::UserId), of(Known::Ip))
+}
+
 impl SlotShares for ReservationShares {
+    fn has_room(&self, request: &Request<'_>, now: Nanos) -> bool {
+        let caller = CallerId { name: request.caller, peer: request.caller_address };
+        let mut open = self.open.lock();
+        open.expire(now);
+        let caller = open.by_caller.key(caller);
+        open.has_room(&owner_of_request(request), caller)
+    }
+
     fn open(&self, request: &Request<'_>, id: u128, expires_at: Nanos, now: Nanos) -> bool {
-        let attributes = &request.attributes;
-        let owner = Party::new(
-            attributes.get(Known::TenantId),
-            attributes.get(Known::ApiKey),
-            attributes.get(Known::UserId),
-            attributes.get(Known::Ip),
-        );
+        let owner = owner_of_request(request);
         let caller = CallerId { name: request.caller, peer: request.caller_address };
         let mut open = self.open.lock();
         open.expire(now);

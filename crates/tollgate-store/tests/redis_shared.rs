@@ -17,9 +17,9 @@ use tollgate_core::{
 };
 use tollgate_store::leased::{LeaseOptions, Leased};
 use tollgate_store::{
-    Adjustment, Announcement, Change, Charge, Claim, Consistency, GiveBack, Home, LeaseAsk,
-    LeaseGrant, Membership, MemoryStore, Mode, Outcomes, Request, Role, RollEntry, Settlement,
-    SharedStore, Store,
+    Adjustment, Announcement, Change, Charge, Claim, Consistency, Failure, GiveBack, Home,
+    LeaseAsk, LeaseGrant, Membership, MemoryStore, Mode, Outcomes, Request, Role, RollEntry,
+    Settlement, SharedStore, Store,
 };
 
 #[tokio::test]
@@ -400,4 +400,56 @@ async fn requests_of_a_call_keep_their_order_when_a_calendar_window_is_over() {
     clock.store.decide(&requests, clock.get(), &mut outcomes).await.unwrap();
     let used: Vec<u64> = outcomes.iter().map(|outcome| outcome.status.used).collect();
     assert_eq!(used, [1, 5, 6]);
+}
+
+/// The key of a probe's only counter.
+fn key_of(probe: &Probe) -> String {
+    format!("tg:{{k}}:{}:t:k", probe.name)
+}
+
+/// A bucket as the version before wrote it: without what is noted of undone calls.
+#[tokio::test]
+async fn a_bucket_of_the_version_before_is_read() {
+    let clock = VirtualClock::new();
+    for (algorithm, name) in BUCKETS {
+        let probe = Probe::of(name, algorithm, 100);
+        let ask = Ask::cost(40).refundable();
+        let made = charge(&clock.store, probe.charge(&["k"], ask, Role::Must), &clock).await;
+        let older = "local v = redis.call('GET', KEYS[1])
+            assert(string.sub(v, 1, 4) == 'TGB3')
+            redis.call('SET', KEYS[1], 'TGB2' .. string.sub(v, 5, 44) .. string.sub(v, 69), 'KEEPTTL')";
+        clock.server().call(&["EVAL", older, "1", &key_of(&probe)]).unwrap().ok().unwrap();
+        assert_eq!(probe.used(&clock.store).await, 40, "{algorithm}");
+        assert_eq!(refund(&clock.store, &probe, 9, made.receipt, clock.get()).await, 40);
+        assert_eq!(probe.used(&clock.store).await, 0, "{algorithm}");
+    }
+}
+
+/// A settlement that meets a value that is not ours changes nothing, so that it can be repeated.
+#[tokio::test]
+async fn a_settlement_that_meets_a_foreign_value_can_be_repeated() {
+    let clock = VirtualClock::new();
+    for (algorithm, name) in BUCKETS {
+        let probe = Probe::of(name, algorithm, 100);
+        let ask = Ask::cost(40).refundable();
+        let made = charge(&clock.store, probe.charge(&["k"], ask, Role::Must), &clock).await;
+        let key = key_of(&probe);
+        let eval = |script: &str| {
+            clock.server().call(&["EVAL", script, "2", &key, "kept"]).unwrap().ok().unwrap();
+        };
+        eval(
+            "redis.call('SET', KEYS[2], redis.call('GET', KEYS[1])) redis.call('SET', KEYS[1], 'not ours')",
+        );
+        let (counter, limit) = (probe.counter(&["k"]), &probe.limit);
+        let change = Change::GiveBack(made.receipt);
+        let adjustments = [Adjustment { counter, limit, change, closes: Receipt::Nothing }];
+        let (id, remember) = (u128::from(name.as_bytes()[0]), 60 * SECOND);
+        let settlement = Settlement { id, remember, is_here: false, adjustments: &adjustments };
+        let refused = clock.store.settle(&settlement, clock.get()).await.unwrap_err();
+        assert_eq!(refused.failure, Failure::ForeignKey, "{algorithm}");
+        eval("redis.call('SET', KEYS[1], redis.call('GET', KEYS[2]))");
+        let settled = clock.store.settle(&settlement, clock.get()).await.unwrap();
+        assert_eq!(settled.refunded[0], 40, "{algorithm}");
+        assert_eq!(probe.used(&clock.store).await, 0, "{algorithm}");
+    }
 }

@@ -121,6 +121,12 @@ impl Hold {
         self.unsettled = policy;
     }
 
+    /// What becomes of it when it is dropped is what the gate says, from now on.
+    #[cfg(feature = "tower")]
+    pub(crate) fn follow_gate(&mut self) {
+        self.unsettled = self.gate.unsettled;
+    }
+
     /// What was decided.
     ///
     /// ```
@@ -164,9 +170,10 @@ impl Hold {
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     pub fn settle_now(mut self, usage: Usage) -> Result<(), Error> {
-        self.has_ended = true;
         let settled = self.gate.engine.settle_now(self.id, &self.receipts, usage.actual);
+        // Without an answer at once nothing was settled, and the hold ends as one that is dropped.
         let settled = settled.ok_or(Error::NotImmediate)?;
+        self.has_ended = true;
         settled.map(drop).map_err(Error::of)
     }
 

@@ -13,7 +13,7 @@ use axum::routing::get;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use tollgate::{Client, Gate, Hold, MissingKey, Quota, Rule, TestClock, Usage};
+use tollgate::{Client, Gate, Hold, MissingKey, Quota, Rule, TestClock, Unsettled, Usage};
 
 const REQUESTS: usize = 200;
 
@@ -168,6 +168,18 @@ async fn a_handler_settles_what_its_request_holds() {
     gate.reset(&Client::new()).await.unwrap();
     assert_eq!(call(address, "/twice", "").await.0, 500);
     assert_eq!(call(address, "/bare", "").await.0, 500);
+}
+
+/// A route whose handler takes no hold must not refund what its requests cost.
+#[tokio::test]
+async fn a_hold_that_no_handler_takes_stays_charged() {
+    let gate = three_per_address()
+        .rule(Rule::global().tokens(Quota::per_day(1_000)))
+        .unsettled(Unsettled::Release)
+        .build()
+        .unwrap();
+    let address = serve(app(&gate), true).await;
+    assert_eq!(flood(address, "").await, BTreeMap::from([(200, 3), (429, REQUESTS - 3)]));
 }
 
 #[tokio::test]

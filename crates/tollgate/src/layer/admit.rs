@@ -54,7 +54,8 @@ impl<R> Shared<R> {
             // A client that leaves drops the future, and with it the hold, which refunds the charge.
             tokio::time::sleep(admitted.wait).await;
         }
-        admitted.hold.set_unsettled(self.gate.unsettled);
+        // A handler that takes the hold decides what becomes of it. One that nobody takes stays charged.
+        admitted.hold.set_unsettled(Unsettled::Keep);
         Ok(admitted)
     }
 

@@ -60,7 +60,9 @@ impl HeldForHandler {
     /// The hold. A second call finds none.
     #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "handlers are axum's"))]
     pub(super) fn take(&self) -> Option<Hold> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        let mut hold = self.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        hold.follow_gate();
+        Some(hold)
     }
 }
 

@@ -16,6 +16,8 @@ local ENTRY, ENTRY_BYTES = '<dddddddd', 64
 -- The value: these bytes; tat, its part, unit, the arrival time before the first entry, its part, what `note_lowered`
 -- notes; the entries, if there are any.
 local OPEN_MAGIC, OPEN_HEAD, OPEN_HEAD_BYTES = 'TGB3', '<dddddddd', 68
+-- The same of the version before: without what `note_lowered` notes.
+local OLDER_MAGIC, OLDER_HEAD, OLDER_HEAD_BYTES = 'TGB2', '<ddddd', 44
 -- How long a lowering is remembered. A charge that is older is undone without knowing of it.
 local LOWERED_KEPT = 60000000
 
@@ -63,14 +65,17 @@ end
 
 -- Splits a value into a state's list; nil: it is not one of ours.
 local function read_open(value)
-  local bytes = #value - OPEN_HEAD_BYTES
-  if bytes < 0 or bytes % ENTRY_BYTES ~= 0 or bytes > 2 * MAX_OPEN_CHARGES * ENTRY_BYTES
-    or string.sub(value, 1, #OPEN_MAGIC) ~= OPEN_MAGIC then
+  local magic, is_older = string.sub(value, 1, #OPEN_MAGIC), false
+  if magic == OLDER_MAGIC then is_older = true elseif magic ~= OPEN_MAGIC then return nil end
+  local head_bytes = is_older and OLDER_HEAD_BYTES or OPEN_HEAD_BYTES
+  local bytes = #value - head_bytes
+  if bytes < 0 or bytes % ENTRY_BYTES ~= 0 or bytes > 2 * MAX_OPEN_CHARGES * ENTRY_BYTES then
     return nil
   end
-  local head = {struct.unpack(OPEN_HEAD, value, #OPEN_MAGIC + 1)}
+  local head = {struct.unpack(is_older and OLDER_HEAD or OPEN_HEAD, value, #OPEN_MAGIC + 1)}
+  if is_older then head[6], head[7], head[8] = 0, 0, 0 end
   local entries = {}
-  for at = OPEN_HEAD_BYTES + 1, #value, ENTRY_BYTES do
+  for at = head_bytes + 1, #value, ENTRY_BYTES do
     entries[#entries + 1] = string.sub(value, at, at + ENTRY_BYTES - 1)
   end
   return head, entries

@@ -63,6 +63,29 @@ if outside then
   return finish(false)
 end
 
+-- A value that is not ours cannot be given back to. Nothing is done then, so that the call can be repeated.
+local function is_foreign(kind, key, value)
+  if kind == LOG or kind == SLOTS then
+    local sort = redis.call('TYPE', key).ok
+    return sort ~= 'zset' and sort ~= 'none'
+  end
+  if not value then return false end
+  if kind == BUCKET or kind == OPEN then return not read_bucket(key, value) end
+  return not read_window(key, value, kind)
+end
+local refused = 0
+each(function(what, kind, p, key, k, closes)
+  local mark = values[count + k]
+  if (closes and not is_void(OPEN, closes, mark) and is_foreign(OPEN, key, values[k]))
+    or (what == GIVE_BACK and not is_void(kind, p, mark) and is_foreign(kind, key, values[k])) then
+    refused = refused + 1
+  end
+end)
+if refused > 0 then
+  put(0) put(refused)
+  return finish(false)
+end
+
 local returned = {}
 for i = 1, 2 * count do returned[i] = 0 end
 
