@@ -1,0 +1,139 @@
+//! A replay decides as the engine decided when the traffic was live, one by one.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
+
+mod support;
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use tollgate_core::Nanos;
+use tollgate_engine::{Decision, Engine, ManualClock, MissingKey, Request};
+use tollgate_policy::{Known, RequestPath};
+use tollgate_store::{MemoryStore, Mode};
+
+use support::{file, options, rules};
+
+/// Every algorithm, unit, action and kind of key.
+const RULES: &str = "\
+default: false
+no_match: deny
+deny_list: ['user_id:u7']
+tiers: [{name: free, is_default: true}, {name: gold}]
+client_tiers: [{type: user_id, value: u1, tier: gold}]
+rules:
+  - {rule_id: fixed, scope: A, identifier_type: user_id, limit: 5, window: 1s, algorithm: fixed_window,
+     applies_to: {endpoints: [/fixed]}, tier_limits: {gold: 9}}
+  - {rule_id: log, scope: B, identifier_type: user_id, limit: 4, window: 2s, algorithm: sliding_window_log,
+     applies_to: {endpoints: [/log]}}
+  - {rule_id: sliding, scope: C, identifier_type: tenant_id, limit: 6, window: 1s,
+     algorithm: sliding_window_counter, applies_to: {endpoints: [/sliding]}}
+  - {rule_id: token, scope: D, identifier_type: user_id, limit: 3, window: 1s, burst: 5, algorithm: token_bucket,
+     applies_to: {endpoints: [/token]}}
+  - {rule_id: leaky, scope: E, limit: 10, window: 1s, algorithm: leaky_bucket, action: throttle, max_delay_ms: 300,
+     applies_to: {endpoints: [/leaky]}}
+  - {rule_id: gcra, scope: F, identifier_type: composite, key_by: [region], limit: 7, window: 1s, algorithm: gcra,
+     applies_to: {endpoints: [/gcra]}}
+  - {rule_id: slots, scope: G, unit: concurrency, limit: 3, slot_ttl: 2s, applies_to: {endpoints: [/slots]}}
+  - {rule_id: all, scope: ALL, limit: 40, window: 1s, algorithm: fixed_window, unit: cost,
+     applies_to: {endpoints: [/fixed, /log, /sliding, /token, /leaky, /gcra, /slots]}}
+  - {rule_id: tokens, scope: T, identifier_type: user_id, unit: tokens, limit: 60, window: 3s,
+     algorithm: token_bucket, applies_to: {endpoints: [/token, /gcra]}}
+  - {rule_id: watched, scope: W, identifier_type: user_id, limit: 2, window: 1s, algorithm: fixed_window,
+     action: log_only, applies_to: {endpoints: [/fixed]}}
+";
+
+const ENDPOINTS: [&str; 8] =
+    ["/fixed", "/log", "/sliding", "/token", "/leaky", "/gcra", "/slots", "/unknown"];
+
+#[derive(Debug, Clone)]
+struct Call {
+    after: Nanos,
+    endpoint: usize,
+    user: u8,
+    cost: Option<u64>,
+    tokens: u64,
+}
+
+fn call() -> impl Strategy<Value = Call> {
+    let after = prop_oneof![Just(0), 0..30_000_000_u64, 0..400_000_000_u64];
+    (after, 0..ENDPOINTS.len(), 0..8_u8, proptest::option::of(1..4_u64), 0..20_u64).prop_map(
+        |(after, endpoint, user, cost, tokens)| Call { after, endpoint, user, cost, tokens },
+    )
+}
+
+/// All of a decision that a caller sees.
+fn shown(decision: &Decision<'_>) -> String {
+    let mut text = format!(
+        "{} {:?} {} {:?} wait {} {:?}",
+        decision.now,
+        decision.verdict,
+        decision.reason_code(),
+        decision.deciding().map(|scope| (&scope.rule.id, scope.outcome.status)),
+        decision.wait,
+        decision.retry_after()
+    );
+    for scope in decision.scopes().chain(decision.observed()) {
+        let _ =
+            write!(text, " {} {:?} {:?}", scope.rule.id, scope.quota, scope.outcome.examination);
+    }
+    text
+}
+
+const BEGIN: Nanos = 1_790_000_000_000_000_000;
+
+/// Decides live, and writes down the traffic.
+fn live(calls: &[Call]) -> (Vec<String>, String) {
+    let clock = Arc::new(ManualClock::new(BEGIN));
+    let engine = Engine::new(MemoryStore::new(100_000), Arc::clone(&clock) as _, rules(RULES))
+        .with_missing_key(MissingKey::Allow);
+    let (mut decisions, mut traffic, mut now) = (Vec::new(), String::new(), BEGIN);
+    for call in calls {
+        clock.advance(call.after);
+        now += call.after;
+        let active = engine.rules();
+        let (user, tenant) = (format!("u{}", call.user), format!("t{}", call.user / 3));
+        let region = if call.user % 2 == 0 { "eu" } else { "us" };
+        let endpoint = ENDPOINTS.get(call.endpoint).unwrap();
+        let path = RequestPath::parse(endpoint).unwrap();
+        let mut request =
+            Request { cost: call.cost, tokens: Some(call.tokens), ..Request::default() };
+        request.attributes.set(Known::UserId, &user);
+        request.attributes.set(Known::TenantId, &tenant);
+        request.attributes.set_path(&path);
+        request.attributes.push_extra("region", region);
+        let decision = engine.decide_now(&active, &request, Mode::Charge).unwrap().unwrap();
+        decisions.push(shown(&decision));
+        let cost = call.cost.map_or_else(String::new, |cost| format!(",\"cost\":{cost}"));
+        let _ = writeln!(
+            traffic,
+            "{{\"time\":{now},\"userId\":\"{user}\",\"tenant_id\":\"{tenant}\",\"endpoint\":\"{endpoint}\",\
+             \"tokens\":{},\"attributes\":{{\"region\":\"{region}\"}}{cost}}}",
+            call.tokens
+        );
+    }
+    (decisions, traffic)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 340, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_decision_equals_the_live_one(calls in prop::collection::vec(call(), 1..600)) {
+        let (decisions, traffic) = live(&calls);
+        let traffic = file(traffic);
+        let mut replayed = Vec::new();
+        let options = options(RULES, &[&traffic]);
+        let report = tollgate_backtest::run_observed(&options, &mut |_| {}, &mut |decision| {
+            replayed.push(shown(decision));
+        })
+        .unwrap();
+        prop_assert_eq!(report.requests, calls.len() as u64);
+        prop_assert_eq!(report.input.malformed, 0);
+        for (number, (live, replayed)) in decisions.iter().zip(&replayed).enumerate() {
+            prop_assert_eq!(live, replayed, "decision {}", number);
+        }
+        prop_assert_eq!(decisions.len(), replayed.len());
+    }
+}
