@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::plot::{Chart, Curve, Mark};
 use super::text::notes;
-use super::units::{count, escaped, length, percent, plural, share};
+use super::units::{count, escaped, figure, length, percent, plural, share};
 use super::words::axis_time;
 use super::{CountRow, Report, TimeRow};
 use crate::recommend::Recommendation;
@@ -58,9 +58,9 @@ fn header(report: &Report, made_at: &str, page: &mut String) {
         let (class, label) = if guard.is_broken { ("bad", "Failed") } else { ("good", "Passed") };
         let _ = write!(
             page,
-            "<p class=\"guard {class}\"><b>{label}</b> {} <span>the figure is {:.6}</span></p>",
+            "<p class=\"guard {class}\"><b>{label}</b> {} <span>the figure is {}</span></p>",
             escaped(&guard.guard),
-            guard.value
+            figure(guard.value)
         );
     }
     page.push_str("<section class=\"lead\">");
@@ -255,7 +255,11 @@ fn rules(report: &Report, page: &mut String) {
     let has_baseline = report.baseline.is_some();
     let most = |row: &super::RuleRow| row.after_refused.max(row.before_refused.unwrap_or(0));
     let most = report.by_rule.iter().map(most).max().unwrap_or(0);
-    let mut head = vec!["rule", "refused", "", "requests", "peak use", "log_only would refuse"];
+    let has_log_only = report.by_rule.iter().any(|rule| rule.would_deny > 0);
+    let mut head = vec!["rule", "refused", "", "requests", "peak use"];
+    if has_log_only {
+        head.push("log_only would refuse");
+    }
     if has_baseline {
         head.insert(3, "before");
     }
@@ -268,15 +272,11 @@ fn rules(report: &Report, page: &mut String) {
         if has_baseline {
             bars = format!("{}{bars}", bar(share(before, most), "two"));
         }
-        let would_deny = if rule.would_deny > 0 { count(rule.would_deny) } else { String::new() };
-        let mut cells = vec![
-            name(&rule.rule_id),
-            bars,
-            count(rule.after_refused),
-            count(rule.requests),
-            peak,
-            would_deny,
-        ];
+        let mut cells =
+            vec![name(&rule.rule_id), bars, count(rule.after_refused), count(rule.requests), peak];
+        if has_log_only {
+            cells.push(count(rule.would_deny));
+        }
         if has_baseline {
             cells.insert(3, count(before));
         }
@@ -390,7 +390,7 @@ fn recommendation(one: &Recommendation, page: &mut String) {
         title: "Share refused by limit",
         curves,
         marks,
-        x_label: &short,
+        x_label: &|limit| short(limit.round()),
         y_label: &percent,
         least_y: 0.01,
     };
@@ -452,7 +452,9 @@ fn input(report: &Report, page: &mut String) {
             ]
         };
         let rows: Vec<_> = input.malformed_lines.iter().map(row).collect();
+        page.push_str("<div class=\"text\">");
         table(&["line", "why", "begins with"], &rows, page);
+        page.push_str("</div>");
     }
     page.push_str("</section>");
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::units::{count, length, percent};
+use super::units::{count, figure, length, percent, plural};
 use super::{CountRow, Report};
 
 /// So many rows of each table are shown; the page and JSON have more.
@@ -130,7 +130,9 @@ fn shadows(report: &Report, text: &mut String) {
 
 fn input(report: &Report, text: &mut String) {
     let input = &report.input;
-    let _ = write!(text, "\nRead {} lines of {} files", count(input.lines), count(input.files));
+    let (lines, files) =
+        (plural(input.lines, "line", "lines"), plural(input.files, "file", "files"));
+    let _ = write!(text, "\nRead {lines} of {files}");
     for (number, what) in [
         (input.malformed, "malformed"),
         (input.reordered, "sorted by time"),
@@ -185,8 +187,9 @@ fn guards(report: &Report, text: &mut String) {
             if guard.is_broken { ("FAILED", "is true") } else { ("passed", "is not true") };
         let _ = writeln!(
             text,
-            "\nGuard {label}: {} {relation}: the figure is {:.6}",
-            guard.guard, guard.value
+            "\nGuard {label}: {} {relation}: the figure is {}",
+            guard.guard,
+            figure(guard.value)
         );
     }
 }

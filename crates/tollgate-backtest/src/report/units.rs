@@ -31,6 +31,11 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{text} %")
 }
 
+/// A figure with at most six digits after the point.
+pub(super) fn figure(value: f64) -> String {
+    format!("{value:.6}").trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// A part of a whole as a share.
 pub(super) fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64

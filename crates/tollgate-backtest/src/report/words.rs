@@ -65,7 +65,7 @@ fn most_affected(report: &Report) -> Option<String> {
     let run = match client.longest_run {
         0 | 1 => "never two in a row".to_owned(),
         run => format!(
-            "up to {} in a row, the longest time without a request that passes being {}",
+            "up to {} in a row, and for up to {} without a request that passes",
             count(u64::from(run)),
             length(client.longest_outage_seconds)
         ),
@@ -119,16 +119,14 @@ fn recommendation(report: &Report) -> Option<String> {
     let first = tight.next()?;
     let more = match tight.count() as u64 {
         0 => String::new(),
-        others => {
-            format!(" The same is true of {} below.", plural(others, "other limit", "other limits"))
-        }
+        others => format!(" See below for {}.", plural(others, "other limit", "other limits")),
     };
     Some(format!(
-        "To {}, raise the limit of rule {} from {} to {}.{more}",
+        "To {}, rule {} would need a limit of {} instead of {}.{more}",
         report.aim,
         first.rule_id,
-        count(first.current),
-        count(first.recommended.unwrap_or(first.current))
+        count(first.recommended.unwrap_or(first.current)),
+        count(first.current)
     ))
 }
 

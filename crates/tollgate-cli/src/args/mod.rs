@@ -2,6 +2,7 @@
 
 mod admin;
 mod audit;
+mod backtest;
 mod bench;
 mod decisions;
 mod reach;
@@ -22,6 +23,7 @@ pub(crate) use admin::{
     QueueCommand, SettingsCommand, TiersCommand, TokenCommand, TopArgs, UsageCommand,
 };
 pub(crate) use audit::AuditArgs;
+pub(crate) use backtest::BacktestArgs;
 pub(crate) use bench::{BenchArgs, Form};
 pub(crate) use decisions::DecisionsArgs;
 pub(crate) use reach::{CertificateArgs, Reach, TlsArgs};
@@ -51,6 +53,7 @@ pub(crate) enum Command {
     Gateway(GatewayArgs),
     Check(CheckArgs),
     Bench(BenchArgs),
+    Backtest(BacktestArgs),
     /// See and change the rules of a server; check rule files.
     #[command(subcommand)]
     Rules(RulesCommand),

@@ -1,6 +1,7 @@
 //! What the binary does, one module for each command.
 
 mod audit;
+mod backtest;
 mod bench;
 mod check;
 mod config;
@@ -31,6 +32,7 @@ pub(crate) fn run(args: Args, signals: Option<EarlySignals>) -> Ended {
         Command::Gateway(args) => serve::run_gateway(&args, signals),
         Command::Check(args) => check::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Backtest(args) => backtest::run(&args),
         Command::Rules(command) => rules::run(command),
         Command::Lists(command) => lists::run(command),
         Command::Tiers(command) => tiers::run(command),
