@@ -2,7 +2,7 @@
 SHELL := /usr/bin/env bash
 CARGO ?= cargo
 
-.PHONY: help run build console deps test check docs fmt package bench distance search soak flood simulate fuzz deny clean
+.PHONY: help run build console deps test check docs fmt package bench bench-backtest distance search soak flood simulate fuzz deny clean
 
 # The console is built before Rust, which carries it; anew only when something of it has changed.
 CONSOLE := console/dist/index.html
@@ -65,6 +65,9 @@ package:  ## Every crate as a package, in target/package; those of the library a
 
 bench:  ## All benchmarks, side by side with peers; rewrites the table in docs/benchmarks.md
 	bench/run.sh
+
+bench-backtest:  ## A log of a million lines through `tollgate backtest`: time and memory (a minute)
+	bench/backtest.sh
 
 distance: deps  ## How long callers wait for a Redis that is 20 to 150 ms away, leased and strict (3 minutes)
 	$(CARGO) run --locked --release -p tollgate-store --example distance

@@ -18,8 +18,15 @@ use tollgate_e2e::server::binary;
 use tollgate_e2e::{Server, ServerBuilder};
 
 /// What commands start with that are run; others are for the reader's machine.
-const RUN: [&str; 6] =
-    ["curl ", "for ", "tollgate check", "tollgate rules", "tollgate config", "printf "];
+const RUN: [&str; 7] = [
+    "curl ",
+    "for ",
+    "tollgate backtest",
+    "tollgate check",
+    "tollgate rules",
+    "tollgate config",
+    "printf ",
+];
 
 /// What documents call the server.
 const SHOWN_ADDRESS: &str = "127.0.0.1:8080";
