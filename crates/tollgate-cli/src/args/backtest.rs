@@ -33,12 +33,12 @@ pub(crate) struct BacktestArgs {
     /// of nginx, Envoy, Caddy and Traefik, logs of AWS load balancers, CSV with a header.
     #[arg(long, value_name = "FORMAT", value_parser = format(), default_value = "auto")]
     pub(crate) format: Format,
-    /// A field of the log that is an attribute of requests, such as org=tenant_id; time, cost, tokens and duration are
-    /// attributes, too. Fields in JSON objects are named with dots. May be repeated.
+    /// A field of the log that is an attribute of requests, such as `org=tenant_id`; time, cost, tokens and duration
+    /// are attributes, too. Fields in JSON objects are named with dots. May be repeated.
     #[arg(long, value_name = "FIELD=ATTRIBUTE")]
     pub(crate) map: Vec<String>,
-    /// Attributes that are part of a field, such as path=/t/{tenant_id}/*: {name} becomes the attribute of this name, *
-    /// is anything. May be repeated.
+    /// Attributes that are part of a field, such as `path=/t/{tenant_id}/*`: `{name}` becomes the attribute of this
+    /// name, `*` is anything. May be repeated.
     #[arg(long, value_name = "FIELD=PATTERN", value_parser = Extract::parse)]
     pub(crate) extract: Vec<Extract>,
     /// Write the report as a page with charts, in one file that needs nothing else.
@@ -47,8 +47,9 @@ pub(crate) struct BacktestArgs {
     /// Print the report as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Exit with 1 if this is true. Figures: refused_share, refused, refused_share_change, client_refused_share,
-    /// refused_clients, newly_refused_clients, throttled_share, malformed_share. May be repeated.
+    /// Exit with 1 if this is true. Figures: `refused_share`, `refused`, `refused_share_change`,
+    /// `client_refused_share`, `refused_clients`, `newly_refused_clients`, `throttled_share`, `malformed_share`. May be
+    /// repeated.
     #[arg(long, value_name = "CONDITION", value_parser = Guard::parse)]
     pub(crate) fail_if: Vec<Guard>,
     /// What recommended limits keep to: the share of requests that they refuse, and the share of one client's.
