@@ -109,11 +109,41 @@ pub(super) const SEARCHES: [&str; 8] = [
     "mcpserver",
 ];
 
+/// Words that contain the name of a search and are none.
+pub(super) const NO_SEARCHES: [&str; 4] = ["research", "beamsearch", "searchable", "acknowledge"];
+
+/// What names of members contain by which a tool runs at the upstream, whatever else it says.
+pub(super) const SERVER_TOOLS: [&str; 15] = [
+    "search",
+    "grounding",
+    "retriev",
+    "brows",
+    "fetch",
+    "datasource",
+    "knowledge",
+    "vectorstore",
+    "connector",
+    "server",
+    "mcp",
+    "urlcontext",
+    "codeexecution",
+    "codeinterpreter",
+    "maps",
+];
+
+/// Kinds of tools that the client runs, and how names of others begin.
+pub(super) const CLIENT_KINDS: [&str; 5] =
+    ["function", "custom", "local_shell", "shell", "apply_patch"];
+pub(super) const CLIENT_KIND_STARTS: [&str; 2] = ["computer_use", "computer_2"];
+
 /// The members of a tool that the client runs.
-pub(super) const CLIENT_TOOL: [&str; 18] = [
+pub(super) const CLIENT_TOOL: [&str; 21] = [
     "function",
     "custom",
     "name",
+    "allowed_callers",
+    "annotations",
+    "metadata",
     "title",
     "description",
     "parameters",
@@ -132,10 +162,17 @@ pub(super) const CLIENT_TOOL: [&str; 18] = [
 ];
 
 /// Members that hold texts, schemas or labels, and no options.
-pub(super) const NO_OPTIONS: [&str; 9] = [
+pub(super) const NO_OPTIONS: [&str; 16] = [
     "metadata",
+    "client_metadata",
     "logit_bias",
     "guided_json",
+    "guided_choice",
+    "guided_regex",
+    "guided_grammar",
+    "regex",
+    "grammar",
+    "choices",
     "json_schema",
     "format",
     "structured_outputs",

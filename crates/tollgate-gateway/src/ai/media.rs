@@ -197,7 +197,9 @@ impl Stated {
             self.is_fetched = true;
             self.has_unsure_address |= !has_end(text, &IMAGE_NAMES);
             let others = [&TEXT_NAMES[..], &AUDIO_NAMES, &DOCUMENT_NAMES];
-            self.has_other_address |= others.into_iter().any(|ends| has_end(text, ends));
+            // What a program of the server makes is not known by its name.
+            let is_made = has_end(text, &[".php"]);
+            self.has_other_address |= !is_made && others.iter().any(|ends| has_end(text, ends));
         } else if is_id(name)
             || is_address(name)
             || matches!(&*folded, "file" | "files" | "inputfile")
@@ -322,21 +324,71 @@ const PLAIN_IDS: [&str; 13] = [
 /// How many things a value brings that the upstream fetches or keeps, or whose data may be compressed, where nothing is
 /// known of the member but its name.
 pub(super) fn references(name: &str, value: Value<'_>) -> u64 {
-    count(value, name, 0, &|name, value| match value.string() {
-        Some(text) => {
-            let mut stated = Stated::default();
-            if stated.label(&plain(name), &text) && stated.is_document {
-                return true;
-            }
-            let is_named = is_id(name) && !PLAIN_IDS.contains(&&*plain(name)) || is_address(name);
-            is_named && !text.is_empty()
-                || text.contains("://")
-                || starts_with(&text, "data:")
-                || is_document(&text, true)
-                || !text.contains(char::is_whitespace) && has_end(&text, &DOCUMENT_NAMES)
+    let is_named = |name: &str| is_id(name) && !PLAIN_IDS.contains(&&*plain(name));
+    count(value, name, 0, &|name, value| refers(name, value, &is_named))
+}
+
+fn refers(name: &str, value: Value<'_>, is_id: &dyn Fn(&str) -> bool) -> bool {
+    let Some(text) = value.string() else { return is_id(name) && !value.is_null() };
+    let mut stated = Stated::default();
+    if stated.label(&plain(name), &text) && stated.is_document {
+        return true;
+    }
+    (is_id(name) || is_address(name)) && !text.is_empty()
+        || text.contains("://")
+        || starts_with(&text, "data:")
+        || is_document(&text, true)
+        || !text.contains(char::is_whitespace) && has_end(&text, &DOCUMENT_NAMES)
+}
+
+/// What the members of a message bring next to its content.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct References {
+    /// Those whose names say that they are files or the like.
+    pub(super) files: u64,
+    /// Whether there are others. Answers that were given before are full of them, and none of those is fetched.
+    pub(super) has_others: bool,
+}
+
+impl References {
+    /// Takes a member. `is_file` is whether it lies in one whose name says that it is a file.
+    pub(super) fn take(&mut self, name: &str, value: Value<'_>, is_file: bool, depth: u32) {
+        let is_file = !plain(name).ends_with("citations") && (is_file || says_file(name));
+        let is_nested = value.is_object() || value.is_array();
+        if is_nested && depth < MAX_DEPTH {
+            value.elements().for_each(|it| self.take(name, it, is_file, depth + 1));
+            value.members().for_each(|it| self.take(&it.name, it.value, is_file, depth + 1));
+            return;
         }
-        None => is_id(name) && !value.is_null() && !PLAIN_IDS.contains(&&*plain(name)),
-    })
+        let is_named = |name: &str| {
+            let is_plain = !says_file(name) && plain(name).trim_end_matches('s') != "id";
+            is_id(name) && is_file && !is_plain
+        };
+        if is_nested || refers(name, value, &is_named) {
+            self.files = self.files.saturating_add(u64::from(is_file));
+            self.has_others |= !is_file;
+        }
+    }
+}
+
+/// Whether a name says that it is that of a file or of something like it.
+fn says_file(name: &str) -> bool {
+    const FILES: [&str; 11] = [
+        "file",
+        "document",
+        "media",
+        "attachment",
+        "image",
+        "video",
+        "audio",
+        "asset",
+        "blob",
+        "input",
+        "pdf",
+    ];
+    // An address of a file in an answer that was given before.
+    let name = plain(name).replace("profile", "").replace("filepath", "");
+    FILES.iter().any(|it| name.contains(it))
 }
 
 /// The same of a field next to the conversation. Ids are common there, and texts may begin with anything else.
@@ -346,8 +398,11 @@ pub(super) fn outer_references(name: &str, value: Value<'_>) -> u64 {
     const OTHERS: [&str; 8] =
         ["callback", "webhook", "referer", "referrer", "site", "schema", "endpoint", "mcp"];
     let folded = plain(name);
-    let is_other = |name: &str| OTHERS.iter().any(|it| name.contains(it));
-    if is_other(&folded) {
+    // Where a search looks, and what a request is known by.
+    let is_domain =
+        |it: &str| ["domainfilter", "domains", "userlocation"].iter().any(|end| it.ends_with(end));
+    let is_other = |name: &str| OTHERS.iter().any(|it| name.contains(it)) || is_domain(name);
+    if is_other(&folded) || matches!(&*folded, "origin" | "trace") {
         return 0;
     }
     let is_document = DOCUMENTS.iter().any(|it| folded.contains(it));

@@ -1,9 +1,10 @@
 //! Messages and their parts, as far as they are counted.
 
 use super::json::Value;
-use super::media::{Stated, is_media, media, references, stored_files};
+use super::media::{References, Stated, is_media, media, references, stored_files};
 use super::prompt::{MAX_OPTION_BYTES, MAX_WALK, option, plain, walk};
 use super::text::TextSink;
+use super::tools::has_server_tool;
 
 /// The roles of the API.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
@@ -40,7 +41,7 @@ const TEXT_MEMBERS: [&str; 27] = [
 ];
 
 /// Items of a response that say what was done before. Nothing in them is fetched again.
-const EARLIER: [&str; 18] = [
+const EARLIER: [&str; 19] = [
     "apply_patch_call",
     "code_interpreter_call",
     "compaction",
@@ -58,11 +59,12 @@ const EARLIER: [&str; 18] = [
     "reasoning",
     "shell_call",
     "tool_search_call",
+    "tool_search_output",
     "web_search_call",
 ];
 
 /// Kinds of parts that bring nothing but what is in them.
-const TEXTS: [&str; 11] = [
+const TEXTS: [&str; 13] = [
     "text",
     "input_text",
     "output_text",
@@ -74,7 +76,13 @@ const TEXTS: [&str; 11] = [
     "tool_result",
     "tool_use",
     "search_result",
+    "web_search_result",
+    "web_search_tool_result",
 ];
+
+/// Members whose texts a model reads wherever it reads messages: their true length says something about texts.
+const LEARNED: [&str; 7] =
+    ["arguments", "function", "function_call", "name", "refusal", "tool_call_id", "tool_calls"];
 
 /// What names of kinds contain that bring a document, even where no member looks like it.
 const DOCUMENT_KINDS: [&str; 5] = ["document", "file", "pdf", "path", "video"];
@@ -119,6 +127,7 @@ fn message(message: Value<'_>, sink: &mut TextSink) {
     }
     let is_earlier = is_earlier(message);
     let is_image = is_kind(message, |it| it == "image_generation_call");
+    let mut found = References::default();
     for member in message.members() {
         match member.name.as_ref() {
             _ if member.value.is_null() => {}
@@ -128,15 +137,23 @@ fn message(message: Value<'_>, sink: &mut TextSink) {
             "result" if is_image => {
                 media("image_data", member.value, Stated::default(), sink);
             }
-            _ if is_earlier => walk(member.value, sink),
+            name if is_earlier && !(name == "tools" && has_server_tool(member.value)) => {
+                walk(member.value, sink);
+            }
             name if is_media(name) => media(name, member.value, Stated::default(), sink),
-            name => _ = other(name, member.value, sink),
+            name => {
+                if !TEXT_MEMBERS.contains(&name) {
+                    found.take(name, member.value, false, 0);
+                }
+                unknown(name, member.value, sink);
+            }
         }
     }
+    documents(found.files.saturating_add(u64::from(found.has_others)), sink);
 }
 
 /// Whether an object has a kind, and has no other.
-fn is_kind(value: Value<'_>, fits: impl Fn(&str) -> bool) -> bool {
+pub(super) fn is_kind(value: Value<'_>, fits: impl Fn(&str) -> bool) -> bool {
     let mut kinds = value.members().filter(|it| it.name == "type").peekable();
     kinds.peek().is_some() && kinds.all(|it| it.value.string().is_some_and(|kind| fits(&kind)))
 }
@@ -198,11 +215,19 @@ pub(super) fn text(value: Value<'_>, sink: &mut TextSink) {
 pub(super) fn other(name: &str, value: Value<'_>, sink: &mut TextSink) -> bool {
     let count = if TEXT_MEMBERS.contains(&name) { 0 } else { references(name, value) };
     documents(count, sink);
+    unknown(name, value, sink);
+    count > 0
+}
+
+/// The text of a member that an upstream may not read.
+fn unknown(name: &str, value: Value<'_>, sink: &mut TextSink) {
+    if !LEARNED.contains(&name) {
+        sink.skip_learning();
+    }
     if name.len() > MAX_OPTION_BYTES {
         sink.source(name);
     }
     walk(value, sink);
-    count > 0
 }
 
 fn documents(count: u64, sink: &mut TextSink) {
@@ -216,7 +241,8 @@ fn part(part: Value<'_>, sink: &mut TextSink, depth: u32) {
     let (mut is_document, mut has_source_text) = (false, false);
     let stated = Stated::of(part);
     let is_call = is_kind(part, |it| it == "tool_use");
-    let is_search = is_kind(part, |it| it == "search_result");
+    let is_search = is_kind(part, |it| matches!(it, "search_result" | "web_search_result"));
+    let is_image = is_kind(part, |it| it == "input_image") && !sink.is_upper_bound();
     let source_name = if is_kind(part, |it| it == "image") { "image" } else { "file" };
     for member in part.members() {
         let value = member.value;
@@ -234,7 +260,7 @@ fn part(part: Value<'_>, sink: &mut TextSink, depth: u32) {
                 if value.is_string() { text(value, sink) } else { content(value, sink, depth + 1) }
             }
             "input" if is_call => walk(value, sink),
-            "source" | "title" if is_search && value.is_string() => walk(value, sink),
+            "source" | "title" | "url" if is_search && value.is_string() => walk(value, sink),
             "source" => match source(source_name, value, stated, sink, depth) {
                 Source::Text => has_source_text = true,
                 Source::Media => has_media = true,
@@ -242,6 +268,7 @@ fn part(part: Value<'_>, sink: &mut TextSink, depth: u32) {
             },
             name if is_media(name) => {
                 has_media = true;
+                let name = if is_image && name == "file_id" { "image" } else { name };
                 media(name, value, stated, sink);
             }
             name if PART_OPTIONS.contains(&name) => option(value, sink, 0),

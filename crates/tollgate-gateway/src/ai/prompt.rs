@@ -5,7 +5,7 @@
 
 use super::ask::{Ask, Call};
 use super::fields::{NO_OPTIONS, OPTIONS};
-use super::json::Value;
+use super::json::{Member, Value};
 use super::media::{Stated, is_media, media, outer_references};
 use super::messages::{content, messages, other, text};
 use super::text::TextSink;
@@ -71,10 +71,14 @@ impl Ask<'_> {
         if self.stored_field().is_some() {
             sink.history();
         }
-        let length: usize = unknown.iter().map(|it| it.name.len() + it.value.text.len()).sum();
-        if sink.is_upper_bound() || length > MAX_FREE_BYTES {
+        let is_cut = |name: &str| name.starts_with("truncat");
+        let is_whole = |it: Member<'_>| it.value.is_null() || !is_cut(&it.name);
+        if !unknown.is_empty() || !self.whole.members().all(is_whole) {
             // An upstream may not read them: the true length says nothing about the estimate.
             sink.skip_learning();
+        }
+        let length: usize = unknown.iter().map(|it| it.name.len() + it.value.text.len()).sum();
+        if sink.is_upper_bound() || length > MAX_FREE_BYTES {
             for member in unknown {
                 sink.source(&member.name);
                 walk(member.value, sink);
@@ -237,6 +241,39 @@ mod tests {
         let mut sink = TextSink::new(Tariff::default());
         ask.prompt(&mut sink);
         sink.total()
+    }
+
+    /// Otherwise a client has its own estimate corrected by what the upstream does not read.
+    #[test]
+    fn requests_with_what_an_upstream_may_not_read_teach_nothing() {
+        let learned = |more: &str, member: &str| {
+            let text = "abc ".repeat(100);
+            let body = format!(
+                r#"{{"model":"m",{more}"messages":[{{"role":"user",{member}"content":"{text}"}}]}}"#
+            );
+            let ask = Ask::read(Call::Chat, body.as_bytes(), None).unwrap();
+            let mut sink = TextSink::new(Tariff::default());
+            ask.prompt(&mut sink);
+            sink.for_answer().prompt().is_some()
+        };
+        for (more, member) in [
+            ("", ""),
+            (r#""temperature":1,"truncation":null,"xx_unknown":null,"#, ""),
+            ("", r#""name":"ann","tool_calls":[{"id":"c"}],"#),
+        ] {
+            assert!(learned(more, member), "{more}{member}");
+        }
+        for (more, member) in [
+            (r#""xx_unknown":1,"#, ""),
+            (r#""truncate_prompt_tokens":10,"#, ""),
+            (r#""truncation":"auto","#, ""),
+            (r#""truncate":"END","#, ""),
+            (r#""client_metadata":{},"#, ""),
+            ("", r#""xx_unknown":"a","#),
+            ("", r#""reasoning_content":"a","#),
+        ] {
+            assert!(!learned(more, member), "{more}{member}");
+        }
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! What the upstream adds to a request by itself: conversations that it keeps, and results of tools that it runs.
 
 use super::ask::{Ask, Call, Wrong, wrong};
-use super::fields::{CLIENT_TOOL, NO_OPTIONS, OPTIONS, READ, SEARCHES, STORED};
+use super::fields::{
+    CLIENT_KIND_STARTS, CLIENT_KINDS, CLIENT_TOOL, NO_OPTIONS, NO_SEARCHES, OPTIONS, READ,
+    SEARCHES, SERVER_TOOLS, STORED,
+};
 use super::json::{Member, Value};
-use super::messages::is_reference;
+use super::messages::{is_kind, is_reference};
 use super::names::{is_plain, plain};
 use super::text::Tariff;
 
@@ -61,11 +64,40 @@ fn stored(name: &str, value: Value<'_>, parts: &[&'static str]) -> Option<&'stat
     }
     let folded = plain(name);
     let known = STORED.iter().find(|known| is_plain(known, &folded)).copied();
-    known.or_else(|| parts.iter().find(|it| folded.contains(**it)).copied())
+    if parts.is_empty() {
+        return known;
+    }
+    let words = NO_SEARCHES.iter().fold(folded, |name, it| name.replace(it, " "));
+    known.or_else(|| parts.iter().find(|it| words.contains(**it)).copied())
+}
+
+/// Whether a field says that nothing is to be searched: `disable_search: true`, `search_parameters: {"mode": "off"}`.
+/// Names of the same switch that contradict each other leave it on.
+fn is_off(name: &str, value: Value<'_>) -> bool {
+    let folded = plain(name);
+    if !folded.contains("search") || folded == "websearchoptions" {
+        return false;
+    }
+    let is_no = |value: Value<'_>| {
+        let says_no = |it: &str| matches!(it, "off" | "none" | "disabled" | "false");
+        value.text == "false" || value.string().is_some_and(|it| says_no(&it.to_ascii_lowercase()))
+    };
+    if folded.starts_with("disable") && value.text == "true" {
+        return true;
+    }
+    let is_switch = |it: &Member<'_>| match &*plain(&it.name) {
+        "mode" => folded == "searchparameters",
+        name => folded != "searchparameters" && matches!(name, "enable" | "enabled"),
+    };
+    let mut switches = value.members().filter(is_switch).peekable();
+    is_no(value) || switches.peek().is_some() && switches.all(|it| is_no(it.value))
 }
 
 /// The same of a field that is not known, and of what is inside of it.
 fn searched(member: &Member<'_>, depth: u32) -> Option<&'static str> {
+    if is_off(&member.name, member.value) {
+        return None;
+    }
     let found = stored(&member.name, member.value, &SEARCHES);
     if found.is_some() || depth >= MAX_DEPTH {
         return found;
@@ -79,18 +111,68 @@ fn searched(member: &Member<'_>, depth: u32) -> Option<&'static str> {
 }
 
 /// Whether a tool is one that the upstream runs, and whose results the model reads: a search, for example.
-fn has_server_tool(tools: Value<'_>) -> bool {
+pub(super) fn has_server_tool(tools: Value<'_>) -> bool {
     if tools.is_array() {
         return tools.elements().any(|it| !runs_at_client(it));
     }
     !tools.is_null() && !runs_at_client(tools)
 }
 
-/// Whether a tool is nothing but a description of what the client runs.
+/// Whether a tool is a description of what the client runs. What else it says does not matter, unless that is the name of
+/// something that the upstream runs.
 fn runs_at_client(tool: Value<'_>) -> bool {
+    let is_kind_of_client = |kind: &str| {
+        CLIENT_KINDS.contains(&kind) || CLIENT_KIND_STARTS.iter().any(|it| kind.starts_with(it))
+    };
+    let says_what = |it: Member<'_>| matches!(&*it.name, "type" | "function" | "custom" | "name");
+    let is_described = tool.members().any(says_what);
     let is_known = |member: Member<'_>| match member.name.as_ref() {
-        "type" => member.value.string().is_some_and(|it| matches!(&*it, "function" | "custom")),
-        name => member.value.is_null() || CLIENT_TOOL.contains(&name),
+        "type" => member.value.string().is_some_and(|it| is_kind_of_client(&it)),
+        // A shell in a container is one of the upstream.
+        "environment" if member.value.is_object() => is_kind(member.value, |it| it == "local"),
+        name if member.value.is_null() || CLIENT_TOOL.contains(&name) => true,
+        name => {
+            let name = plain(name);
+            is_described && !name.is_empty() && !SERVER_TOOLS.iter().any(|it| name.contains(it))
+        }
     };
     tool.is_object() && tool.members().all(is_known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without tokens for what the upstream adds, requests that make it add something are refused, and no others.
+    #[test]
+    fn only_what_brings_something_along_is_refused_without_history() {
+        let check = |more: &str| {
+            let body = format!(r#"{{"model":"m","messages":[],{more}}}"#);
+            let ask = Ask::read(Call::Chat, body.as_bytes(), None).unwrap();
+            ask.check_history(&Tariff { history_tokens: 0, ..Tariff::default() }).is_ok()
+        };
+        for more in [
+            r#""disable_search":true"#,
+            r#""enable_search":false,"web_search":{"enable":false},"search":"off""#,
+            r#""search_parameters":{"mode":"off","search_domains":["a"]}"#,
+            r#""search_parameters":null,"research":true,"x":{"use_beam_search":true}"#,
+            r#""tools":[{"type":"function","function":{"name":"f"},"annotations":{}},{"type":"shell"}]"#,
+            r#""guided_choice":["https://example.com/a"],"client_metadata":{"web_search":true}"#,
+        ] {
+            assert!(check(more), "{more}");
+        }
+        for more in [
+            r#""disable_search":{}"#,
+            r#""websearch":true"#,
+            r#""search_parameters":{"mode":"off","mode":"on"}"#,
+            r#""search_parameters":{"enabled":false}"#,
+            r#""web_search":{"enable":false,"Enable":true}"#,
+            r#""web_search_options":{"enabled":false}"#,
+            r#""conversation_id":"off""#,
+            r#""tools":[{"type":"function","function":{"name":"f"},"mcp_server":"a"}]"#,
+            r#""tools":[{"type":"web_search_20250305","name":"web_search"}]"#,
+        ] {
+            assert!(!check(more), "{more}");
+        }
+    }
 }
