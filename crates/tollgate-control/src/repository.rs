@@ -11,8 +11,11 @@ use crate::{
 /// Where the control plane keeps what it knows. One suite holds for all of them.
 #[async_trait]
 pub trait Repository: Send + Sync + 'static {
+    /// The version of the schema as it is; 0: there is none.
+    async fn schema_version(&self) -> Result<i64, RepositoryError>;
+
     /// Brings the schema up to date, one process at a time, and says its version. Does nothing if it
-    /// is.
+    /// is. A log of many millions of records takes minutes.
     async fn migrate(&self) -> Result<i64, RepositoryError>;
 
     /// The revision of the set.

@@ -14,11 +14,5 @@ CREATE INDEX rate_limit_audit_log_by_endpoint ON rate_limit_audit_log (endpoint,
 CREATE INDEX rate_limit_audit_log_by_tenant_time ON rate_limit_audit_log (tenant_id, timestamp) WHERE tenant_id IS NOT NULL;
 CREATE INDEX rate_limit_audit_log_by_reason ON rate_limit_audit_log (reason, timestamp);
 
--- What a record takes grows by the entries of these indexes: from 640 + 2 x texts to 896 + 3 x texts.
-UPDATE rate_limit_audit_log SET bytes = 896 + (bytes - 640) * 3 / 2 WHERE bytes >= 640;
-DELETE FROM rate_limit_audit_usage;
-INSERT INTO rate_limit_audit_usage (tenant_id, bytes)
-    SELECT COALESCE(tenant_id, ''), SUM(bytes) FROM rate_limit_audit_log GROUP BY COALESCE(tenant_id, '');
-DELETE FROM rate_limit_audit_shares;
-INSERT INTO rate_limit_audit_shares (caller, tenant_id, bytes)
-    SELECT caller, COALESCE(tenant_id, ''), SUM(bytes) FROM rate_limit_audit_log GROUP BY caller, COALESCE(tenant_id, '');
+-- Records from before keep the bytes they were counted with. To change them all would rewrite the log, and would delete
+-- the oldest ones of a log that is near its bound.

@@ -37,6 +37,7 @@ static DIALECT: Dialect = Dialect {
     begin_write: "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
     lock_revision: "SELECT revision FROM control_state WHERE id = 1 FOR UPDATE",
     allow_long: Some("SET LOCAL statement_timeout = '30s'"),
+    allow_migration: Some("SET LOCAL statement_timeout = '15min'"),
     // The number is arbitrary, and must stay.
     lock_migrations: Some("SELECT pg_advisory_xact_lock(6075926184321043457)"),
     count_version_tables: "SELECT COUNT(*) FROM pg_catalog.pg_class WHERE oid = to_regclass('schema_version')",

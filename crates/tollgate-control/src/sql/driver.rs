@@ -33,6 +33,8 @@ pub(crate) struct Dialect {
     pub(crate) lock_revision: &'static str,
     /// Lets statements of this transaction take as long as the call may.
     pub(crate) allow_long: Option<&'static str>,
+    /// Lets statements of this transaction take as long as a migration may.
+    pub(crate) allow_migration: Option<&'static str>,
     /// Lets nobody else migrate until the transaction ends.
     pub(crate) lock_migrations: Option<&'static str>,
     /// Counts tables named `schema_version`.

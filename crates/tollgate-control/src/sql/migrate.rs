@@ -6,7 +6,10 @@ use super::session::{Session, fetch_int};
 use crate::RepositoryError;
 
 /// The version of the schema; 0: there is none.
-async fn version(session: &mut dyn Session, dialect: &Dialect) -> Result<i64, RepositoryError> {
+pub(super) async fn version(
+    session: &mut dyn Session,
+    dialect: &Dialect,
+) -> Result<i64, RepositoryError> {
     if fetch_int(session, Query::new(dialect.count_version_tables)).await? == 0 {
         return Ok(0);
     }
@@ -30,17 +33,17 @@ pub(super) async fn is_done(
     Ok((have == known).then_some(have))
 }
 
-/// Takes all steps that are left, in one transaction.
-pub(super) async fn migrate(
+/// Takes the next step. Returns its version, or `None` if there is none left.
+pub(super) async fn step(
     session: &mut dyn Session,
     dialect: &Dialect,
-) -> Result<i64, RepositoryError> {
+) -> Result<Option<i64>, RepositoryError> {
     if let Some(lock) = dialect.lock_migrations {
         session.script(lock).await?;
     }
-    // Another process may have done it while this one waited.
-    if let Some(version) = is_done(session, dialect).await? {
-        return Ok(version);
+    // Another process may have taken it while this one waited.
+    if is_done(session, dialect).await?.is_some() {
+        return Ok(None);
     }
     let have = version(session, dialect).await?;
     if have == 0 {
@@ -50,12 +53,11 @@ pub(super) async fn migrate(
             )
             .await?;
     }
-    for migration in dialect.migrations.iter().filter(|migration| migration.version > have) {
-        session.script(migration.sql).await?;
-        let at = fetch_int(session, Query::new(dialect.now)).await?;
-        let query = Query::new("INSERT INTO schema_version (version, applied_at) VALUES ($1, $2)");
-        session.execute(query.bind(migration.version).bind(at)).await?;
-        tracing::info!(version = migration.version, "the database's schema was brought up to date");
-    }
-    Ok(known(dialect))
+    let next = dialect.migrations.iter().find(|migration| migration.version > have);
+    let Some(migration) = next else { return Ok(None) };
+    session.script(migration.sql).await?;
+    let at = fetch_int(session, Query::new(dialect.now)).await?;
+    let query = Query::new("INSERT INTO schema_version (version, applied_at) VALUES ($1, $2)");
+    session.execute(query.bind(migration.version).bind(at)).await?;
+    Ok(Some(migration.version))
 }

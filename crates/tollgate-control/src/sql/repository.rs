@@ -21,6 +21,9 @@ const ANSWER: Duration = Duration::from_secs(6);
 /// How long it may take to move many rows.
 const WORK: Duration = Duration::from_secs(30);
 
+/// How long a migration may take: it makes indexes of a log of many millions of records.
+const MIGRATION: Duration = Duration::from_mins(15);
+
 async fn within<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, RepositoryError>>,
@@ -44,6 +47,19 @@ async fn allow_long<D: Driver>(
         Some(sql) => session.script(sql).await,
         None => Ok(()),
     }
+}
+
+/// Takes the next step of the schema, in a transaction of its own: what is done stays done if a later step fails.
+async fn take_step<D: Driver>(driver: &D) -> Result<(), RepositoryError> {
+    let mut session = begin(driver).await?;
+    if let Some(sql) = driver.dialect().allow_migration {
+        session.script(sql).await?;
+    }
+    let result = migrate::step(&mut *session, driver.dialect()).await;
+    if let Some(version) = finish(session, result).await? {
+        tracing::info!(version, "the database's schema was brought up to date");
+    }
+    Ok(())
 }
 
 async fn raise<D: Driver>(
@@ -71,17 +87,23 @@ async fn raise<D: Driver>(
 
 #[async_trait]
 impl<D: Driver> Repository for D {
+    async fn schema_version(&self) -> Result<i64, RepositoryError> {
+        within(ANSWER, async {
+            migrate::version(&mut *self.session(Access::Read).await?, self.dialect()).await
+        })
+        .await
+    }
+
     async fn migrate(&self) -> Result<i64, RepositoryError> {
-        within(WORK, async {
-            let mut session = self.session(Access::Read).await?;
-            if let Some(version) = migrate::is_done(&mut *session, self.dialect()).await? {
-                return Ok(version);
+        within(MIGRATION, async {
+            loop {
+                let mut session = self.session(Access::Read).await?;
+                if let Some(version) = migrate::is_done(&mut *session, self.dialect()).await? {
+                    return Ok(version);
+                }
+                drop(session);
+                take_step(self).await?;
             }
-            drop(session);
-            let mut session = begin(self).await?;
-            allow_long(self, &mut *session).await?;
-            let result = migrate::migrate(&mut *session, self.dialect()).await;
-            finish(session, result).await
         })
         .await
     }

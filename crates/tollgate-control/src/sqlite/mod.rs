@@ -50,6 +50,7 @@ static DIALECT: Dialect = Dialect {
     begin_write: "BEGIN IMMEDIATE",
     lock_revision: "SELECT revision FROM control_state WHERE id = 1",
     allow_long: None,
+    allow_migration: None,
     lock_migrations: None,
     count_version_tables: "SELECT COUNT(*) FROM sqlite_schema WHERE name = 'schema_version'",
     notify: None,

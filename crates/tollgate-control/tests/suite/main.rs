@@ -78,6 +78,7 @@ on_both! {
     sharing::a_change_given_up_leaves_nothing_behind,
     migrations::from_nothing_and_again,
     migrations::from_every_earlier_version_with_rows,
+    migrations::a_filled_log_keeps_its_records_and_their_bytes,
     migrations::eight_at_once,
     migrations::a_newer_schema_is_refused,
 }

@@ -33,20 +33,25 @@ pub(crate) async fn from_nothing_and_again(ground: Ground) {
     assert_eq!(repository.load(None).await.unwrap(), before);
 }
 
+/// Makes the schema of this version.
+async fn make(ground: &Ground, version: usize) {
+    let create = "CREATE TABLE schema_version (version BIGINT PRIMARY KEY, \
+                  applied_at BIGINT NOT NULL);";
+    ground.run(create).await;
+    for (index, sql) in ground.migrations().iter().take(version).enumerate() {
+        ground.run(sql).await;
+        let number = index + 1;
+        ground.run(&format!("INSERT INTO schema_version VALUES ({number}, 1);")).await;
+    }
+}
+
 pub(crate) async fn from_every_earlier_version_with_rows(ground: Ground) {
     // Each version is a database of its own.
     let is_sqlite = matches!(ground.config, tollgate_control::DatabaseConfig::Sqlite(_));
     let known = ground.migrations().len();
     for version in 1..known {
         let ground = if is_sqlite { Ground::sqlite() } else { Ground::postgres() };
-        let create = "CREATE TABLE schema_version (version BIGINT PRIMARY KEY, \
-                      applied_at BIGINT NOT NULL);";
-        ground.run(create).await;
-        for (index, sql) in ground.migrations().iter().take(version).enumerate() {
-            ground.run(sql).await;
-            let number = index + 1;
-            ground.run(&format!("INSERT INTO schema_version VALUES ({number}, 1);")).await;
-        }
+        make(&ground, version).await;
         ground.run(ROWS).await;
 
         let repository = ground.open();
@@ -64,6 +69,34 @@ pub(crate) async fn from_every_earlier_version_with_rows(ground: Ground) {
         let committed = commit(&repository, &[rule("r1", 1), setting]).await.unwrap();
         assert_eq!((committed.revision, &*committed.versions), (3, &[3, 1][..]));
     }
+}
+
+/// The step to version 7 makes indexes of the log. It writes no record again: that takes longer the more there are,
+/// and a log near its bound would lose its oldest ones.
+pub(crate) async fn a_filled_log_keeps_its_records_and_their_bytes(ground: Ground) {
+    make(&ground, 6).await;
+    let fill = "
+        INSERT INTO rate_limit_audit_log (event_id, timestamp, action, reason, client_id, tenant_id, cost, node,
+            revision, bytes)
+        WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 5000)
+        SELECT 'e' || n, n, 'rejected', 'over_limit', 'user_id:u1', 'acme', 1, 'node', 1, 700 FROM numbers;
+        INSERT INTO rate_limit_audit_usage (tenant_id, bytes) VALUES ('acme', 3500000);
+        INSERT INTO rate_limit_audit_shares (caller, tenant_id, bytes) VALUES ('', 'acme', 3500000);";
+    ground.run(fill).await;
+
+    let repository = ground.open();
+    assert_eq!(repository.schema_version().await.unwrap(), 6);
+    assert!(repository.migrate().await.unwrap() >= 7);
+    assert_eq!(repository.schema_version().await.unwrap(), ground.newest());
+    // Fails where a number is another one.
+    ground
+        .run(
+            "CREATE TABLE seen (records BIGINT CHECK (records = 5000), bytes BIGINT CHECK (bytes = 3500000));
+             INSERT INTO seen SELECT COUNT(*), SUM(bytes) FROM rate_limit_audit_log WHERE bytes = 700;
+             INSERT INTO seen SELECT 5000, SUM(bytes) FROM rate_limit_audit_usage;
+             INSERT INTO seen SELECT 5000, SUM(bytes) FROM rate_limit_audit_shares;",
+        )
+        .await;
 }
 
 pub(crate) async fn eight_at_once(ground: Ground) {
