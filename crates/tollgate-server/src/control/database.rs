@@ -50,8 +50,15 @@ impl Keeper {
         let given = std::env::var("TOLLGATE_ADMIN_TOKEN").ok().filter(|token| !token.is_empty());
         loop {
             let opened = async {
-                control.repository().migrate().await?;
+                let repository = control.repository();
+                repository.schema_version().await?;
+                // Before the migration, which may take minutes: the start waits for it.
                 let _ = first.send(Ok(Progress::Connected));
+                let migrated = {
+                    let _migrating = self.around.figures.migrating();
+                    repository.migrate().await
+                };
+                migrated?;
                 let current = control.open().await?;
                 let token = control.first_token(given.as_deref()).await?;
                 Ok::<_, ControlError>((current, token))

@@ -50,6 +50,8 @@ pub(crate) struct ControlFigures {
     pub(crate) since: AtomicI64,
     /// Whether the source answers.
     pub(crate) is_connected: AtomicBool,
+    /// Whether the schema of the database is being brought up to date.
+    is_migrating: AtomicBool,
     pub(crate) decisions_written: AtomicU64,
     /// What could not be written in time.
     pub(crate) decisions_lost: AtomicU64,
@@ -75,10 +77,30 @@ struct Ownership {
     owners: u64,
 }
 
+/// A migration that runs.
+pub(crate) struct Migrating<'a>(&'a AtomicBool);
+
+impl Drop for Migrating<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
 impl ControlFigures {
     pub(crate) fn source(&self) -> Source {
         let number = self.source.load(Ordering::Relaxed) as usize;
         Source::ALL.get(number).copied().unwrap_or(Source::Builtin)
+    }
+
+    /// A migration runs, until what is returned is dropped.
+    pub(crate) fn migrating(&self) -> Migrating<'_> {
+        self.is_migrating.store(true, Ordering::Relaxed);
+        Migrating(&self.is_migrating)
+    }
+
+    /// Whether the rules are behind a migration, and only the built-in ones are in force.
+    pub(crate) fn lacks_rules(&self) -> bool {
+        self.is_migrating.load(Ordering::Relaxed) && self.source() == Source::Builtin
     }
 
     /// A set came into force.

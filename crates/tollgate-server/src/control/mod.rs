@@ -39,7 +39,7 @@ use crate::audit::AuditTrail;
 use crate::config::Config;
 use crate::stores::Stores;
 pub(crate) use figures::ControlFigures;
-use figures::Source;
+pub(crate) use figures::Source;
 use install::Installer;
 pub(crate) use roll::Roll;
 pub(crate) use startup::FirstRules;

@@ -24,7 +24,7 @@ const LOADING: Duration = Duration::from_secs(30);
 /// What the control plane reports during its start.
 #[derive(Debug)]
 pub(super) enum Progress {
-    /// The database answers; the rules are being read.
+    /// The database answers; its schema is brought up to date, and the rules are read.
     Connected,
     /// The rules could not be read; the control plane tries again.
     Failed,

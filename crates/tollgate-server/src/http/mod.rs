@@ -14,6 +14,8 @@ pub(crate) mod read;
 pub(crate) mod reservations;
 pub(crate) mod respond;
 mod status;
+#[cfg(test)]
+mod tests;
 pub(crate) mod time;
 pub(crate) mod wire;
 
@@ -263,10 +265,13 @@ impl<S: Store + 'static> Api<S> {
                 None => Err(ApiError::NotFound),
             },
             "/healthz" => Ok(text(StatusCode::OK, "ok\n")),
-            "/readyz" if self.ready.load(Ordering::Relaxed) => Ok(self.readiness(head, from.peer)),
+            "/readyz" if self.is_ready() => Ok(self.readiness(head, from.peer)),
+            "/readyz" if self.ready.load(Ordering::Relaxed) => {
+                Ok(text(StatusCode::SERVICE_UNAVAILABLE, "migrating the database\n"))
+            }
             "/readyz" => Ok(text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")),
             // As envoyproxy/ratelimit answers it.
-            "/healthcheck" if self.ready.load(Ordering::Relaxed) => Ok(text(StatusCode::OK, "OK")),
+            "/healthcheck" if self.is_ready() => Ok(text(StatusCode::OK, "OK")),
             "/healthcheck" => Ok(text(StatusCode::INTERNAL_SERVER_ERROR, "")),
             "/metrics" => {
                 origin::check_host(head, from.peer, &self.config.allowed_hosts)?;
@@ -283,6 +288,12 @@ impl<S: Store + 'static> Api<S> {
             }
             _ => Err(ApiError::NotFound),
         }
+    }
+
+    /// Not while it ends, nor with the built-in rules alone while those of its database are behind a migration.
+    fn is_ready(&self) -> bool {
+        let lacks_rules = self.figures.as_ref().is_some_and(|figures| figures.lacks_rules());
+        self.ready.load(Ordering::Relaxed) && !lacks_rules
     }
 
     /// Ready, with the states that an operator must see. Health checks get the status under any name; the detail is
