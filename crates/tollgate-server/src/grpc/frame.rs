@@ -138,11 +138,9 @@ impl http_body::Body for Once {
 pub(crate) fn status(error: ApiError) -> Status {
     let code = match &error {
         ApiError::Invalid { .. }
-        | ApiError::Engine(
-            EngineError::MissingKey { .. }
-            | EngineError::NotReservable
-            | EngineError::SlotNotHeld { .. },
-        ) => Code::InvalidArgument,
+        | ApiError::Engine(EngineError::MissingKey { .. } | EngineError::NotReservable) => {
+            Code::InvalidArgument
+        }
         ApiError::TooLarge { .. } | ApiError::Engine(EngineError::ReservationsFull) => {
             Code::ResourceExhausted
         }
@@ -159,7 +157,8 @@ pub(crate) fn status(error: ApiError) -> Status {
         ApiError::Engine(
             EngineError::ReservationEnded(_)
             | EngineError::ReservationUnreadable
-            | EngineError::OnlySlots,
+            | EngineError::OnlySlots
+            | EngineError::SlotNotHeld { .. },
         ) => Code::FailedPrecondition,
         ApiError::Internal => Code::Internal,
     };

@@ -15,6 +15,8 @@ mod stream;
 #[cfg(test)]
 mod tests;
 mod unpackaged;
+#[cfg(test)]
+mod unpackaged_tests;
 mod write;
 
 use std::convert::Infallible;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use bytes::Bytes;
 use http::HeaderMap;
-use tollgate_engine::{ActiveRules, Decision, Engine};
+use tollgate_engine::{ActiveRules, Decision, Engine, Request};
 use tollgate_policy::{Attributes, Rule};
 use tollgate_proto::v1;
 use tollgate_store::{Mode, Store};
@@ -124,6 +124,19 @@ impl<S: Store + 'static> GrpcService<S> {
         show: impl FnOnce(&Decision<'_>) -> T,
     ) -> Result<T, ApiError> {
         self.decide_body(rules, &allow_body(message)?, caller, show).await
+    }
+
+    /// `Allow` of the service without a package. Its answer has no id by which a slot could be released, so it takes none.
+    async fn allow_unpackaged(
+        &self,
+        message: &[u8],
+        caller: CallerId<'_>,
+    ) -> Result<Vec<u8>, ApiError> {
+        let body = allow_body(message)?;
+        let rules = self.engine.rules();
+        let prepared = Prepared::new(&body)?;
+        let request = Request { refuses_slots: true, ..prepared.request(&body, caller) };
+        Ok(self.engine.decide_once(&rules, &request, unpackaged::framed).await?)
     }
 
     async fn decide_body<T>(
@@ -326,10 +339,7 @@ impl Call {
         let caller = CallerId { name: &caller, peer };
         let decided = match self {
             Self::Allow => service.allow(message, caller).await,
-            Self::AllowUnpackaged => {
-                let rules = service.engine.rules();
-                service.decide_one(&rules, message, caller, unpackaged::framed).await
-            }
+            Self::AllowUnpackaged => service.allow_unpackaged(message, caller).await,
             Self::AllowBatch => service.allow_batch(message, caller).await,
             Self::Peek => service.peek(message, caller).await,
             Self::Reserve => service.reserve(message, caller).await,

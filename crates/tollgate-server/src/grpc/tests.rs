@@ -52,7 +52,7 @@ fn engine() -> Arc<Engine<MemoryStore>> {
     Arc::new(engine.with_missing_key(tollgate_engine::MissingKey::Allow))
 }
 
-fn routes_with(idle: Duration) -> Arc<GrpcRoutes<MemoryStore>> {
+pub(super) fn routes_with(idle: Duration) -> Arc<GrpcRoutes<MemoryStore>> {
     Arc::new(routes(GrpcOptions {
         reservations: Arc::default(),
         engine: engine(),
@@ -95,7 +95,7 @@ fn client() -> RateLimiterServiceClient<Direct> {
     RateLimiterServiceClient::new(direct())
 }
 
-fn user(user_id: &str) -> v1::AllowRequest {
+pub(super) fn user(user_id: &str) -> v1::AllowRequest {
     v1::AllowRequest { user_id: user_id.to_owned(), ..v1::AllowRequest::default() }
 }
 

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use http::{Response, StatusCode};
-use tollgate_engine::{Decision, Reason};
+use tollgate_engine::{Decision, Reason, Request};
 use tollgate_policy::Known;
 use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tollgate_store::{Mode, Store};
@@ -189,7 +189,8 @@ impl<S: Store + 'static> Api<S> {
         body.set(Known::ModelId, Some(model_id));
         let rules = self.engine.rules();
         let prepared = Prepared::new(&body)?;
-        let request = prepared.request(&body, caller);
+        // The answer has no id by which a slot could be released.
+        let request = Request { refuses_slots: true, ..prepared.request(&body, caller) };
         let decision = self.engine.decide(&rules, &request, Mode::Charge).await?;
         let mut response = json(status_of(&decision), &CheckedBody::new(&decision));
         describe(response.headers_mut(), &decision, self.config.headers);

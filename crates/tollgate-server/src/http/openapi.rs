@@ -112,6 +112,7 @@ fn peek() {}
     (status = 401, description = "A token is needed", body = ErrorBody),
     (status = 405, description = "Only POST", body = ErrorBody),
     (status = 408, description = "The body did not arrive in time", body = ErrorBody),
+    (status = 409, description = "A rule of unit concurrency applies: use reserve; nothing was charged", body = ErrorBody),
     (status = 413, description = "The body is too large", body = ErrorBody),
     (status = 503, description = "The store is unavailable", body = ErrorBody)))]
 fn check() {}

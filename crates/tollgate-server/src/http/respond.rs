@@ -180,9 +180,16 @@ fn engine_parts(error: &EngineError) -> (StatusCode, &'static str, String, Optio
         EngineError::ReservationsFull => {
             (StatusCode::SERVICE_UNAVAILABLE, "RESERVATIONS_FULL", error.to_string(), None)
         }
-        EngineError::MissingKey { .. }
-        | EngineError::NotReservable
-        | EngineError::SlotNotHeld { .. } => {
+        EngineError::SlotNotHeld { rule_id } => (
+            StatusCode::CONFLICT,
+            "SLOT_NOT_HELD",
+            format!(
+                "rule {rule_id:?} has unit concurrency, and the answer to this call has no id by which its slot \
+                 could be released: use POST /rate-limit/reserve or Reserve of tollgate.v1, or a rule of another unit"
+            ),
+            None,
+        ),
+        EngineError::MissingKey { .. } | EngineError::NotReservable => {
             (StatusCode::BAD_REQUEST, "INVALID_REQUEST", error.to_string(), None)
         }
         EngineError::Store(_) => {

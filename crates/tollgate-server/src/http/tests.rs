@@ -31,6 +31,21 @@ async fn answer(api: &Arc<Api<MemoryStore>>, request: Request<&'static str>) -> 
     (status, String::from_utf8(bytes.to_vec()).unwrap())
 }
 
+/// The answer has no id by which a slot could be released.
+#[tokio::test]
+async fn a_check_takes_no_slot() {
+    let api = Arc::new(api());
+    for _ in 0..3 {
+        let request = Request::post("/rate-limit/check")
+            .header("host", "localhost")
+            .body(r#"{"userId": "ann", "modelId": "m"}"#)
+            .unwrap();
+        let (status, body) = answer(&api, request).await;
+        assert_eq!(status, 409, "{body}");
+        assert!(body.contains("SLOT_NOT_HELD") && body.contains("reserve"), "{body}");
+    }
+}
+
 #[tokio::test]
 async fn a_node_without_rules_is_not_ready_while_its_database_is_migrated() {
     let figures = Arc::new(ControlFigures::default());
