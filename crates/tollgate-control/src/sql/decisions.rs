@@ -151,7 +151,7 @@ pub(super) async fn decisions(
     let mut query = search::select(filter);
     query.push_if(" AND id < ", number(page)?);
     query.push_bind(" ORDER BY id DESC LIMIT ", i64::from(page.limit));
-    fetch_all(session, query, read_decision).await
+    search::within(search::SEARCH, fetch_all(session, query, read_decision)).await
 }
 
 pub(super) fn read_decision(row: &mut Columns<'_>) -> Result<StoredDecision, RepositoryError> {

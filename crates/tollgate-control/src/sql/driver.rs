@@ -9,6 +9,8 @@ use crate::{HistoryBounds, RepositoryError, Waker};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
     Read,
+    /// To search the log of decisions, which may take seconds.
+    Search,
     Write,
 }
 

@@ -241,7 +241,7 @@ impl<D: Driver> Repository for D {
         page: &Page,
     ) -> Result<Vec<StoredDecision>, RepositoryError> {
         within(ANSWER, async {
-            decisions::decisions(&mut *self.session(Access::Read).await?, filter, page).await
+            decisions::decisions(&mut *self.session(Access::Search).await?, filter, page).await
         })
         .await
     }
@@ -253,7 +253,7 @@ impl<D: Driver> Repository for D {
         limit: u32,
     ) -> Result<Vec<StoredDecision>, RepositoryError> {
         within(ANSWER, async {
-            let mut session = self.session(Access::Read).await?;
+            let mut session = self.session(Access::Search).await?;
             search::search(&mut *session, filter, before, limit).await
         })
         .await
@@ -265,7 +265,7 @@ impl<D: Driver> Repository for D {
         most: u32,
     ) -> Result<i64, RepositoryError> {
         within(ANSWER, async {
-            search::count(&mut *self.session(Access::Read).await?, filter, most).await
+            search::count(&mut *self.session(Access::Search).await?, filter, most).await
         })
         .await
     }

@@ -1,11 +1,31 @@
 //! Searching the log of decisions: by time and by every attribute.
 
+use std::time::Duration;
+
+use tokio::time::timeout;
+
 use super::decisions::{COLUMNS, read_decision};
 use super::query::{Columns, Query};
 use super::session::{Session, fetch_all, fetch_int};
 use crate::{
     DecisionFilter, DecisionPlace, RepositoryError, Revision, RuleVersionAt, StoredDecision,
 };
+
+/// How long a search may take. Shorter than the time after which a server gives up a statement, so that the caller gets
+/// the reason.
+pub(super) const SEARCH: Duration = Duration::from_secs(4);
+
+/// The result of a search, unless it takes too long.
+pub(super) async fn within<T>(
+    limit: Duration,
+    search: impl Future<Output = Result<T, RepositoryError>>,
+) -> Result<T, RepositoryError> {
+    let late = |_| {
+        let message = format!("the search takes longer than {limit:?}: narrow the time range");
+        RepositoryError::Invalid(message)
+    };
+    timeout(limit, search).await.map_err(late)?
+}
 
 /// A statement that finds these decisions, without its order.
 pub(super) fn select(filter: &DecisionFilter) -> Query {
@@ -25,12 +45,13 @@ fn push_conditions(query: &mut Query, filter: &DecisionFilter) {
     let mut is_indexed = filter.written_after.is_none();
     let by_selectivity = [
         ("request_id", &filter.request_id),
+        // A tenant's search reads no more than the tenant has: others may have many records of the same address or endpoint.
+        ("tenant_id", &filter.tenant_id),
         ("api_key_id", &filter.api_key_id),
         ("user_id", &filter.user_id),
         ("client_id", &filter.client_id),
         ("ip_address", &filter.ip_address),
         ("endpoint", &filter.endpoint),
-        ("tenant_id", &filter.tenant_id),
         ("rule_id", &filter.rule_id),
         ("model_id", &filter.model_id),
         ("scope", &filter.scope),
@@ -62,7 +83,7 @@ pub(super) async fn search(
         query.push(")");
     }
     query.push_bind(" ORDER BY timestamp DESC, id DESC LIMIT ", i64::from(limit));
-    fetch_all(session, query, read_decision).await
+    within(SEARCH, fetch_all(session, query, read_decision)).await
 }
 
 pub(super) async fn count(
@@ -75,7 +96,7 @@ pub(super) async fn count(
     push_conditions(&mut query, filter);
     query.push_bind(" LIMIT ", i64::from(most));
     query.push(") AS found");
-    fetch_int(session, query).await
+    within(SEARCH, fetch_int(session, query)).await
 }
 
 pub(super) async fn rule_versions_at(
@@ -100,4 +121,31 @@ pub(super) async fn rule_versions_at(
         found.push(fetch_all(session, query, read).await?.pop());
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_search_that_takes_too_long_is_refused_with_the_way_out() {
+        let error =
+            within(Duration::ZERO, std::future::pending::<Result<(), _>>()).await.unwrap_err();
+        assert!(
+            matches!(&error, RepositoryError::Invalid(why) if why.contains("narrow the time range"))
+        );
+    }
+
+    #[test]
+    fn a_search_of_a_tenant_uses_the_index_of_the_tenant() {
+        let filter = DecisionFilter {
+            tenant_id: Some("acme".to_owned()),
+            user_id: Some("ann".to_owned()),
+            ip_address: Some("192.0.2.1".to_owned()),
+            endpoint: Some("/".to_owned()),
+            ..DecisionFilter::default()
+        };
+        let sql = select(&filter).sql;
+        assert!(sql.contains(" AND tenant_id = $1 AND (user_id || '') = $2"), "{sql}");
+    }
 }

@@ -21,6 +21,10 @@ use crate::{HistoryBounds, RepositoryError, Waker};
 /// How many may read at once; readers do not wait for the writer.
 const READERS: u32 = 4;
 
+/// How many may search decisions at once. They have connections of their own: SQLite does not stop a statement when its
+/// call runs out of time.
+const SEARCHERS: u32 = 4;
+
 /// How long a call waits for its turn, within this process and behind others.
 const TURN: Duration = Duration::from_secs(5);
 
@@ -86,6 +90,7 @@ static DIALECT: Dialect = Dialect {
 /// A repository in a file.
 pub struct SqliteRepository {
     readers: SqlitePool,
+    searchers: SqlitePool,
     /// One connection: SQLite has one writer at a time, and a queue here is fairer than trying again
     /// there.
     writer: SqlitePool,
@@ -117,7 +122,12 @@ impl SqliteRepository {
                 .test_before_acquire(false)
                 .connect_lazy_with(options.clone())
         };
-        Ok(Self { readers: pool(READERS), writer: pool(1), history: HistoryBounds::default() })
+        Ok(Self {
+            readers: pool(READERS),
+            searchers: pool(SEARCHERS),
+            writer: pool(1),
+            history: HistoryBounds::default(),
+        })
     }
 
     /// With these bounds of the history of changes.
@@ -176,6 +186,7 @@ impl Driver for SqliteRepository {
     async fn session(&self, access: Access) -> Result<Box<dyn Session>, RepositoryError> {
         let pool = match access {
             Access::Read => &self.readers,
+            Access::Search => &self.searchers,
             Access::Write => &self.writer,
         };
         Ok(Box::new(SqliteSession::new(connected(pool).await?)))
@@ -203,6 +214,7 @@ impl Driver for SqliteRepository {
 
     async fn end(&self) {
         self.readers.close().await;
+        self.searchers.close().await;
         // The last to close puts the log's pages into the file.
         self.writer.close().await;
     }

@@ -39,10 +39,15 @@ impl Admin {
             filter.tenant_id = Some(own.to_owned());
         }
         let oldest = self.check_range(&filter, asked.now)?;
+        let searching = self.tenant_searches.enter(asked.tenant());
+        let _searching = searching.ok_or(AdminError::TooManySearches)?;
         let repository = self.control.repository();
-        // Read first: all records up to this one are part of the answer.
-        let newest = Page { after: None, limit: 1 };
-        let newest = repository.decisions(&DecisionFilter::default(), &newest).await?;
+        // Read first: all records up to this one are part of the answer. Tenants see no number of others.
+        let own = DecisionFilter {
+            tenant_id: asked.tenant().map(str::to_owned),
+            ..DecisionFilter::default()
+        };
+        let newest = repository.decisions(&own, &Page { after: None, limit: 1 }).await?;
         let (found, skipped) = if filter.written_after.is_some() {
             if page.after.is_some() {
                 let message = "cannot be given together with written_after";

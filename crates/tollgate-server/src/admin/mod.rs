@@ -69,7 +69,7 @@ use respond::{AdminError, Answer, Obstacle};
 use routes::{Call, Found, Route};
 pub(crate) use seen::Seen;
 use tenant_changes::TenantChanges;
-use tenant_places::TenantPlaces;
+use tenant_places::{TenantPlaces, TenantSearches};
 
 /// Admin calls under way at the same time.
 const MAX_CALLS: usize = 128;
@@ -96,6 +96,7 @@ pub(crate) struct Admin {
     tenant_changes: TenantChanges,
     calls: Arc<Semaphore>,
     tenant_calls: Arc<TenantPlaces>,
+    tenant_searches: TenantSearches,
     listeners: Arc<events::Listeners>,
     ending: watch::Sender<bool>,
     queue: std::sync::OnceLock<crate::edge::queue::Tickets>,
@@ -160,6 +161,7 @@ impl Admin {
             tenant_changes: TenantChanges::default(),
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
             tenant_calls: TenantPlaces::new(MAX_TENANT_CALLS),
+            tenant_searches: TenantSearches::default(),
             listeners: Arc::default(),
             ending: watch::Sender::new(false),
             queue: std::sync::OnceLock::new(),

@@ -74,6 +74,8 @@ impl Admin {
         if let Some(own) = asked.tenant() {
             filter.tenant_id = Some(own.to_owned());
         }
+        let searching = self.tenant_searches.enter(asked.tenant());
+        let _searching = searching.ok_or(AdminError::TooManySearches)?;
         let found = self.control.repository().decisions(&filter, &page).await?;
         let is_full = found.len() >= page.limit as usize;
         let next = found.last().filter(|_| is_full).map(|last| last.id.to_string());

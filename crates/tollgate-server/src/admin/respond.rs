@@ -68,6 +68,8 @@ pub(crate) enum AdminError {
     TooManyChanges {
         seconds: u64,
     },
+    /// Too many searches of tenants' admins.
+    TooManySearches,
     NotFound,
     /// The queue has no such request.
     NoTicket,
@@ -192,6 +194,11 @@ impl AdminError {
                 );
                 (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_CHANGES", one(message))
             }
+            Self::TooManySearches => {
+                let message = "a tenant searches decisions once at a time, and few tenants at the same time: \
+                               try again, or narrow the time range";
+                (StatusCode::TOO_MANY_REQUESTS, "TOO_MANY_SEARCHES", one(message.to_owned()))
+            }
             Self::NotFound => {
                 let message = "there is no such admin call; GET /openapi.json lists them";
                 (StatusCode::NOT_FOUND, "NOT_FOUND", one(message.to_owned()))
@@ -233,6 +240,7 @@ impl AdminError {
             Self::Damped { seconds } | Self::TooManyChanges { seconds } => {
                 Some((RETRY_AFTER, text(seconds.to_string())))
             }
+            Self::TooManySearches => Some((RETRY_AFTER, Some(HeaderValue::from_static("1")))),
             Self::MethodNotAllowed(allowed) => Some((ALLOW, text(allowed.clone()))),
             Self::Control(ControlError::Repository(
                 RepositoryError::Unavailable(_)

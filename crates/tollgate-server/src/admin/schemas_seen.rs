@@ -94,7 +94,7 @@ fn decisions(schemas: &mut Map<String, Value>) {
     let page = object(&json!({ "items": list(&reference("AdminDecision")), "next_cursor": texts(),
         "kept": number(), "of": number(), "from": texts(), "until": texts(),
         "retained_from": instant(),
-        "newest_id": { "type": "integer", "description": "The id of the newest record of the log" },
+        "newest_id": { "type": "integer", "description": "The id of the newest record of the log; for a tenant's admin, of the tenant's" },
         "skipped": { "type": ["integer", "null"], "description":
             "With written_after: how many further records fit, which are left out" } }));
     schemas.insert("AdminDecision".to_owned(), decision);

@@ -39,3 +39,53 @@ impl Drop for TenantPlace {
         }
     }
 }
+
+/// The most searches of all tenants' admins at once. A repository serves more, so that the installation's own are served.
+const MAX_TENANT_SEARCHES: usize = 2;
+
+/// Searches of tenants' admins that run: one for each tenant.
+#[derive(Debug, Default)]
+pub(super) struct TenantSearches(Mutex<Vec<String>>);
+
+/// A search, until it is dropped. The installation's own admins need none.
+#[derive(Debug)]
+pub(super) struct TenantSearch<'a>(Option<(&'a TenantSearches, String)>);
+
+impl TenantSearches {
+    /// A search of this tenant, if it has none and there are not too many.
+    pub(super) fn enter(&self, tenant: Option<&str>) -> Option<TenantSearch<'_>> {
+        let Some(tenant) = tenant else { return Some(TenantSearch(None)) };
+        let mut running = self.0.lock();
+        if running.len() >= MAX_TENANT_SEARCHES || running.iter().any(|one| one == tenant) {
+            return None;
+        }
+        running.push(tenant.to_owned());
+        Some(TenantSearch(Some((self, tenant.to_owned()))))
+    }
+}
+
+impl Drop for TenantSearch<'_> {
+    fn drop(&mut self) {
+        if let Some((searches, tenant)) = self.0.take() {
+            searches.0.lock().retain(|one| *one != tenant);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_searches_once_at_a_time_and_all_tenants_twice() {
+        let searches = TenantSearches::default();
+        let first = searches.enter(Some("a")).unwrap();
+        assert!(searches.enter(Some("a")).is_none());
+        let _second = searches.enter(Some("b")).unwrap();
+        assert!(searches.enter(Some("c")).is_none());
+        let _own = [searches.enter(None).unwrap(), searches.enter(None).unwrap()];
+        drop(first);
+        assert!(searches.enter(Some("b")).is_none());
+        assert!(searches.enter(Some("c")).is_some());
+    }
+}
