@@ -58,6 +58,7 @@ fn table() -> Vec<(&'static str, &'static str, May)> {
         ("PUT", "settings/{name}", OPERATE),
         ("DELETE", "settings/{name}", OPERATE),
         ("GET", "audit", VIEW_OWN),
+        ("GET", "decisions", VIEW_OWN),
         ("GET", "usage/{identifier_type}/{identifier}", VIEW_OWN),
         ("POST", "usage/{identifier_type}/{identifier}/reset", OPERATE_OWN),
         ("POST", "decide", OPERATE),

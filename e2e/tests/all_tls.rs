@@ -224,6 +224,7 @@ fn operations(ground: &mut Ground) {
     ground.data(&["config", "migrate", "--config", &config]);
     ground.admin(&["audit", "--since", "1h"]);
     ground.admin(&["audit", "--decisions"]);
+    ground.admin(&["decisions", "--since", "1h"]);
     ground.admin(&["queue", "list"]);
     for command in ["retry", "drop"] {
         let url = Ground::url(ground.server.admin_addr());

@@ -205,18 +205,18 @@ async fn a_slot_is_held_until_the_response_has_ended() {
 
 #[tokio::test]
 async fn a_client_that_leaves_while_it_waits_is_refunded() {
-    let rules = "rules: [{rule_id: slow, identifier_type: ip, limit: 1, window: 1h, action: throttle, \
-                 algorithm: token_bucket, max_delay_ms: 7200000}]";
+    let rules = "rules: [{rule_id: slow, identifier_type: ip, limit: 1, window: 30m, action: throttle, \
+                 algorithm: token_bucket, max_delay_ms: 3600000}]";
     let gate = Gate::builder().rules_yaml(rules).clock(TestClock::new()).build().unwrap();
     let address = serve(app(&gate), true).await;
     assert_eq!(call(address, "/", "").await.0, 200);
-    let hour = Duration::from_secs(3_600);
+    let token = Duration::from_secs(1_800);
     let wait = || gate.peek_now(&Client::new().ip("127.0.0.1")).unwrap().wait();
-    assert_eq!(wait(), hour);
+    assert_eq!(wait(), token);
     let waiting = send(address, "/", "").await;
-    until(|| wait() == 2 * hour, "the request waits, and is charged").await;
+    until(|| wait() == 2 * token, "the request waits, and is charged").await;
     drop(waiting);
-    until(|| wait() == hour, "it is refunded").await;
+    until(|| wait() == token, "it is refunded").await;
 }
 
 /// Waits for an event.

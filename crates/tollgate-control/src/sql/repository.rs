@@ -22,7 +22,7 @@ const ANSWER: Duration = Duration::from_secs(6);
 const WORK: Duration = Duration::from_secs(30);
 
 /// How long a migration may take: it makes indexes of a log of many millions of records.
-const MIGRATION: Duration = Duration::from_mins(15);
+const MIGRATION: Duration = Duration::from_secs(15 * 60);
 
 async fn within<T>(
     limit: Duration,

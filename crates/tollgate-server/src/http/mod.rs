@@ -213,10 +213,7 @@ impl<S: Store + 'static> Api<S> {
                     let decided = async move {
                         api.decide(call, &bytes, CallerId { name: &caller, peer }).await
                     };
-                    match tokio::spawn(decided.in_current_span()).await {
-                        Ok(answer) => answer,
-                        Err(_) => Err(ApiError::Internal),
-                    }
+                    finish(decided).await
                 }
                 Method::OPTIONS => Ok(self.preflight("POST")),
                 _ => Err(ApiError::MethodNotAllowed("POST")),
@@ -242,10 +239,7 @@ impl<S: Store + 'static> Api<S> {
                 let (api, head) = (Arc::clone(self), head.clone());
                 let decided =
                     async move { api.auth(&head, CallerId { name: &caller, peer }).await };
-                match tokio::spawn(decided.in_current_span()).await {
-                    Ok(answer) => answer,
-                    Err(_) => Err(ApiError::Internal),
-                }
+                finish(decided).await
             }
             _ if head.method == Method::OPTIONS && is_known(path) => Ok(self.preflight("GET")),
             _ if !is_get && is_known(path) => Err(ApiError::MethodNotAllowed("GET")),
@@ -421,6 +415,13 @@ fn traced(path: &str, headers: &HeaderMap) -> Option<tracing::Span> {
 /// Paths are part of a span's name, so there are only those that we have.
 fn is_decision(path: &str) -> bool {
     path == "/rate-limit/auth" || decisions::Call::of(path).is_some()
+}
+
+/// Makes a decision in a task of its own, which a client that hangs up does not stop.
+async fn finish(
+    decided: impl Future<Output = Result<Response<Body>, ApiError>> + Send + 'static,
+) -> Result<Response<Body>, ApiError> {
+    tokio::spawn(decided.in_current_span()).await.unwrap_or(Err(ApiError::Internal))
 }
 
 fn is_known(path: &str) -> bool {
