@@ -37,6 +37,7 @@ const PLAIN_RULES: &str = "
 default: false
 rules:
   - {rule_id: per-user, identifier_type: user_id, limit: 5, window: 1s, algorithm: fixed_window}
+  - {rule_id: watched, identifier_type: user_id, limit: 1, window: 1h, algorithm: fixed_window, action: log_only}
 ";
 
 /// A Redis that answers late is not what these tests are about.
