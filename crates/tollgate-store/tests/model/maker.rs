@@ -351,8 +351,11 @@ impl Maker {
                 let (id, decision) = (self.asked.len() as u32, self.decision());
                 let asked = decision.asked.into_iter().enumerate();
                 let asked = asked.map(|(place, one)| Asked { slot: own_slot(id, place), ..one });
-                // One that is not refundable is undone among the open charges of others.
-                let (asked, refundable) = (asked.collect(), refundable(&mut self.draw, 2));
+                // One that is not refundable and that followed an open charge may be undone in part only: which of the final
+                // charges the bucket waits for is not stored. It errs towards refusing, so it is not for this comparison.
+                let drawn = refundable(&mut self.draw, 2);
+                let refundable = if self.open.is_empty() { drawn } else { Refundable::UntilClosed };
+                let asked = asked.collect();
                 let decision = Decision { id, mode: Mode::Charge, asked, refundable };
                 self.asked.push(decision.clone());
                 self.ops.push(Op::GiveUp(decision, looks));
