@@ -120,6 +120,16 @@ fn a_stuck_thread_does_not_keep_the_process() {
     drop(writer);
 }
 
+/// Tools such as `timeout` signal the process and its group at the same time.
+#[test]
+fn two_signals_at_once_are_one_request_to_end() {
+    let mut server = Server::start();
+    let command = format!("kill -TERM {0}; kill -INT {0}", server.pid());
+    let status = Command::new("sh").args(["-c", &command]).status();
+    assert!(status.is_ok_and(|status| status.success()));
+    assert_eq!(server.wait().code(), Some(0));
+}
+
 #[test]
 fn load_balancers_are_notified_before_the_listener_closes() {
     let mut server = ServerBuilder::default().env("TOLLGATE_LIMITS_DRAIN_DELAY_MS", "1500").start();

@@ -4,6 +4,7 @@
 //! last changed, and one watcher per connection sleeps until that instant and its limit have passed. It
 //! never sleeps longer than the shorter limit, so a state that began meanwhile is not cut late.
 
+use std::convert::Infallible;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -12,7 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -183,10 +184,14 @@ impl<B: http_body::Body> http_body::Body for BusyBody<B> {
     }
 }
 
+/// Ends when the stream of a connection is dropped.
+pub(crate) type StreamEnd = oneshot::Receiver<Infallible>;
+
 /// Ends a connection that has been quiet for too long, and every one when they are all cut. (To look for
-/// that where the connection is served would be done with every request.)
+/// that where the connection is served would be done with every request.) It ends with the stream: what it
+/// holds of the connection's task must not outlive it.
 pub(crate) async fn watch(
-    activity: Weak<Activity>,
+    (activity, mut stream_end): (Weak<Activity>, StreamEnd),
     connection: AbortHandle,
     mut cut: watch::Receiver<bool>,
     head_limit: Duration,
@@ -212,6 +217,7 @@ pub(crate) async fn watch(
         tokio::select! {
             biased;
             () = &mut cut => return connection.abort(),
+            _ = &mut stream_end => return,
             () = tokio::time::sleep(pause) => {}
         }
     }
@@ -221,11 +227,15 @@ pub(crate) async fn watch(
 pub(crate) struct WatchedStream<T> {
     stream: T,
     activity: Arc<Activity>,
+    /// Dropped with the stream, and never used otherwise.
+    _end: oneshot::Sender<Infallible>,
 }
 
 impl<T> WatchedStream<T> {
-    pub(crate) const fn new(stream: T, activity: Arc<Activity>) -> Self {
-        Self { stream, activity }
+    /// The stream, and its end.
+    pub(crate) fn new(stream: T, activity: Arc<Activity>) -> (Self, StreamEnd) {
+        let (end, stream_end) = oneshot::channel();
+        (Self { stream, activity, _end: end }, stream_end)
     }
 }
 
@@ -292,7 +302,8 @@ mod tests {
         let began = activity.began;
         let connection = tokio::spawn(std::future::pending::<()>());
         let (_keep, cut) = watch::channel(false);
-        let watched = Arc::downgrade(&activity);
+        let (_stream, stream_end) = WatchedStream::new(tokio::io::empty(), Arc::clone(&activity));
+        let watched = (Arc::downgrade(&activity), stream_end);
         tokio::spawn(watch(watched, connection.abort_handle(), cut, HEAD, IDLE));
         let events = async {
             let bytes = byte_at.iter().map(|&second| (second, false));
@@ -315,6 +326,22 @@ mod tests {
             _ = connection => {}
         }
         began.elapsed()
+    }
+
+    /// Otherwise each closed connection would hold its task for as long as its head may take.
+    #[tokio::test(start_paused = true)]
+    async fn a_watcher_ends_with_its_stream() {
+        let activity = Arc::new(Activity::default());
+        let began = activity.began;
+        let connection = tokio::spawn(std::future::pending::<()>());
+        let (_keep, cut) = watch::channel(false);
+        let (stream, stream_end) = WatchedStream::new(tokio::io::empty(), Arc::clone(&activity));
+        let watched = (Arc::downgrade(&activity), stream_end);
+        let watcher = tokio::spawn(watch(watched, connection.abort_handle(), cut, HEAD, IDLE));
+        tokio::task::yield_now().await;
+        drop((stream, activity));
+        watcher.await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO);
     }
 
     fn is_at(cut: Duration, seconds: u64) -> bool {

@@ -237,7 +237,7 @@ fn serve<A: Answer>(
     let slot = Arc::new(slot);
     let activity = Arc::new(Activity::default());
     let watched = Arc::downgrade(&activity);
-    let stream = WatchedStream::new(stream, Arc::clone(&activity));
+    let (stream, stream_end) = WatchedStream::new(stream, Arc::clone(&activity));
     let task = if A::UPGRADES {
         let (stream, framing) = tollgate_gateway::WatchedStream::new(stream);
         connection.framing = Some(framing);
@@ -252,7 +252,7 @@ fn serve<A: Answer>(
         spawn(graceful.watch(connection), slot)
     };
     let (head, idle) = (door.limits.header_timeout, door.limits.idle_timeout);
-    tokio::spawn(activity::watch(watched, task, cut.subscribe(), head, idle));
+    tokio::spawn(activity::watch((watched, stream_end), task, cut.subscribe(), head, idle));
 }
 
 type Answered<A> = Result<Response<BusyBody<<A as Answer>::Body>>, std::convert::Infallible>;

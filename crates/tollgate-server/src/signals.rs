@@ -1,8 +1,9 @@
 //! Signals, handled from the first moment of the process until its end.
 
 use std::io;
+use std::pin::pin;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -11,6 +12,10 @@ use tokio::sync::oneshot;
 /// What is left to do after the drain (work of stuck threads, the journal, leases, the audit) has this long. Then the
 /// process ends without it.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(10);
+
+/// A signal that follows the first one within this time is the same request: tools such as `timeout` send it to the
+/// process and to its group.
+const REPEAT_WITHIN: Duration = Duration::from_millis(500);
 
 /// Handles signals before the service starts: while flags and files are read, SIGTERM and SIGINT end the process at
 /// once with exit code 0, because nothing is open yet that would have to be closed.
@@ -107,12 +112,19 @@ impl Signals {
     /// drain, and otherwise [`SHUTDOWN_GRACE`] after the time of the drain.
     pub(crate) fn bound_the_end(mut self, drain: Duration) -> io::Result<()> {
         let max_wait = drain.saturating_add(SHUTDOWN_GRACE);
+        let began = Instant::now();
         let wait = move || {
             let is_late = self.runtime.block_on(async {
-                tokio::select! {
-                    _ = self.terminate.recv() => false,
-                    _ = self.interrupt.recv() => false,
-                    () = tokio::time::sleep(max_wait) => true,
+                let mut late = pin!(tokio::time::sleep(max_wait));
+                loop {
+                    tokio::select! {
+                        _ = self.terminate.recv() => {}
+                        _ = self.interrupt.recv() => {}
+                        () = &mut late => return true,
+                    }
+                    if began.elapsed() >= REPEAT_WITHIN {
+                        return false;
+                    }
                 }
             });
             if is_late {

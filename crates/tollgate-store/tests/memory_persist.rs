@@ -107,8 +107,9 @@ fn nobody_else_reads_journals_and_snapshots() {
         stir_all(&store, &meters, &mut draw, START + round * SECOND);
         store.flush(START + round * SECOND);
     }
-    let written = [files(dir.path(), "base-"), files(dir.path(), "journal-")].concat();
-    assert!(written.len() > 1, "{written:?}");
+    let names = ["base-", "journal-", "counters.lock"];
+    let written = names.map(|name| files(dir.path(), name)).concat();
+    assert!(written.len() > 2, "{written:?}");
     for file in written {
         let mode = fs::metadata(&file).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600, "{}", file.display());

@@ -1,5 +1,6 @@
 //! PostgreSQL, from version 13: one database for many processes, which hear of each other's changes.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,6 +27,20 @@ const SERVER_LIMITS: [(&str, &str); 2] =
 
 /// How long a listener hears nothing before it asks whether anybody is there.
 const SILENCE: Duration = Duration::from_secs(30);
+
+/// The space of removed records is made usable again when they take this part of the log's bound ... PostgreSQL does so
+/// by itself about once a minute, and until then the tables of a flood grow.
+const VACUUM_AFTER_PART: u64 = 8;
+
+/// ... and so many bytes at least.
+const MIN_VACUUM_BYTES: u64 = 1 << 20;
+
+/// It waits for nobody, and must end within the time of a call.
+const VACUUM: [&str; 3] = [
+    "SET statement_timeout = '20s'",
+    "VACUUM (SKIP_LOCKED) rate_limit_audit_log, rate_limit_audit_shares",
+    "RESET statement_timeout",
+];
 
 /// The channel that announces changes.
 const CHANNEL: &str = "tollgate_changes";
@@ -75,6 +90,8 @@ static DIALECT: Dialect = Dialect {
 pub struct PostgresRepository {
     pool: PgPool,
     history: HistoryBounds,
+    /// Bytes of records that were removed since the last [`VACUUM`].
+    removed_bytes: AtomicU64,
 }
 
 impl PostgresRepository {
@@ -90,7 +107,7 @@ impl PostgresRepository {
             .max_connections(CONNECTIONS)
             .acquire_timeout(CONNECT)
             .connect_lazy_with(options);
-        Ok(Self { pool, history: HistoryBounds::default() })
+        Ok(Self { pool, history: HistoryBounds::default(), removed_bytes: AtomicU64::default() })
     }
 
     /// With these bounds of the history of changes.
@@ -123,6 +140,24 @@ impl Driver for PostgresRepository {
         listener.eager_reconnect(false);
         listener.listen(CHANNEL).await.map_err(failure)?;
         Ok(Some(Box::new(PostgresWaker { listener, is_lost: false })))
+    }
+
+    async fn release_space(
+        &self,
+        removed_bytes: u64,
+        max_bytes: u64,
+    ) -> Result<(), RepositoryError> {
+        let removed = self.removed_bytes.fetch_add(removed_bytes, Ordering::Relaxed);
+        let due = (max_bytes / VACUUM_AFTER_PART).max(MIN_VACUUM_BYTES);
+        if removed.saturating_add(removed_bytes) < due {
+            return Ok(());
+        }
+        self.removed_bytes.store(0, Ordering::Relaxed);
+        let mut connection = self.pool.acquire().await.map_err(failure)?;
+        for statement in VACUUM {
+            connection.execute(statement).await.map_err(failure)?;
+        }
+        Ok(())
     }
 
     async fn end(&self) {

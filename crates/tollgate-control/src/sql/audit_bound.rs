@@ -28,6 +28,12 @@ pub(super) struct Changed {
 }
 
 impl Changed {
+    /// The bytes of all of them.
+    pub(super) fn total_bytes(&self) -> u64 {
+        let sum = self.bytes.values().fold(0, |sum: i64, bytes| sum.saturating_add(*bytes));
+        u64::try_from(sum).unwrap_or(0)
+    }
+
     fn add(&mut self, other: Self) {
         self.count += other.count;
         for (share, bytes) in other.bytes {
@@ -90,16 +96,16 @@ pub(super) async fn excess(
 }
 
 /// Removes the oldest records of the tenants that take the most, of the callers that take the most, at most so many,
-/// where all take more than this. Returns how many were removed.
+/// where all take more than this. Returns what was removed.
 pub(super) async fn bound(
     session: &mut dyn Session,
     dialect: &Dialect,
     max_bytes: i64,
     most: u32,
-) -> Result<u64, RepositoryError> {
+) -> Result<Changed, RepositoryError> {
     let excess = excess(session, max_bytes).await?;
     if excess <= 0 {
-        return Ok(0);
+        return Ok(Changed::default());
     }
     let callers = Query::new(
         "SELECT caller, CAST(SUM(bytes) AS BIGINT) AS sum FROM rate_limit_audit_shares \
@@ -121,7 +127,7 @@ pub(super) async fn bound(
         }
     }
     count(session, dialect, &removed, -1).await?;
-    Ok(removed.count)
+    Ok(removed)
 }
 
 /// Whose records go, and how many bytes of them, so that all give up `excess` bytes together.

@@ -59,11 +59,13 @@ pub(crate) trait Driver: Send + Sync + 'static {
 
     async fn listen(&self) -> Result<Option<Box<dyn Waker>>, RepositoryError>;
 
-    /// Copies the write-ahead log into the database while the disk has room for that, and returns free pages to the
-    /// disk, some at a time. For databases that do not do so themselves.
-    async fn release_space(&self) -> Result<(), RepositoryError> {
-        Ok(())
-    }
+    /// Makes the space of removed records usable again: so many bytes of them were removed just now, of a log of at most
+    /// so many. Databases clean up after themselves, but later than a flood of records needs it.
+    async fn release_space(
+        &self,
+        removed_bytes: u64,
+        max_bytes: u64,
+    ) -> Result<(), RepositoryError>;
 
     /// Makes the next change overwrite the write-ahead log, after one has failed: a full disk has no room for it to
     /// grow.

@@ -291,25 +291,25 @@ impl<D: Driver> Repository for D {
 
     async fn bound_decisions(&self, max_bytes: u64, most: u32) -> Result<u64, RepositoryError> {
         within(WORK, async {
-            let max_bytes = i64::try_from(max_bytes).unwrap_or(i64::MAX);
+            let most_bytes = i64::try_from(max_bytes).unwrap_or(i64::MAX);
             // Most of the time there is nothing to do, and no writer is kept waiting.
             let mut reader = self.session(Access::Read).await?;
-            if audit_bound::excess(&mut *reader, max_bytes).await? <= 0 {
+            if audit_bound::excess(&mut *reader, most_bytes).await? <= 0 {
                 drop(reader);
                 // The bound is kept whether or not the file gets shorter.
-                let _ = self.release_space().await;
+                let _ = self.release_space(0, max_bytes).await;
                 return Ok(0);
             }
             drop(reader);
             let mut session = begin(self).await?;
-            let result = audit_bound::bound(&mut *session, self.dialect(), max_bytes, most).await;
+            let result = audit_bound::bound(&mut *session, self.dialect(), most_bytes, most).await;
             let result = finish(session, result).await;
             // The result is that of the change. After an error, fewer records may fit the journal.
             let _ = match &result {
-                Ok(_) => self.release_space().await,
+                Ok(removed) => self.release_space(removed.total_bytes(), max_bytes).await,
                 Err(_) => self.restart_journal().await,
             };
-            result
+            result.map(|removed| removed.count)
         })
         .await
     }

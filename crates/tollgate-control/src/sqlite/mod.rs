@@ -196,7 +196,9 @@ impl Driver for SqliteRepository {
         Ok(None)
     }
 
-    async fn release_space(&self) -> Result<(), RepositoryError> {
+    /// Copies the write-ahead log into the database while the disk has room for that, and returns free pages to the
+    /// disk, some at a time.
+    async fn release_space(&self, _: u64, _: u64) -> Result<(), RepositoryError> {
         let mut reader = self.session(Access::Read).await?;
         reader.script("PRAGMA wal_checkpoint(PASSIVE)").await?;
         let free = fetch_int(&mut *reader, Query::new("PRAGMA freelist_count")).await?;

@@ -159,6 +159,23 @@ pub(crate) async fn the_log_is_bounded_in_bytes_and_the_loudest_goes_first(groun
     assert_eq!(kept_of(Some("quiet")).await.len(), 50);
 }
 
+/// Records that were removed leave no room behind that only a later clean-up by the server would give back.
+pub(crate) async fn a_flood_keeps_the_tables_small(ground: Ground) {
+    const MAX_BYTES: u64 = 2_000_000;
+    let repository = ground.ready().await;
+    for start in (0..30_000_i64).step_by(500) {
+        let records: Vec<_> = (start..start + 500).map(decision).collect();
+        repository.record(&records).await.unwrap();
+        while repository.bound_decisions(MAX_BYTES, 500).await.unwrap() > 0 {}
+    }
+    let limit = 2 * MAX_BYTES;
+    let check = format!(
+        "DO $$ BEGIN IF pg_total_relation_size('rate_limit_audit_log') > {limit} THEN \
+         RAISE EXCEPTION '% bytes', pg_total_relation_size('rate_limit_audit_log'); END IF; END $$"
+    );
+    ground.run(&check).await;
+}
+
 /// A tenant is a name in a request: those that one caller invents do not push out the records of others.
 pub(crate) async fn invented_tenants_of_a_caller_leave_the_records_of_others(ground: Ground) {
     const MAX_BYTES: u64 = 100_000;

@@ -82,3 +82,9 @@ on_both! {
     migrations::eight_at_once,
     migrations::a_newer_schema_is_refused,
 }
+
+/// SQLite reuses its pages by itself; how large its file gets is tried with the server's own tests.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_keeps_the_tables_of_postgres_small() {
+    decisions::a_flood_keeps_the_tables_small(Ground::postgres()).await;
+}

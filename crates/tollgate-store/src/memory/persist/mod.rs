@@ -237,7 +237,14 @@ pub(super) fn lock(dir: &Path) -> io::Result<File> {
 
 fn relock(dir: &Path) -> io::Result<File> {
     let path = dir.join(LOCK_FILE);
-    let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    // Nobody else may lock it and so keep a node from its counters.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path)?;
+    #[cfg(unix)]
+    file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
     file.try_lock().map_err(|error| match error {
         fs::TryLockError::WouldBlock => {
             io::Error::new(io::ErrorKind::ResourceBusy, "another tollgate is using it")
