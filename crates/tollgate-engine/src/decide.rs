@@ -159,6 +159,13 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), EngineError> {
         let slot = answered
             .map_or_else(|| new_slot(checks, request.reserve.is_some()), |answer| answer.slot);
+        let place = match slot.filter(|_| mode == Mode::Charge && answered.is_none()) {
+            // Few requests take a slot: what that needs is kept apart.
+            Some(slot) => {
+                Box::pin(self.take_place(request, checks, slot, decision.now, true)).await?
+            }
+            None => None,
+        };
         let stores = Stores::new(&self.store, request);
         let mut charges = Charges::new();
         build_charges(decision, checks, slot, &stores, &mut charges)?;
@@ -190,6 +197,9 @@ impl<S: Store> Engine<S> {
         let passes = answered.is_some() || passes(&charges, &outcomes);
         drop(charges);
         let slot = slot.filter(|_| passes && mode == Mode::Charge);
+        if let Some(place) = place.filter(|_| slot.is_some()) {
+            place.keep();
+        }
         self.conclude(decision, checks, &stores, (&decided, &outcomes), passes, slot);
         Ok(())
     }
