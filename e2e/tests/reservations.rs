@@ -565,6 +565,54 @@ fn slots_of_one_tenant_do_not_take_all_reservations() {
     assert_eq!(allow("loud", 2_000).status, 200);
 }
 
+/// With Redis, slots have the same shares, and what another node ends makes room.
+#[test]
+fn slots_of_one_tenant_do_not_take_all_reservations_on_redis() {
+    let redis = Redis::start();
+    let rules = "default: false\nrules:
+- {rule_id: s, identifier_type: user_id, unit: concurrency, limit: 5, slot_ttl: 1h}
+- {rule_id: b, identifier_type: tenant_id, limit: 1000, window: 1d, algorithm: token_bucket}";
+    let start = || {
+        let builder = ServerBuilder::default().rules(rules).arg("--redis").arg(&redis.url());
+        builder
+            .env("TOLLGATE_MAX_RESERVATIONS", "80")
+            .env("TOLLGATE_REDIS_TIMEOUT_MS", "5000")
+            .start()
+    };
+    let (opens, ends) = (start(), start());
+    let body = |tenant: &str, user: usize| json!({"tenantId": tenant, "userId": user.to_string()});
+    let allow =
+        |tenant: &str, user: usize| opens.client().post("/rate-limit/allow", &body(tenant, user));
+    let mut ids = Vec::new();
+    for user in 0..20 {
+        let answer = allow("loud", user);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        ids.push(answer.json()["reservationId"].as_str().expect("a slot").to_owned());
+    }
+    // The rest of the share in one call: the requests beyond it fail, and are not charged.
+    let requests: Vec<Value> = (20..60).map(|user| body("loud", user)).collect();
+    let batch =
+        opens.client().post("/rate-limit/allow/batch", &json!({ "requests": requests })).json();
+    let answers = batch["decisions"].as_array().unwrap_or_else(|| panic!("{batch}"));
+    let held = |answer: &&Value| answer["reservationId"].is_string();
+    assert_eq!((answers.len(), answers.iter().filter(held).count()), (40, 7), "{batch}");
+    assert_eq!(answers[39]["error"]["code"], json!("RESERVATIONS_FULL"), "{batch}");
+    let full = allow("loud", 100);
+    assert_eq!((full.status, &full.json()["error"]["code"]), (503, &json!("RESERVATIONS_FULL")));
+    let peeked = opens.client().post("/rate-limit/peek", &body("loud", 100)).json();
+    let charged = |scope: &Value| (scope["ruleId"].clone(), scope["current"].clone());
+    let scopes: Vec<_> = peeked["scopes"].as_array().unwrap().iter().map(charged).collect();
+    assert!(scopes.contains(&(json!("b"), json!(27))), "a third is charged: {scopes:?}");
+    assert!(scopes.contains(&(json!("s"), json!(0))), "{scopes:?}");
+    assert_eq!(allow("quiet", 1_000).status, 200);
+    for id in &ids[..4] {
+        let released = ends.client().post("/rate-limit/release", &json!({"reservationId": id}));
+        assert_eq!(released.status, 200, "{}", released.text());
+    }
+    // A call that finds no room looks up 16 of the 27.
+    assert!((0..2).any(|_| allow("loud", 2_000).status == 200));
+}
+
 /// A request that finds no room for the record of its slot is refused before it is charged.
 #[test]
 fn a_slot_without_room_for_its_record_charges_nothing() {

@@ -8,6 +8,7 @@ use tracing::{Instrument as _, trace_span};
 
 use crate::decide::{no_charge, settle};
 use crate::decision::Decision;
+use crate::holding::SlotPlace;
 use crate::limit_checks::{LimitChecks, Stores, charge, new_slot};
 use crate::observer::{TRACE_TARGET, is_traced};
 use crate::request::Request;
@@ -17,10 +18,11 @@ use crate::{ActiveRules, Engine, EngineError};
 const BATCH_PART: usize = 64;
 
 /// A request on its way through a batch.
-struct Asked<'r> {
+struct Asked<'e, 'r> {
     decision: Decision<'r>,
     checks: LimitChecks<'r>,
     slot: Option<SlotId>,
+    place: Option<SlotPlace<'e>>,
     /// Why it cannot be decided.
     wrong: Option<EngineError>,
 }
@@ -60,15 +62,29 @@ impl<S: Store> Engine<S> {
         show: &mut impl FnMut(Result<&Decision<'_>, EngineError>),
     ) {
         let mut asked = Vec::with_capacity(requests.len());
+        // Once for all of them.
+        let mut may_look_up = true;
         for request in requests {
             let (mut decision, mut checks) = (Decision::pending(rules.version), LimitChecks::new());
             self.prepare(rules, request, &mut decision, &mut checks);
-            let wrong = self.check_keys(rules, request, &mut decision, &mut checks).err();
+            let mut wrong = self.check_keys(rules, request, &mut decision, &mut checks).err();
             if wrong.is_some() {
                 checks.clear();
             }
             let slot = new_slot(&checks, request.reserve.is_some());
-            asked.push(Asked { decision, checks, slot, wrong });
+            let mut place = None;
+            if let Some(slot) = slot {
+                let now = decision.now;
+                match self.take_place(request, &checks, slot, now, may_look_up).await {
+                    Ok(taken) => place = taken,
+                    Err(error) => {
+                        may_look_up = false;
+                        checks.clear();
+                        wrong = Some(error);
+                    }
+                }
+            }
+            asked.push(Asked { decision, checks, slot, place, wrong });
         }
         let mut outcomes = Outcomes::new();
         let (decided, passed) = {
@@ -124,6 +140,9 @@ impl<S: Store> Engine<S> {
                         one.decision.degraded = decided.degraded_of(number);
                         settle(&mut one.decision, &one.checks, own, (decided, at), passes);
                         one.decision.slot = one.slot.filter(|_| passes);
+                        if let Some(place) = one.place.take().filter(|_| passes) {
+                            place.keep();
+                        }
                     }
                     Err(error) => {
                         show(Err(EngineError::Store(*error)));

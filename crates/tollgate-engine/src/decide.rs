@@ -159,6 +159,13 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), EngineError> {
         let slot = answered
             .map_or_else(|| new_slot(checks, request.reserve.is_some()), |answer| answer.slot);
+        let place = match slot.filter(|_| mode == Mode::Charge && answered.is_none()) {
+            // Few requests take a slot: what that needs is kept apart.
+            Some(slot) => {
+                Box::pin(self.take_place(request, checks, slot, decision.now, true)).await?
+            }
+            None => None,
+        };
         let stores = Stores::new(&self.store, request);
         let mut charges = Charges::new();
         build_charges(decision, checks, slot, &stores, &mut charges)?;
@@ -190,6 +197,9 @@ impl<S: Store> Engine<S> {
         let passes = answered.is_some() || passes(&charges, &outcomes);
         drop(charges);
         let slot = slot.filter(|_| passes && mode == Mode::Charge);
+        if let Some(place) = place.filter(|_| slot.is_some()) {
+            place.keep();
+        }
         self.conclude(decision, checks, &stores, (&decided, &outcomes), passes, slot);
         Ok(())
     }
@@ -229,7 +239,9 @@ impl<S: Store> Engine<S> {
         }
         self.decide_into(rules, request, Mode::Charge, answered, decision).await?;
         match answered {
-            Some(answer) => decision.reservation = answer.reservation,
+            Some(answer) => {
+                (decision.slot, decision.reservation) = (answer.slot, answer.reservation);
+            }
             None if request.reserve.is_some() || decision.slot.is_some() => {
                 // Few requests hold anything: what that needs is kept apart.
                 Box::pin(self.hold(request, decision)).await?;
@@ -271,7 +283,14 @@ impl<S: Store> Engine<S> {
         let now = self.clock.now();
         let place = self.remembered.enter(request.caller, id).await;
         match place.find(request, now) {
-            Some(Ok(remembered)) => return Ok(show(&remembered.decision())),
+            Some(Ok(remembered)) => {
+                if let Some(made_by) = remembered.rules() {
+                    return Ok(show(&remembered.decision(&made_by)));
+                }
+                let answer = Some(remembered.answer());
+                self.decide_and_reserve(rules, request, answer.as_ref(), &mut decision).await?;
+                return Ok(show(&decision));
+            }
             Some(Err(())) => return Err(EngineError::RequestIdReused),
             None => {}
         }
@@ -290,7 +309,7 @@ impl<S: Store> Engine<S> {
             self.notify_observer(request, &decision);
         }
         if decision.is_allowed() {
-            place.remember(request, Arc::clone(rules), &decision, now);
+            place.remember(request, rules, &decision, now);
         }
         Ok(show(&decision))
     }

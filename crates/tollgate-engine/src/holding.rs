@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tollgate_core::Nanos;
+use futures_util::future::join_all;
+use tollgate_core::{Nanos, SlotId};
 use tollgate_policy::Unit;
 use tollgate_store::{RecordAnswer, RecordAsk, Store, StoreError, SyncStore};
 
@@ -12,8 +13,8 @@ use crate::receipts::Receipts;
 use crate::reservations::{Reservation, marked, new_reservation_id};
 use crate::{Engine, EngineError, Refunds, Request, encode};
 
-/// Bounds what slots of admitted requests take of the records that all share. Asked where all counters are in this
-/// process; reservations are admitted before they are decided.
+/// Bounds what slots of admitted requests take of the records that all share. Reservations are admitted before they are
+/// decided.
 pub trait SlotShares: Send + Sync {
     /// Whether there is room for the record of a request, before anything is charged.
     fn has_room(&self, request: &Request<'_>, now: Nanos) -> bool;
@@ -23,6 +24,30 @@ pub trait SlotShares: Send + Sync {
 
     /// The record was not made, or it has ended.
     fn close(&self, id: u128);
+
+    /// Some of the records that are counted, others with each call: any node may have ended them.
+    fn next_look_ups(&self) -> Vec<u128>;
+}
+
+/// The place that a request has among the records before it is decided. Dropped, the place is free again.
+pub(crate) struct SlotPlace<'e> {
+    shares: &'e dyn SlotShares,
+    id: Option<u128>,
+}
+
+impl SlotPlace<'_> {
+    /// The request took a slot, whose record needs the place.
+    pub(crate) fn keep(mut self) {
+        self.id = None;
+    }
+}
+
+impl Drop for SlotPlace<'_> {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            self.shares.close(id);
+        }
+    }
 }
 
 /// What is to be written down of an admitted request.
@@ -40,6 +65,12 @@ impl Holding {
     const fn ask(&self) -> RecordAsk<'_> {
         RecordAsk::Keep { content: self.content.as_slice(), ttl: self.ttl, is_here: self.is_here }
     }
+}
+
+/// Whether a record is made of the slot of a request, if it takes one. A caller that keeps the receipts gives slots back
+/// by them.
+fn needs_record(request: &Request<'_>) -> bool {
+    request.reserve.is_none() && request.refunds == Refunds::Never
 }
 
 /// Until when a record is kept, by the store's answer.
@@ -69,11 +100,55 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), EngineError> {
         let Some(shares) = &self.slot_shares else { return Ok(()) };
         let takes_slot = checks.iter().any(|check| check.rule.unit == Unit::Concurrency);
-        let needs_record = request.reserve.is_none() && request.refunds == Refunds::Never;
-        if takes_slot && needs_record && !shares.has_room(request, now) {
+        if takes_slot && needs_record(request) && !shares.has_room(request, now) {
             return Err(EngineError::ReservationsFull);
         }
         Ok(())
+    }
+
+    /// Takes a place among the records for the slot of a request, before anything is charged, on a store that has to be
+    /// awaited. Where there is none, and `may_look_up`, some records are looked up first: any node may have ended them.
+    pub(crate) async fn take_place(
+        &self,
+        request: &Request<'_>,
+        checks: &LimitChecks<'_>,
+        SlotId(id): SlotId,
+        now: Nanos,
+        may_look_up: bool,
+    ) -> Result<Option<SlotPlace<'_>>, EngineError> {
+        let shares = self.slot_shares.as_deref().filter(|_| needs_record(request));
+        let Some(shares) = shares else { return Ok(None) };
+        let slots = checks.iter().filter(|check| check.quota.holds_slots());
+        let ttl = slots.map(|check| check.quota.slot_ttl()).min().unwrap_or(0);
+        let open = || shares.open(request, id, now.saturating_add(ttl), now);
+        let mut is_open = open();
+        if !is_open && may_look_up {
+            self.look_up(shares).await;
+            is_open = open();
+        }
+        if is_open {
+            Ok(Some(SlotPlace { shares, id: Some(id) }))
+        } else {
+            Err(EngineError::ReservationsFull)
+        }
+    }
+
+    /// Looks up some of the records that are counted, and closes those that have ended.
+    pub async fn look_up(&self, shares: &dyn SlotShares) {
+        let look_up = async |id| (id, self.is_reservation_open(id).await);
+        let ids = shares.next_look_ups();
+        for (id, is_open) in join_all(ids.into_iter().map(look_up)).await {
+            if is_open == Ok(false) {
+                shares.close(id);
+            }
+        }
+    }
+
+    /// No record was made of what a request holds.
+    fn close_place(&self, id: u128) {
+        if let Some(shares) = &self.slot_shares {
+            shares.close(id);
+        }
     }
 
     /// What an admitted request holds, to be written down: all that was charged if it is to be settled later, its slots
@@ -120,7 +195,12 @@ impl<S: Store> Engine<S> {
         request: &Request<'_>,
         decision: &mut Decision<'_>,
     ) -> Result<(), EngineError> {
-        let Some(holding) = self.holding(request, decision) else { return Ok(()) };
+        let Some(holding) = self.holding(request, decision) else {
+            if let Some(SlotId(id)) = decision.slot {
+                self.close_place(id);
+            }
+            return Ok(());
+        };
         let answer = self.store.record(holding.id, &holding.ask(), self.clock().now()).await;
         match kept_until(answer) {
             Ok(expires_at) => {
@@ -128,6 +208,7 @@ impl<S: Store> Engine<S> {
                 Ok(())
             }
             Err(error) => {
+                self.close_place(holding.id);
                 // If that fails too, it stays charged until its window passes, as if it had expired.
                 let _ = self.undo(holding.id, &holding.all).await;
                 Err(error)

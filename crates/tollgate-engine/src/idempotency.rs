@@ -1,7 +1,7 @@
 //! Answers remembered by request id, so that a repeated call is answered and not charged again.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
@@ -10,6 +10,7 @@ use tollgate_policy::Known;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::ActiveRules;
+use crate::answer::{Answer, shape};
 use crate::decision::{Decision, Scopes};
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
@@ -23,9 +24,12 @@ const SHARDS: usize = 64;
 /// The most answers one shard remembers; beyond, the oldest go.
 const MAX_PER_SHARD: usize = 8_192;
 
-/// An admission, kept with the rules that made it.
+/// An admission. The rules that made it are not kept alive: when others have replaced them, the answer is rebuilt from
+/// the outcomes, as it is on another node.
 pub(crate) struct Remembered {
-    rules: Arc<ActiveRules>,
+    rules: Weak<ActiveRules>,
+    /// Which limits the outcomes are of.
+    shape: u64,
     content: u128,
     until: Nanos,
     verdict: Verdict,
@@ -51,7 +55,7 @@ struct KeptScope {
 }
 
 impl Remembered {
-    fn new(rules: Arc<ActiveRules>, content: u128, decision: &Decision<'_>, until: Nanos) -> Self {
+    fn new(rules: &Arc<ActiveRules>, content: u128, decision: &Decision<'_>, until: Nanos) -> Self {
         let kept = |scope: &crate::Scope<'_>| KeptScope {
             rule: scope.rule.id.clone(),
             limit: scope
@@ -66,7 +70,8 @@ impl Remembered {
             outcome: scope.outcome,
         };
         Self {
-            rules,
+            rules: Arc::downgrade(rules),
+            shape: shape(decision.scopes.iter().map(|scope| scope.limit.salt)),
             content,
             until,
             verdict: decision.verdict,
@@ -83,9 +88,21 @@ impl Remembered {
         }
     }
 
-    /// The decision as it was made.
-    pub(crate) fn decision(&self) -> Decision<'_> {
-        let set = &self.rules.set;
+    /// The rules that made it, while they are in force.
+    pub(crate) fn rules(&self) -> Option<Arc<ActiveRules>> {
+        self.rules.upgrade()
+    }
+
+    /// What is known of it without its rules.
+    pub(crate) fn answer(&self) -> Answer {
+        let Self { now: at, shape, slot, reservation, .. } = *self;
+        let outcomes = self.scopes.iter().map(|scope| scope.outcome).collect();
+        Answer { at, shape, slot, reservation, outcomes }
+    }
+
+    /// The decision as it was made, by its rules.
+    pub(crate) fn decision<'a>(&'a self, rules: &'a ActiveRules) -> Decision<'a> {
+        let set = &rules.set;
         let mut scopes = Scopes::new();
         for kept in &self.scopes {
             let default = set.default_rule().filter(|rule| rule.id == kept.rule);
@@ -101,7 +118,7 @@ impl Remembered {
                 u32::MAX,
             ));
         }
-        let mut decision = Decision::pending(self.rules.version);
+        let mut decision = Decision::pending(rules.version);
         (decision.verdict, decision.reason) = (self.verdict, self.reason);
         decision.now = self.now;
         decision.wait = self.wait;
@@ -202,7 +219,7 @@ impl Place<'_> {
     pub(crate) fn remember(
         &self,
         request: &Request<'_>,
-        rules: Arc<ActiveRules>,
+        rules: &Arc<ActiveRules>,
         decision: &Decision<'_>,
         now: Nanos,
     ) {

@@ -7,7 +7,6 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
 
-use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tollgate_core::Nanos;
 use tollgate_engine::{Engine, EngineError, REMEMBERED_FOR, Request, Reservation, SlotShares};
@@ -113,14 +112,7 @@ impl ReservationShares {
         if self.has_room(&opening, engine.clock().now()) {
             return Ok(opening);
         }
-        let ids = self.next_look_ups();
-        let look_up = async |id| (id, engine.is_reservation_open(id).await);
-        for (id, is_open) in join_all(ids.into_iter().map(look_up)).await {
-            match is_open {
-                Ok(false) => self.ended(id),
-                Ok(true) | Err(_) => self.open.lock().look_ups.push_back(id),
-            }
-        }
+        engine.look_up(self).await;
         let has_room = self.has_room(&opening, engine.clock().now());
         if has_room { Ok(opening) } else { Err(EngineError::ReservationsFull) }
     }
@@ -134,19 +126,6 @@ impl ReservationShares {
 
     fn caller(&self, caller: CallerId<'_>) -> CallerKey {
         self.open.lock().by_caller.key(caller)
-    }
-
-    /// Takes the next ones out of the order.
-    fn next_look_ups(&self) -> Vec<u128> {
-        let mut open = self.open.lock();
-        let mut ids = Vec::new();
-        while ids.len() < MAX_LOOKED_UP {
-            let Some(id) = open.look_ups.pop_front() else { break };
-            if open.by_id.contains_key(&id) {
-                ids.push(id);
-            }
-        }
-        ids
     }
 
     /// A place for a request for a model, until it is dropped. The gateway has no record of it in the store, so it
@@ -231,12 +210,30 @@ impl SlotShares for ReservationShares {
         }
         open.insert(id, Counted { owner, caller, expires_at, request: None });
         open.expiries.push(Reverse((expires_at, id)));
+        open.look_ups.push_back(id);
         open.remove_ended();
         true
     }
 
     fn close(&self, id: u128) {
         self.ended(id);
+    }
+
+    /// The next ones in the order go to its end; those that have ended leave it.
+    fn next_look_ups(&self) -> Vec<u128> {
+        let mut open = self.open.lock();
+        let mut ids = Vec::new();
+        for _ in 0..open.look_ups.len() {
+            let Some(id) = open.look_ups.pop_front() else { break };
+            if open.by_id.contains_key(&id) {
+                open.look_ups.push_back(id);
+                ids.push(id);
+            }
+            if ids.len() == MAX_LOOKED_UP {
+                break;
+            }
+        }
+        ids
     }
 }
 
@@ -469,6 +466,8 @@ mod tests {
         assert!(shares.open.lock().by_id.is_empty(), "it has expired");
         open(&shares, &tenant("a"), 20_000);
         assert_eq!(shares.next_look_ups(), [20_000]);
+        assert_eq!(shares.next_look_ups(), [20_000], "it is still open");
+        shares.ended(20_000);
         assert!(shares.next_look_ups().is_empty());
     }
 }

@@ -25,24 +25,25 @@ const COMMON: &str = include_str!("scripts/common.lua");
 const DESCRIBE: &str = include_str!("scripts/describe.lua");
 
 impl Scripts {
-    /// The scripts, on the clock that the Lua function `clock` reads: [`CLOCK`], or a test's own.
+    /// The scripts, on the clock that the Lua function `clock` reads: [`CLOCK`], or a test's own. Those that read, and
+    /// those that find what the first call did, are repeatable.
     pub(super) fn on(clock: &str) -> Self {
         let script =
             |parts: &[&str]| SlotScript::new([&[clock, "\n", COMMON], parts].concat().concat());
         Self {
-            room: script(&[include_str!("scripts/room.lua")]),
-            push: script(&[include_str!("scripts/push.lua")]),
+            room: script(&[include_str!("scripts/room.lua")]).repeatable(),
+            push: script(&[include_str!("scripts/push.lua")]).repeatable(),
             claim: script(&[include_str!("scripts/claim.lua")]),
-            renew: script(&[include_str!("scripts/renew.lua")]),
+            renew: script(&[include_str!("scripts/renew.lua")]).repeatable(),
             give_back: script(&[include_str!("scripts/give_back.lua")]),
             complete: script(&[include_str!("scripts/complete.lua")]),
             bury: script(&[include_str!("scripts/bury.lua")]),
-            ticket: script(&[DESCRIBE, include_str!("scripts/ticket.lua")]),
-            list: script(&[DESCRIBE, include_str!("scripts/list.lua")]),
+            ticket: script(&[DESCRIBE, include_str!("scripts/ticket.lua")]).repeatable(),
+            list: script(&[DESCRIBE, include_str!("scripts/list.lua")]).repeatable(),
             retry: script(&[include_str!("scripts/retry.lua")]),
             drop: script(&[include_str!("scripts/drop.lua")]),
-            sweep: script(&[include_str!("scripts/sweep.lua")]),
-            counts: script(&[include_str!("scripts/counts.lua")]),
+            sweep: script(&[include_str!("scripts/sweep.lua")]).repeatable(),
+            counts: script(&[include_str!("scripts/counts.lua")]).repeatable(),
         }
     }
 }

@@ -38,13 +38,20 @@ pub enum Repeat {
 pub struct SlotScript {
     text: String,
     hash: String,
+    repeat: Repeat,
 }
 
 impl SlotScript {
-    /// A script of this text.
+    /// A script of this text. A call whose answer is lost is not repeated.
     pub fn new(text: String) -> Self {
         let hash = redis::Script::new(&text).get_hash().to_owned();
-        Self { text, hash }
+        Self { text, hash, repeat: Repeat::Never }
+    }
+
+    /// The same; running twice has the effect of running once, so that a call whose answer is lost is sent once more.
+    #[must_use]
+    pub fn repeatable(self) -> Self {
+        Self { repeat: Repeat::Safe, ..self }
     }
 }
 
@@ -56,6 +63,9 @@ struct Up {
     node: Arc<Node>,
     connection: MultiplexedConnection,
 }
+
+/// A connection and its number.
+type Numbered = (u64, MultiplexedConnection);
 
 /// A connection of its own to the server that has a slot, so that large values never delay decisions. It is made
 /// when it is needed, and made again after an error.
@@ -106,8 +116,8 @@ impl SlotConnection {
         self.attempts(command, by, repeat).await.map_err(|refusal| self.log(&refusal))
     }
 
-    /// The answer of a script, which is sent where the server does not know it. A call whose answer is lost is not
-    /// repeated. Returns what went wrong as a text; the log has it too.
+    /// The answer of a script, which is sent where the server does not know it. Returns what went wrong as a text; the
+    /// log has it too.
     pub async fn run<T: FromRedisValue>(
         &self,
         script: &SlotScript,
@@ -123,7 +133,7 @@ impl SlotConnection {
         let known = command("EVALSHA", &script.hash);
         let whole = || command("EVAL", &script.text);
         let by = Instant::now() + within;
-        let value = self.attempts_with(&known, Some(&whole), by, Repeat::Never).await;
+        let value = self.attempts_with(&known, Some(&whole), by, script.repeat).await;
         let value = value.map_err(|refusal| {
             self.log(&refusal);
             refusal.1
@@ -169,10 +179,17 @@ impl SlotConnection {
                 Some(node) => node,
                 None => self.node(by).await?,
             };
+            let mut was_sent = true;
             let answer = if is_asked {
                 send_asking(&node, &command, by).await
             } else {
-                self.send(&node, &command, by).await
+                match self.connect(&node, by).await {
+                    Ok(connected) => self.send(connected, &command, by).await,
+                    Err(trouble) => {
+                        was_sent = false;
+                        Err(trouble)
+                    }
+                }
             };
             let trouble = match answer {
                 Ok(value) => {
@@ -181,9 +198,7 @@ impl SlotConnection {
                 }
                 Err(trouble) => trouble,
             };
-            if let Some(failure) = trouble.failure() {
-                last = (failure, format!("{}: {}", node.name, trouble.text()));
-            }
+            last = refusal(&node, &trouble);
             match trouble {
                 Trouble::Moved(address) => {
                     let Topology::Cluster(cluster) = &self.hub.topology else {
@@ -197,7 +212,8 @@ impl SlotConnection {
                         asked = cluster.node_at(&node, &address);
                     }
                 }
-                Trouble::Lost(..) if is_repeated || repeat == Repeat::Never => {
+                // What was not sent did not run.
+                Trouble::Lost(..) if is_repeated || was_sent && repeat == Repeat::Never => {
                     self.refresh();
                     return Err(last);
                 }
@@ -235,9 +251,17 @@ impl SlotConnection {
         }
     }
 
-    async fn send(&self, node: &Arc<Node>, command: &Cmd, by: Instant) -> Result<Value, Trouble> {
+    async fn connect(&self, node: &Arc<Node>, by: Instant) -> Result<Numbered, Trouble> {
         let connected = tokio::time::timeout_at(by, self.connection(node)).await;
-        let (number, connection) = connected.unwrap_or_else(|_| Err(too_late()))?;
+        connected.unwrap_or_else(|_| Err(too_late()))
+    }
+
+    async fn send(
+        &self,
+        (number, connection): Numbered,
+        command: &Cmd,
+        by: Instant,
+    ) -> Result<Value, Trouble> {
         let answer = tokio::time::timeout_at(by, exchange(connection, command)).await;
         let answer = answer.unwrap_or_else(|_| Err(too_late()));
         if answer.as_ref().is_err_and(Trouble::breaks_connection) {
@@ -250,7 +274,7 @@ impl SlotConnection {
     }
 
     /// The connection to this node, made if there is none on this runtime.
-    async fn connection(&self, node: &Arc<Node>) -> Result<(u64, MultiplexedConnection), Trouble> {
+    async fn connection(&self, node: &Arc<Node>) -> Result<Numbered, Trouble> {
         let runtime = Handle::current().id();
         let fits = |up: &&Up| up.runtime == runtime && Arc::ptr_eq(&up.node, node);
         let known = || {
@@ -280,6 +304,21 @@ impl SlotConnection {
         let found = tokio::time::timeout_at(by, found).await.unwrap_or_else(|_| Err(late()));
         found.map_err(|refusal| self.log(&refusal))
     }
+}
+
+/// What kept a node from answering.
+fn refusal(node: &Node, trouble: &Trouble) -> Refusal {
+    let (failure, text) = match trouble {
+        Trouble::Moved(address) => (Failure::NotReady, format!("MOVED: the slot is at {address}")),
+        Trouble::Ask(address) => (Failure::NotReady, format!("ASK: the slot moves to {address}")),
+        Trouble::TryAgain => (Failure::NotReady, "TRYAGAIN: the slot is being moved".to_owned()),
+        Trouble::NoScript => (Failure::Script, "NOSCRIPT".to_owned()),
+        Trouble::Again(failure, text)
+        | Trouble::Elsewhere(failure, text)
+        | Trouble::Lost(failure, text)
+        | Trouble::Final(failure, text) => (*failure, text.clone()),
+    };
+    (failure, format!("{}: {text}", node.name))
 }
 
 fn too_late() -> Trouble {
