@@ -7,6 +7,7 @@
 mod answer;
 mod batch;
 mod clock;
+mod debt;
 mod decide;
 mod decide_now;
 mod decision;

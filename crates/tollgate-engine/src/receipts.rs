@@ -9,6 +9,7 @@ use tollgate_store::{
     SyncStore,
 };
 
+use crate::debt::max_owed;
 use crate::decision::{Decision, applied};
 use crate::limit_checks::Stores;
 use crate::{Engine, EngineError, Request};
@@ -60,7 +61,7 @@ pub struct Actual {
 pub struct Settled {
     /// Tokens that were given back.
     pub refunded_tokens: u64,
-    /// Tokens that were used beyond what was reserved.
+    /// Tokens that were used beyond what was reserved. A bucket owes no more of it than it pays off within a bound.
     pub extra_tokens: u64,
     /// Cost that was given back.
     pub refunded_cost: u64,
@@ -93,7 +94,9 @@ impl Part {
                 // The last of it goes back: what was used came first.
                 Change::GiveBack(self.receipt.part(charged - truth))
             }
-            Some(truth) if truth > charged => Change::Owe(truth - charged),
+            Some(truth) if truth > charged => {
+                Change::Owe((truth - charged).min(max_owed(&self.limit)))
+            }
             _ => Change::Keep,
         }
     }

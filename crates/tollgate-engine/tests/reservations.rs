@@ -8,8 +8,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tollgate_core::SECOND;
 use tollgate_engine::{
-    Actual, ENDED_RETENTION, Ending, Engine, EngineError, ManualClock, Receipts, Refunds, Request,
-    Settled, new_reservation_id,
+    Actual, ENDED_RETENTION, Ending, Engine, EngineError, MAX_COST, ManualClock, Receipts, Refunds,
+    Request, Settled, new_reservation_id,
 };
 use tollgate_policy::{Known, RuleSet};
 use tollgate_store::{MemoryStore, Mode};
@@ -114,6 +114,27 @@ async fn every_unit_is_settled_by_its_own_truth() {
         }
         let counts = bed.engine.reservations().counts();
         assert_eq!((counts.settled, counts.refunded_tokens), (1, expected.0), "counted once");
+    }
+}
+
+/// A wrong number does not lock a bucket for centuries. Debts add up, so no part of a true one is free.
+#[tokio::test]
+async fn a_settlement_owes_what_a_bucket_pays_off_within_a_bound() {
+    for (algorithm, window, most) in [
+        ("token_bucket", "1d", 30 * 100),
+        ("leaky_bucket", "1h", 30 * 24 * 100),
+        ("token_bucket", "90d", 10 * 100),
+        ("fixed_window", "1d", MAX_COST),
+    ] {
+        let bed = bed(&format!(
+            "  - {{rule_id: r, identifier_type: user_id, unit: tokens, limit: 100, window: {window}, algorithm: {algorithm}}}"
+        ));
+        let ids = [bed.reserve(10, None).await.unwrap(), bed.reserve(10, None).await.unwrap()];
+        bed.settle(ids[0], MAX_COST).await.unwrap();
+        let owed = most.min(MAX_COST - 10);
+        assert_eq!(bed.used().await["r"], 20 + owed, "{algorithm}");
+        bed.settle(ids[1], 500).await.unwrap();
+        assert_eq!(bed.used().await["r"], 510 + owed, "{algorithm}");
     }
 }
 

@@ -109,6 +109,12 @@ fn nothing_else_chooses_a_model() {
         ("user_config", json!({"model_list": []})),
         ("engine", json!("secret-large")),
         ("model", json!("small,secret-large")),
+        ("model", json!("small@preset/secret-large")),
+        ("tags", json!(["secret"])),
+        ("provider", json!("secret")),
+        ("providerOptions", json!({"gateway": {"models": ["secret-large"]}})),
+        ("options", json!({"model": "secret-large"})),
+        ("mock_testing_fallbacks", json!(true)),
     ] {
         let refused = ask(&server, PATH, &[], &with(small(), name, value));
         assert_eq!(refused, (400, json!("invalid_request")), "{name}");

@@ -1,7 +1,7 @@
 //! The parts of a call on their way, and what follows from their outcomes.
 
 use smallvec::SmallVec;
-use tollgate_core::{Algorithm, Examination, Limit, Nanos, Outcome, Receipt, SECOND, SlotId};
+use tollgate_core::{Algorithm, Examination, Limit, Nanos, Outcome, Receipt, SlotId};
 use tollgate_policy::{Rule, Unit};
 use tollgate_store::{Charge, Decided, Degraded, GiveBack, Mode, Role};
 
@@ -213,23 +213,6 @@ pub(super) fn is_group_spent(asked: &[Asked<'_>]) -> bool {
 pub(super) fn allows_check_at_limit(line: &LimitCheck<'_>) -> bool {
     let allows = line.rule.envoy.as_ref().is_some_and(|envoy| envoy.allow_check_at_limit);
     allows && line.quota.quota() > 0
-}
-
-/// A debt on a bucket is paid off by the bucket's own rate. One charge owes no more than this time can pay off, so that a
-/// wrong number in a header does not lock a client out for centuries ...
-const MAX_DEBT: Nanos = 30 * 86_400 * SECOND;
-
-/// ... but at least so many times the limit, where its window is long.
-const MIN_DEBT_WINDOWS: u64 = 10;
-
-/// The most that one charge may owe. Windows forget a charge by themselves, so theirs is as large as it is stated. Charges
-/// add up: what one response can truly use up is far below this, so no part of it is free.
-pub(super) fn max_owed(limit: &Limit) -> u64 {
-    if !limit.algorithm().is_bucket() {
-        return u64::MAX;
-    }
-    let windows = (MAX_DEBT / limit.window_nanos().max(1)).max(MIN_DEBT_WINDOWS);
-    limit.quota().max(limit.capacity()).max(1).saturating_mul(windows)
 }
 
 /// What a charge of so much, made just now, would have returned.

@@ -21,6 +21,7 @@ use tollgate_store::{
 };
 use tracing::Instrument as _;
 
+use crate::debt::max_owed;
 use crate::decide::no_charge;
 use crate::decision::Decision;
 use crate::limit_checks::{LimitChecks, Stores, charge, new_slot};
@@ -30,8 +31,8 @@ use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
 use crate::{ActiveRules, Engine, EngineError};
 use asked::{
-    Asked, Call, Places, Step, allows_check_at_limit, max_owed, replace, returns, settle,
-    steps_after_look, take_answer,
+    Asked, Call, Places, Step, allows_check_at_limit, replace, returns, settle, steps_after_look,
+    take_answer,
 };
 
 /// What a part asks of its limits.

@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use super::bounds::Bounds;
-use super::fields::{CHOOSERS, FIELDS, READ};
+use super::choosers;
+use super::fields::{FIELDS, READ};
 use super::json::{self, Value};
 use super::names::is_alike;
 use super::prompt::prompts;
@@ -60,6 +61,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) min_output: u64,
     /// How many answers are made.
     pub(crate) answers: u64,
+    /// Whether bounds that the upstream does not know are left out instead of refused.
+    drops_bounds: bool,
 }
 
 impl<'a> Ask<'a> {
@@ -86,18 +89,9 @@ impl<'a> Ask<'a> {
             } else if let Some((name, place)) = place_of(&member.name, &READ, &mut read)? {
                 once(name, std::mem::replace(place, true))?;
                 refuse_template(name, member.value)?;
-            } else if let Some((name, ())) =
-                place_of(&member.name, &CHOOSERS, &mut [(); CHOOSERS.len()])?
-                && !member.value.is_null()
-            {
-                return Err(wrong(
-                    name,
-                    format!(
-                        "{name:?} is not accepted: \"model\" and the bounds of the body alone decide"
-                    ),
-                ));
             }
         }
+        choosers::check(whole)?;
         let [
             model,
             user,
@@ -160,7 +154,10 @@ impl<'a> Ask<'a> {
             max_output,
             thinking: bounds.thinking,
             min_output,
-            answers: each.saturating_mul(prompts),
+            answers: each
+                .saturating_mul(prompts)
+                .saturating_mul(bounds.extra_answers.saturating_add(1)),
+            drops_bounds: bounds.is_dropped,
         })
     }
 
@@ -170,7 +167,11 @@ impl<'a> Ask<'a> {
         if self.call == Call::Embeddings {
             return 0;
         }
-        let bound = self.max_output.unwrap_or_else(usual).max(self.min_output);
+        let bound = match self.max_output {
+            Some(bound) if !self.drops_bounds => bound,
+            bound => usual().max(bound.unwrap_or(0)),
+        };
+        let bound = bound.max(self.min_output);
         bound.saturating_add(self.thinking)
     }
 
@@ -298,9 +299,11 @@ fn positive(param: &'static str, value: Option<Value<'_>>) -> Result<Option<u64>
 fn name<'a>(param: &'static str, value: Option<Value<'a>>) -> Result<Option<Cow<'a, str>>, Wrong> {
     let Some(value) = value else { return Ok(None) };
     match value.string() {
-        // Some servers send a request to every model of a list.
+        // Some servers send a request to every model of a list, or to those that a stored preset names.
         Some(text)
-            if param == "model" && text.contains(|it: char| it == ',' || it.is_control()) =>
+            if param == "model"
+                && (text.contains(|it: char| it == ',' || it.is_control())
+                    || text.contains("@preset/")) =>
         {
             Err(wrong(param, "\"model\" must be the name of one model"))
         }
@@ -338,11 +341,25 @@ mod tests {
             (r#"{"model":"small","api_base":"http://x"}"#, "api_base"),
             (r#"{"model":"small,large"}"#, "model"),
             (r#"{"model":"small\nlarge"}"#, "model"),
+            (r#"{"model":"small@preset/large"}"#, "model"),
+            (r#"{"model":"small","fallbackModels":["large"]}"#, "fallback_models"),
+            (r#"{"model":"small","provider":"large"}"#, "provider"),
+            (r#"{"model":"small","x":{"y":[{"models":["large"]}]}}"#, "models"),
+            (
+                r#"{"model":"small","config":{"targets":[{"override_params":{"model":"large"}}]}}"#,
+                "model",
+            ),
         ] {
             let wrong = Ask::read(Call::Chat, body.as_bytes(), None).unwrap_err();
             assert_eq!(wrong.param, Some(param), "{body}");
         }
-        assert!(Ask::read(Call::Chat, br#"{"model":"small","models":null}"#, None).is_ok());
+        for body in [
+            r#"{"model":"small","models":null,"deferred":false}"#,
+            r#"{"model":"small","provider":{"order":["a"]},"moderation":{"model":"a"}}"#,
+            r#"{"model":"small","metadata":{"models":["a"]},"messages":[{"models":["a"]}]}"#,
+        ] {
+            assert!(Ask::read(Call::Chat, body.as_bytes(), None).is_ok(), "{body}");
+        }
     }
 
     #[test]

@@ -11,6 +11,9 @@ use super::names::plain;
 /// Objects that are nested deeper are not searched: no server reads options there.
 const MAX_DEPTH: u32 = 8;
 
+/// Agents that a model may start where the request does not say how many.
+const DEFAULT_SUBAGENTS: u64 = 6;
+
 /// What the fields of a body say about its answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Bounds {
@@ -20,6 +23,10 @@ pub(super) struct Bounds {
     pub(super) thinking: u64,
     /// The largest number of answers.
     pub(super) answers: Option<u64>,
+    /// How many more times answers may be made: where the upstream tries again, and by agents that a model starts.
+    pub(super) extra_answers: u64,
+    /// Whether bounds that a model does not know are left out instead of refused.
+    pub(super) is_dropped: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -29,6 +36,7 @@ enum Kind {
     Least,
     Thinking,
     Answers,
+    Extra,
 }
 
 /// What an object holds, by its name.
@@ -42,7 +50,7 @@ enum Place {
 }
 
 /// Names that mean the same everywhere, without underscores, in small letters.
-const NAMES: [(&str, Kind, &str); 35] = [
+const NAMES: [(&str, Kind, &str); 44] = [
     ("maxtokens", Kind::Output, "max_tokens"),
     ("maxcompletiontokens", Kind::Output, "max_completion_tokens"),
     ("maxoutputtokens", Kind::Output, "max_output_tokens"),
@@ -56,6 +64,9 @@ const NAMES: [(&str, Kind, &str); 35] = [
     ("numpredict", Kind::Output, "num_predict"),
     ("npredict", Kind::Output, "n_predict"),
     ("tokenstogenerate", Kind::Output, "tokens_to_generate"),
+    ("outputtokenlimit", Kind::Output, "output_token_limit"),
+    ("maxoutputlength", Kind::Output, "max_output_length"),
+    ("requestoutputlen", Kind::Output, "request_output_len"),
     ("mintokens", Kind::Least, "min_tokens"),
     ("minnewtokens", Kind::Least, "min_new_tokens"),
     ("minoutputtokens", Kind::Least, "min_output_tokens"),
@@ -75,35 +86,44 @@ const NAMES: [(&str, Kind, &str); 35] = [
     ("numreturnsequences", Kind::Answers, "num_return_sequences"),
     ("candidatecount", Kind::Answers, "candidate_count"),
     ("numgenerations", Kind::Answers, "num_generations"),
+    ("numcompletions", Kind::Answers, "num_completions"),
+    ("numsamples", Kind::Answers, "num_samples"),
+    ("numoutputs", Kind::Answers, "num_outputs"),
+    ("numcandidates", Kind::Answers, "num_candidates"),
+    ("samplecount", Kind::Answers, "sample_count"),
     ("ncmpl", Kind::Answers, "n_cmpl"),
+    ("maxconcurrentsubagents", Kind::Extra, "max_concurrent_subagents"),
     // Each beam is an answer on its way.
     ("numbeams", Kind::Answers, "num_beams"),
     ("beamwidth", Kind::Answers, "beam_width"),
 ];
 
 /// Names that mean something among options only: a schema has a `maxLength` too.
-const OPTION_NAMES: [(&str, Kind, &str); 4] = [
+const OPTION_NAMES: [(&str, Kind, &str); 6] = [
+    ("numretries", Kind::Extra, "num_retries"),
+    ("maxretries", Kind::Extra, "max_retries"),
     ("n", Kind::Answers, "n"),
     ("numresults", Kind::Answers, "num_results"),
     ("maxlength", Kind::Output, "max_length"),
     ("minlength", Kind::Least, "min_length"),
 ];
 
-/// Objects whose members are options.
-const OPTION_OBJECTS: [&str; 12] = [
-    "options",
-    "parameters",
-    "params",
-    "samplingparams",
-    "samplingparameters",
-    "generationconfig",
-    "inferenceconfig",
-    "textgenerationconfig",
-    "modelkwargs",
-    "vllmxargs",
-    "extraargs",
-    "optionalparams",
+/// How names of objects end whose members are options, and what such names contain that are others.
+const OPTION_ENDS: [&str; 8] =
+    ["params", "parameters", "options", "config", "args", "kwargs", "settings", "sampling"];
+const NO_OPTION_OBJECTS: [&str; 4] = ["tokenizer", "truncat", "processor", "search"];
+
+/// What names of other bounds than those of answers contain.
+const NO_OUTPUTS: [&str; 13] = [
+    "input", "prompt", "context", "model", "total", "cache", "image", "video", "audio", "history",
+    "search", "chunk", "memory",
 ];
+
+/// Whether the members of an object are options, by its name.
+pub(super) fn is_options(plain: &str) -> bool {
+    OPTION_ENDS.iter().any(|it| plain.ends_with(it))
+        && !NO_OPTION_OBJECTS.iter().any(|it| plain.contains(it))
+}
 
 impl Bounds {
     /// Searches a body. The fields that are read by their own name are left out.
@@ -112,6 +132,7 @@ impl Bounds {
         for member in whole.members() {
             let name = member.name.as_ref();
             let is_read = name != "chat_template_kwargs" && READ.contains(&name);
+            bounds.is_dropped |= plain(name) == "dropparams" && member.value.text == "true";
             if !is_read && !NO_OPTIONS.contains(&name) && !FIELDS.contains(&name) {
                 bounds.member(name, member.value, Place::Options, 0)?;
             }
@@ -143,18 +164,44 @@ impl Bounds {
         if depth >= MAX_DEPTH || plain == "properties" || plain.contains("schema") {
             return Ok(());
         }
+        self.repeat(plain, value)?;
         let inner = match plain {
             name if name.contains("thinking") || name.contains("reasoning") => Place::Thinking,
-            name if OPTION_OBJECTS.contains(&name) => Place::Options,
+            name if is_options(name) => Place::Options,
+            // Options of one server among those of several.
+            _ if depth > 0 && place == Place::Options => Place::Options,
             _ => Place::Other,
         };
+        let around = if depth == 0 { Place::Other } else { place };
         for element in value.elements().filter(|it| it.is_object() || it.is_array()) {
-            self.search(plain, element, place, depth + 1)?;
+            self.search(plain, element, around, depth + 1)?;
         }
         for member in value.members() {
             self.member(&member.name, member.value, inner, depth + 1)?;
         }
         Ok(())
+    }
+
+    /// Objects that make an upstream write more than one answer.
+    fn repeat(&mut self, plain: &str, value: Value<'_>) -> Result<(), Wrong> {
+        let find = |known: &[&str]| {
+            let is_known = |name: &str| known.contains(&&*super::names::plain(name));
+            value.members().find(|it| is_known(&it.name)).map(|it| it.value)
+        };
+        match plain {
+            "retry" => match find(&["count", "attempts"]) {
+                Some(count) => self.take(Kind::Extra, "retry", count),
+                None => Ok(()),
+            },
+            "multiagent" => {
+                let is_enabled = find(&["enabled"]).is_some_and(|it| it.text == "true");
+                if is_enabled && find(&["maxconcurrentsubagents"]).is_none() {
+                    self.extra_answers = self.extra_answers.max(DEFAULT_SUBAGENTS);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     fn take(&mut self, kind: Kind, name: &'static str, value: Value<'_>) -> Result<(), Wrong> {
@@ -167,7 +214,7 @@ impl Bounds {
         }
         let number = value
             .whole()
-            .filter(|number| *number > 0 || matches!(kind, Kind::Least | Kind::Thinking));
+            .filter(|number| *number > 0 || !matches!(kind, Kind::Output | Kind::Answers));
         let number = number.ok_or_else(|| {
             let least = u8::from(matches!(kind, Kind::Output | Kind::Answers));
             wrong(name, format!("{name:?} must be a whole number of at least {least}"))
@@ -176,6 +223,7 @@ impl Bounds {
             Kind::Output | Kind::Least => self.output = self.output.max(Some(number)),
             Kind::Thinking => self.thinking = self.thinking.max(number),
             Kind::Answers => self.answers = self.answers.max(Some(number)),
+            Kind::Extra => self.extra_answers = self.extra_answers.max(number),
         }
         Ok(())
     }
@@ -193,14 +241,27 @@ fn kind_of(plain: &str, place: Place) -> Option<(Kind, &'static str)> {
         let found = names.iter().find(|(known, _, _)| *known == plain);
         found.map(|(_, kind, name)| (*kind, *name))
     };
+    let known = || find(&NAMES).or_else(|| like_a_bound(plain));
     match place {
-        Place::Options => find(&NAMES).or_else(|| find(&OPTION_NAMES)),
-        Place::Other => find(&NAMES),
+        Place::Options => find(&OPTION_NAMES).or_else(known),
+        Place::Other => known(),
         Place::Thinking if matches!(plain, "budget" | "tokens") => Some((Kind::Thinking, "budget")),
-        Place::Thinking => match find(&NAMES)? {
+        Place::Thinking => match known()? {
             (Kind::Output, name) => Some((Kind::Thinking, name)),
             found => Some(found),
         },
+    }
+}
+
+/// A bound by a name that is not known: `max_response_tokens`.
+fn like_a_bound(plain: &str) -> Option<(Kind, &'static str)> {
+    if !plain.ends_with("tokens") || NO_OUTPUTS.iter().any(|it| plain.contains(it)) {
+        return None;
+    }
+    match plain.get(..3)? {
+        "max" => Some((Kind::Output, "max_tokens")),
+        "min" => Some((Kind::Least, "min_tokens")),
+        _ => None,
     }
 }
 
@@ -253,11 +314,36 @@ mod tests {
             ("{\"options\":{\"num_pred\u{131}ct\":9}}", (Some(9), 0, None)),
             ("{\"options\":{\"NUM_PRED\u{130}CT\":9}}", (Some(9), 0, None)),
             (r#"{"num_beams":4}"#, (None, 0, Some(4))),
+            (r#"{"config":{"n":3,"max_length":9}}"#, (Some(9), 0, Some(3))),
+            (r#"{"providerOptions":{"openai":{"n":3}},"sampling":{"n":4}}"#, (None, 0, Some(4))),
+            (r#"{"x":{"max_response_tokens":9,"min_completion_tokens":11}}"#, (Some(11), 0, None)),
+            (r#"{"reasoning":{"max_hidden_tokens":9}}"#, (None, 9, None)),
+            (r#"{"x":[{"n":9}],"options":[{"n":3}]}"#, (None, 0, Some(3))),
+            (r#"{"max_prompt_tokens":9,"tokenizer_kwargs":{"max_length":9}}"#, (None, 0, None)),
             (r#"{"my_schema":{"properties":{"max_tokens":{"type":"integer"}}}}"#, (None, 0, None)),
             (r#"{"x":{"properties":{"max_tokens":{"type":"integer"}}}}"#, (None, 0, None)),
         ] {
             assert_eq!(read(body), Ok(bounds), "{body}");
         }
+    }
+
+    #[test]
+    fn what_is_tried_again_and_dropped_is_found() {
+        let read = |body: &str| {
+            let bounds = Bounds::read(parse(body).unwrap()).unwrap();
+            (bounds.extra_answers, bounds.is_dropped)
+        };
+        assert_eq!(read(r#"{"retry":{"count":3},"multi_agent":{"enabled":false}}"#), (3, false));
+        assert_eq!(read(r#"{"multi_agent":{"enabled":true}}"#), (6, false));
+        assert_eq!(
+            read(r#"{"multi_agent":{"enabled":true,"max_concurrent_subagents":2}}"#),
+            (2, false)
+        );
+        assert_eq!(read(r#"{"num_retries":2,"max_retries":3,"drop_params":true}"#), (3, true));
+        assert_eq!(
+            read(r#"{"num_retries":0,"x":{"num_retries":3},"drop_params":false}"#),
+            (0, false)
+        );
     }
 
     #[test]

@@ -40,41 +40,8 @@ pub(super) const FIELDS: [&str; 12] = [
     "min_tokens",
 ];
 
-/// By these, servers that stand in front of others choose a model, an upstream or bounds that were not decided on.
-pub(super) const CHOOSERS: [&str; 27] = [
-    "models",
-    "fallbacks",
-    "default_fallbacks",
-    "context_window_fallbacks",
-    "content_policy_fallbacks",
-    "model_list",
-    "model_alias_map",
-    "model_group_alias",
-    "user_config",
-    "deployment_id",
-    "engine",
-    "specific_deployment",
-    "api_base",
-    "base_url",
-    "azure_endpoint",
-    "custom_llm_provider",
-    "litellm_params",
-    "router_settings_override",
-    "fallback",
-    "route",
-    "api_key",
-    "model_info",
-    "preset",
-    // The bounds that it names do not reach the model.
-    "additional_drop_params",
-    // Of client libraries: what is in them replaces fields of the body, or headers.
-    "extra_body",
-    "extra_headers",
-    "extra_query",
-];
-
 /// These refer to something that the upstream keeps or fetches: its length is not known here.
-pub(super) const STORED: [&str; 20] = [
+pub(super) const STORED: [&str; 21] = [
     "previous_response_id",
     "conversation",
     "conversation_id",
@@ -85,6 +52,7 @@ pub(super) const STORED: [&str; 20] = [
     "prompt_id",
     "cached_content",
     "context_id",
+    "container",
     "web_search_options",
     "search_parameters",
     "plugins",
@@ -109,7 +77,7 @@ pub(super) const SEARCHES: [&str; 8] = [
     "mcpserver",
 ];
 
-/// Words that contain the name of a search and are none.
+/// Words that contain the name of a search and are none. Deep research is one.
 pub(super) const NO_SEARCHES: [&str; 4] = ["research", "beamsearch", "searchable", "acknowledge"];
 
 /// What names of members contain by which a tool runs at the upstream, whatever else it says.
@@ -132,9 +100,11 @@ pub(super) const SERVER_TOOLS: [&str; 15] = [
 ];
 
 /// Kinds of tools that the client runs, and how names of others begin.
-pub(super) const CLIENT_KINDS: [&str; 5] =
-    ["function", "custom", "local_shell", "shell", "apply_patch"];
-pub(super) const CLIENT_KIND_STARTS: [&str; 2] = ["computer_use", "computer_2"];
+/// A search for tools finds those of the request.
+pub(super) const CLIENT_KINDS: [&str; 7] =
+    ["function", "custom", "local_shell", "shell", "apply_patch", "tool_search", "namespace"];
+pub(super) const CLIENT_KIND_STARTS: [&str; 6] =
+    ["computer_use", "computer_2", "bash_2", "text_editor_2", "memory_2", "tool_search_tool_"];
 
 /// The members of a tool that the client runs.
 pub(super) const CLIENT_TOOL: [&str; 21] = [

@@ -6,6 +6,8 @@
 
 use super::json::Value;
 use super::names::{is_address, is_id, plain};
+use super::prompt::long_name;
+use super::resolution::scale;
 use super::sniff::{is_document, is_text};
 use super::text::TextSink;
 
@@ -110,15 +112,20 @@ pub(super) struct Stated {
     /// There is data inside of the request, and it does not begin like a text.
     has_data: bool,
     has_binary_data: bool,
+    /// How large an image is made ([`super::resolution`]).
+    scale: u64,
 }
 
 impl Stated {
     /// What a part states about the media in it. It is read once, because a part may have any number of members.
     pub(super) fn of(part: Value<'_>) -> Self {
         let mut stated = Self::default();
-        for member in part.members().filter(|it| it.value.is_string()) {
-            let (name, text) = (plain(&member.name), member.value.string());
-            stated.label(&name, &text.unwrap_or_default());
+        for member in part.members() {
+            let name = plain(&member.name);
+            stated.scale = stated.scale.max(scale(&name, member.value));
+            if let Some(text) = member.value.string() {
+                stated.label(&name, &text);
+            }
         }
         stated
     }
@@ -168,6 +175,7 @@ impl Stated {
 
     /// Takes everything in a value that a member of this name has.
     fn take(&mut self, name: &str, value: Value<'_>, depth: u32) {
+        self.scale = self.scale.max(scale(&plain(name), value));
         if let Some(text) = value.string() {
             self.text(name, &text);
         } else if depth >= MAX_DEPTH {
@@ -272,7 +280,10 @@ fn texts(name: &str, value: Value<'_>, sink: &mut TextSink, depth: u32) {
         }
     } else {
         value.elements().for_each(|it| texts(name, it, sink, depth + 1));
-        value.members().for_each(|it| texts(&it.name, it.value, sink, depth + 1));
+        for member in value.members() {
+            long_name(&member.name, sink);
+            texts(&member.name, member.value, sink, depth + 1);
+        }
     }
 }
 
@@ -282,10 +293,9 @@ fn image(name: &str, stated: Stated, length: u64, sink: &mut TextSink) {
     let is_unsure = stated.has_unsure_address && sink.is_upper_bound();
     if is_other || is_unsure || stated.has_other_address {
         sink.document(length);
-    } else if matches!(name, "image" | "imageurl") {
-        sink.image();
     } else {
-        sink.media(length);
+        let is_counted = !matches!(name, "image" | "imageurl");
+        sink.scaled_image(stated.scale, if is_counted { length } else { 0 });
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::json::Value;
 use super::media::{References, Stated, is_media, media, references, stored_files};
-use super::prompt::{MAX_OPTION_BYTES, MAX_WALK, option, plain, walk};
+use super::prompt::{MAX_WALK, long_name, option, plain, walk};
+use super::replayed::is_reference;
 use super::text::TextSink;
 use super::tools::has_server_tool;
 
@@ -123,14 +124,15 @@ pub(super) fn messages(value: Value<'_>, sink: &mut TextSink) {
 
 fn message(message: Value<'_>, sink: &mut TextSink) {
     if is_reference(message) {
-        sink.history();
+        sink.refer();
     }
     let is_earlier = is_earlier(message);
     let is_image = is_kind(message, |it| it == "image_generation_call");
     let mut found = References::default();
     for member in message.members() {
         match member.name.as_ref() {
-            _ if member.value.is_null() => {}
+            name if member.value.is_null() && is_earlier => long_name(name, sink),
+            name if member.value.is_null() => unused_name(name, sink),
             "content" | "output" => content(member.value, sink, 0),
             "role" => role(member.value, sink),
             "type" | "id" | "status" => option(member.value, sink, 0),
@@ -138,6 +140,7 @@ fn message(message: Value<'_>, sink: &mut TextSink) {
                 media("image_data", member.value, Stated::default(), sink);
             }
             name if is_earlier && !(name == "tools" && has_server_tool(member.value)) => {
+                long_name(name, sink);
                 walk(member.value, sink);
             }
             name if is_media(name) => media(name, member.value, Stated::default(), sink),
@@ -170,17 +173,6 @@ fn role(value: Value<'_>, sink: &mut TextSink) {
     if !value.string().is_some_and(|role| ROLES.contains(&&*role)) {
         walk(value, sink);
     }
-}
-
-/// Whether an item of an input says nothing itself and refers to one that the upstream keeps.
-pub(super) fn is_reference(item: Value<'_>) -> bool {
-    let kind = |it: Value<'_>| it.string().is_some_and(|kind| kind == "item_reference");
-    if item.members().any(|it| it.name == "type" && kind(it.value)) {
-        return true;
-    }
-    let says_nothing = |name: &str| matches!(name, "id" | "type" | "status" | "role");
-    item.get("id").is_some_and(|id| !id.is_null())
-        && item.members().all(|it| it.value.is_null() || says_nothing(&it.name))
 }
 
 /// A text, or parts of which each is a text or something to look at or listen to.
@@ -223,11 +215,21 @@ pub(super) fn other(name: &str, value: Value<'_>, sink: &mut TextSink) -> bool {
 fn unknown(name: &str, value: Value<'_>, sink: &mut TextSink) {
     if !LEARNED.contains(&name) {
         sink.skip_learning();
-    }
-    if name.len() > MAX_OPTION_BYTES {
-        sink.source(name);
+        if !TEXT_MEMBERS.contains(&name) {
+            sink.source(name);
+        }
     }
     walk(value, sink);
+}
+
+/// The name of a member that holds nothing. Clients send those of the API in this way; others count, as templates may write
+/// them.
+fn unused_name(name: &str, sink: &mut TextSink) {
+    const KNOWN: [&str; 7] = ["content", "role", "type", "input", "output", "source", "result"];
+    let lists = [&TEXT_MEMBERS[..], &LEARNED, &PART_OPTIONS, &KNOWN];
+    if !is_media(name) && !lists.iter().any(|it| it.contains(&name)) {
+        sink.source(name);
+    }
 }
 
 fn documents(count: u64, sink: &mut TextSink) {
@@ -247,7 +249,7 @@ fn part(part: Value<'_>, sink: &mut TextSink, depth: u32) {
     for member in part.members() {
         let value = member.value;
         match member.name.as_ref() {
-            _ if value.is_null() => {}
+            name if value.is_null() => unused_name(name, sink),
             "type" => {
                 let kind = value.string().unwrap_or_default().to_ascii_lowercase();
                 has_kind = true;

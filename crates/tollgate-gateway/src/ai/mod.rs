@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! 0 access     who may ask, and for what                                          access, paths
-//! 1 read       the body, whole and bounded; its few fields that matter here        intake, ask, json
+//! 1 read       the body, whole and bounded; its few fields that matter here        intake, ask, choosers, bounds, json
 //! 2 model      which it is, who serves it, under what name                         models
-//! 3 estimate   prompt and longest answer, in tokens                                prompt, messages, media, tools, text, bound, expect
+//! 3 estimate   prompt and longest answer, in tokens                                prompt, messages, replayed, media, resolution, tools, text, bound, expect
 //! 4 decision   requests, tokens and slots in one step, on the estimate             tollgate-tower
 //! 5 turn       a place among those that the pool serves at once                    turn, lanes, crate::fair
 //! 6 forward    the client's bytes, changed only where they must be                 serve, crate::forward
@@ -18,6 +18,7 @@ mod ask;
 mod background;
 pub mod bound;
 mod bounds;
+mod choosers;
 mod classes;
 mod doubts;
 mod expect;
@@ -40,6 +41,8 @@ mod outgoing;
 mod paths;
 mod prompt;
 mod rename;
+mod replayed;
+mod resolution;
 mod scan;
 mod serve;
 mod sniff;

@@ -55,6 +55,10 @@ impl CallPath {
         }
         let prefix = MODEL_PREFIXES.into_iter().find(|prefix| before.starts_with(prefix))?;
         let name = before.get(prefix.len()..).filter(|name| is_model_name(name))?;
+        // Of Azure: a call of the deployment before it.
+        if name.ends_with("/extensions") {
+            return None;
+        }
         let model = prefix.len()..prefix.len() + name.len();
         Some(Self { call, model: Some(model) })
     }

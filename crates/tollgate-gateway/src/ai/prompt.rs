@@ -8,10 +8,11 @@ use super::fields::{NO_OPTIONS, OPTIONS};
 use super::json::{Member, Value};
 use super::media::{Stated, is_media, media, outer_references};
 use super::messages::{content, messages, other, text};
+use super::resolution::scale_of;
 use super::text::TextSink;
 
 /// A string in an option is free up to this; a longer one is a text.
-pub(super) const MAX_OPTION_BYTES: usize = 64;
+const MAX_OPTION_BYTES: usize = 64;
 
 /// Fields that are not known are taken for options while they are together not longer than this, unless an upper bound
 /// is asked for.
@@ -21,22 +22,41 @@ const MAX_FREE_BYTES: usize = 256;
 pub(super) const MAX_WALK: u32 = 8;
 
 /// Members of an object in a prompt that are texts, tokens or parts themselves.
-const TEXTS: [&str; 8] =
-    ["content", "input", "prompt", "prompt_string", "prompt_token_ids", "text", "texts", "title"];
+const TEXTS: [&str; 10] = [
+    "content",
+    "contents",
+    "input",
+    "parts",
+    "prompt",
+    "prompt_string",
+    "prompt_token_ids",
+    "text",
+    "texts",
+    "title",
+];
+
+/// Fields that hold several prompts where they are arrays, next to `prompt`.
+const PROMPTS: [&str; 5] = ["prompts", "inputs", "instances", "requests", "text"];
 
 impl Ask<'_> {
     /// Gives everything that the model will read to `sink`.
     pub(crate) fn prompt(&self, sink: &mut TextSink) {
         let mut unknown = Vec::new();
+        sink.scale_images(scale_of(self.whole));
         for member in self.whole.members() {
             let value = member.value;
             match member.name.as_ref() {
-                _ if value.is_null() => {}
+                name if value.is_null() => long_name(name, sink),
                 "messages" => messages(value, sink),
                 "input" if self.call == Call::Responses => messages(value, sink),
                 "prompt" if self.call == Call::Responses => stored_prompt(value, sink),
                 "prompt" | "input" | "content" | "suffix" | "instructions" => plain(value, sink, 0),
                 "prompt_embeds" => embeds(value, sink),
+                // Tokens, of servers that are not known to read them here.
+                "context" | "input_ids" | "prompt_token_ids" => {
+                    sink.skip_learning();
+                    plain(value, sink, 0);
+                }
                 name @ "multimodal_data" => media(name, value, Stated::default(), sink),
                 // Texts that the model reads: what describes tools and answers, documents, templates.
                 "tools"
@@ -68,7 +88,7 @@ impl Ask<'_> {
                 }
             }
         }
-        if self.stored_field().is_some() {
+        if self.stored_field().is_some() || sink.refers() {
             sink.history();
         }
         let is_cut = |name: &str| name.starts_with("truncat");
@@ -98,7 +118,9 @@ pub(super) fn prompts(whole: Value<'_>) -> u64 {
         let found = whole.get(name).filter(|value| value.is_array());
         found.map_or(0, |value| value.elements().filter(is_prompt).count() as u64)
     };
-    let prompts = many("prompt", |it| it.is_string() || it.is_array() || it.is_object());
+    let is_prompt = |it: &Value<'_>| it.is_string() || it.is_array() || it.is_object();
+    let others = PROMPTS.iter().map(|name| many(name, is_prompt)).max().unwrap_or(0);
+    let prompts = many("prompt", is_prompt).max(others);
     let embeds = match whole.get("prompt_embeds") {
         Some(value) if value.is_string() => 1,
         _ => many("prompt_embeds", |it| it.is_string()),
@@ -184,6 +206,13 @@ fn unescaped(value: Value<'_>, sink: &mut TextSink, depth: u32) {
     }
 }
 
+/// The name of a member that is known, or that says nothing: only a long one counts.
+pub(super) fn long_name(name: &str, sink: &mut TextSink) {
+    if name.len() > MAX_OPTION_BYTES {
+        sink.source(name);
+    }
+}
+
 /// An option: only long strings in it count.
 pub(super) fn option(value: Value<'_>, sink: &mut TextSink, depth: u32) {
     if value.text.len() <= MAX_OPTION_BYTES {
@@ -196,9 +225,7 @@ pub(super) fn option(value: Value<'_>, sink: &mut TextSink, depth: u32) {
     } else {
         value.elements().for_each(|it| option(it, sink, depth + 1));
         for member in value.members() {
-            if member.name.len() > MAX_OPTION_BYTES {
-                sink.source(&member.name);
-            }
+            long_name(&member.name, sink);
             option(member.value, sink, depth + 1);
         }
     }

@@ -120,6 +120,10 @@ pub(crate) struct TextSink {
     /// Texts as they are estimated by default.
     classes: Classes,
     tokens: u64,
+    /// What an image counts for by what the request says of its size, if that is more than usual.
+    image_scale: u64,
+    /// Whether something refers to an item that the upstream keeps.
+    refers: bool,
     /// Texts, and nothing whose cost depends on more than its text.
     is_text: bool,
     /// What the prompt was estimated at by its classes, where this counts its answer.
@@ -137,7 +141,16 @@ impl TextSink {
 
     pub(crate) const fn new(tariff: Tariff) -> Self {
         let classes = Classes::new(tariff.characters_per_token);
-        Self { tariff, bounded: 0, classes, tokens: 0, is_text: true, prompt: None }
+        Self {
+            tariff,
+            bounded: 0,
+            classes,
+            tokens: 0,
+            image_scale: 0,
+            refers: false,
+            is_text: true,
+            prompt: None,
+        }
     }
 
     /// Counts the answer to what this one counted.
@@ -196,6 +209,31 @@ impl TextSink {
     pub(crate) const fn image(&mut self) {
         self.is_text = false;
         self.tokens(self.tariff.tokens_per_image);
+    }
+
+    /// Images of this request are made so large ([`super::resolution`]).
+    pub(crate) const fn scale_images(&mut self, scale: u64) {
+        self.image_scale = scale;
+    }
+
+    /// An image of which the request says how large it is, with so many characters of it in the request itself.
+    pub(crate) fn scaled_image(&mut self, scale: u64, characters: u64) {
+        let scale = match scale.max(self.image_scale) {
+            u64::MAX => self.tariff.tokens_per_document,
+            scale => scale,
+        };
+        self.media(characters);
+        self.tokens(scale.saturating_sub(self.tariff.tokens_per_image));
+    }
+
+    /// An item refers to one that the upstream keeps.
+    pub(crate) const fn refer(&mut self) {
+        self.refers = true;
+    }
+
+    /// Whether one does. All of them are of one history.
+    pub(crate) const fn refers(&self) -> bool {
+        self.refers
     }
 
     /// A recording or a file, with so many characters of it in the request itself.

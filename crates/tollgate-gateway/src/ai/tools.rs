@@ -6,8 +6,9 @@ use super::fields::{
     SEARCHES, SERVER_TOOLS, STORED,
 };
 use super::json::{Member, Value};
-use super::messages::{is_kind, is_reference};
+use super::messages::is_kind;
 use super::names::{is_plain, plain};
+use super::replayed::has_reference;
 use super::text::Tariff;
 
 /// Objects that are nested deeper are not searched: no server reads options there.
@@ -16,6 +17,9 @@ const MAX_DEPTH: u32 = 4;
 impl Ask<'_> {
     /// The field by which this brings something that the upstream keeps or fetches, if it does.
     pub(super) fn stored_field(&self) -> Option<&'static str> {
+        if self.call != Call::Embeddings && is_searching(&self.model) {
+            return Some("model");
+        }
         self.whole.members().find_map(|member| {
             let name = member.name.as_ref();
             match name {
@@ -32,7 +36,7 @@ impl Ask<'_> {
     /// Whether the input refers to an item that the upstream keeps.
     fn has_reference(&self) -> bool {
         let input = self.whole.get("input").filter(|_| self.call == Call::Responses);
-        input.is_some_and(|input| input.is_array() && input.elements().any(is_reference))
+        input.is_some_and(has_reference)
     }
 
     /// Refuses a conversation that the upstream keeps, where nothing is said of how long it may be.
@@ -55,6 +59,13 @@ impl Ask<'_> {
     }
 }
 
+/// Whether a model searches by itself, by its name: `:online` of `OpenRouter`, models of `OpenAI`.
+fn is_searching(model: &str) -> bool {
+    const PARTS: [&str; 4] = [":online", "-search-preview", "-search-api", "deep-research"];
+    let model = model.to_ascii_lowercase();
+    PARTS.iter().any(|it| model.contains(it))
+}
+
 /// The field that a name stands for, or what it contains of `parts`, where its value asks for something.
 fn stored(name: &str, value: Value<'_>, parts: &[&'static str]) -> Option<&'static str> {
     let is_nothing = value.is_null() || matches!(value.text, "false" | "0" | "\"\"");
@@ -67,7 +78,8 @@ fn stored(name: &str, value: Value<'_>, parts: &[&'static str]) -> Option<&'stat
     if parts.is_empty() {
         return known;
     }
-    let words = NO_SEARCHES.iter().fold(folded, |name, it| name.replace(it, " "));
+    let words = folded.replace("deepresearch", "search");
+    let words = NO_SEARCHES.iter().fold(words, |name, it| name.replace(it, " "));
     known.or_else(|| parts.iter().find(|it| words.contains(**it)).copied())
 }
 
@@ -130,6 +142,7 @@ fn runs_at_client(tool: Value<'_>) -> bool {
         "type" => member.value.string().is_some_and(|it| is_kind_of_client(&it)),
         // A shell in a container is one of the upstream.
         "environment" if member.value.is_object() => is_kind(member.value, |it| it == "local"),
+        "tools" => !has_server_tool(member.value),
         name if member.value.is_null() || CLIENT_TOOL.contains(&name) => true,
         name => {
             let name = plain(name);
@@ -157,6 +170,8 @@ mod tests {
             r#""search_parameters":{"mode":"off","search_domains":["a"]}"#,
             r#""search_parameters":null,"research":true,"x":{"use_beam_search":true}"#,
             r#""tools":[{"type":"function","function":{"name":"f"},"annotations":{}},{"type":"shell"}]"#,
+            r#""tools":[{"type":"tool_search"},{"type":"namespace","tools":[{"type":"function","name":"f"}]}]"#,
+            r#""tools":[{"type":"bash_20250124","name":"bash"}],"deep_research":false"#,
             r#""guided_choice":["https://example.com/a"],"client_metadata":{"web_search":true}"#,
         ] {
             assert!(check(more), "{more}");
@@ -164,6 +179,9 @@ mod tests {
         for more in [
             r#""disable_search":{}"#,
             r#""websearch":true"#,
+            r#""deep_research":true"#,
+            r#""container":{"skills":[]}"#,
+            r#""tools":[{"type":"namespace","tools":[{"type":"mcp"}]}]"#,
             r#""search_parameters":{"mode":"off","mode":"on"}"#,
             r#""search_parameters":{"enabled":false}"#,
             r#""web_search":{"enable":false,"Enable":true}"#,

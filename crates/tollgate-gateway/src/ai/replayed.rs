@@ -1,0 +1,61 @@
+//! Items of an input that bring what the upstream keeps under their id.
+
+use super::json::Value;
+
+/// Values that are nested deeper hold something.
+const MAX_DEPTH: u32 = 4;
+
+/// Kinds of items that stand for more than they show, and the members that hold it where the client keeps it itself.
+const KEPT: [(&str, &[&str]); 9] = [
+    ("reasoning", &["encrypted_content", "content"]),
+    ("compaction", &["encrypted_content"]),
+    ("file_search_call", &["results"]),
+    ("web_search_call", &["results"]),
+    ("code_interpreter_call", &["outputs"]),
+    ("image_generation_call", &["result"]),
+    ("mcp_call", &["output", "error"]),
+    ("mcp_list_tools", &["tools"]),
+    ("tool_search_output", &["tools"]),
+];
+
+/// Whether an input refers to an item that the upstream keeps.
+pub(super) fn has_reference(input: Value<'_>) -> bool {
+    input.elements().any(|it| if it.is_array() { has_reference(it) } else { is_reference(it) })
+}
+
+/// Whether an item of an input refers to one that the upstream keeps, and does not hold it itself.
+pub(super) fn is_reference(item: Value<'_>) -> bool {
+    let is_kind = |kind: &str| {
+        let is_it = |value: Value<'_>| value.string().is_some_and(|it| it == kind);
+        item.members().any(|it| it.name == "type" && is_it(it.value))
+    };
+    if is_kind("item_reference") {
+        return true;
+    }
+    if item.members().all(|it| it.name != "id" || is_empty(it.value, 0)) {
+        return false;
+    }
+    let has = |names: &[&str]| {
+        item.members().any(|it| names.contains(&it.name.as_ref()) && !is_empty(it.value, 0))
+    };
+    let kept = KEPT.iter().find(|(kind, _)| is_kind(kind));
+    if let Some((_, members)) = kept {
+        return !has(members);
+    }
+    let says_nothing = |name: &str| matches!(name, "id" | "type" | "status" | "role");
+    item.members().all(|it| says_nothing(&it.name) || is_empty(it.value, 0))
+}
+
+/// Whether a value holds nothing but kinds of nothing.
+fn is_empty(value: Value<'_>, depth: u32) -> bool {
+    if depth >= MAX_DEPTH {
+        return false;
+    }
+    if value.is_array() {
+        return value.elements().all(|it| is_empty(it, depth + 1));
+    }
+    if value.is_object() {
+        return value.members().all(|it| it.name == "type" || is_empty(it.value, depth + 1));
+    }
+    value.is_null() || value.string().is_some_and(|it| it.trim().is_empty())
+}
