@@ -27,6 +27,9 @@ const TEXTS: [&str; 8] =
 impl Ask<'_> {
     /// Gives everything that the model will read to `sink`.
     pub(crate) fn prompt(&self, sink: &mut TextSink) {
+        if let Some(own) = self.call.protocol().prompt() {
+            return own(self, sink);
+        }
         let mut unknown = Vec::new();
         for member in self.whole.members() {
             let value = member.value;
