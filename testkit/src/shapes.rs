@@ -1,10 +1,11 @@
-//! The table of request shapes: what clients of OpenAI-compatible APIs send, and what it is charged.
+//! The tables of request shapes: what clients of model APIs send, and what it is charged.
 
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The table. Adding a shape is adding a row.
-const TABLE: &str = include_str!("../shapes.yaml");
+/// The tables, of OpenAI-compatible APIs and of Anthropic's. Adding a shape is adding a row.
+const OPENAI: &str = include_str!("../shapes.yaml");
+const ANTHROPIC: &str = include_str!("../shapes-anthropic.yaml");
 
 /// A shape of a request.
 #[derive(Debug, Clone, Deserialize)]
@@ -34,16 +35,22 @@ pub struct Shape {
 pub struct RefusedShape {
     /// The status of the answer.
     pub status: u16,
-    /// `error.code` of the answer.
+    /// `error.code` of the answer, or `error.type` of Anthropic's.
     pub code: String,
-    /// `error.param` of the answer.
+    /// `error.param` of the answer; Anthropic's have none, and this is the field that its message is about.
     pub param: Option<String>,
 }
 
 impl Shape {
-    /// Every shape.
+    /// Every shape of OpenAI-compatible APIs.
     pub fn all() -> Vec<Self> {
-        serde_saphyr::from_str(TABLE).unwrap_or_else(|error| panic!("shapes.yaml: {error}"))
+        serde_saphyr::from_str(OPENAI).unwrap_or_else(|error| panic!("shapes.yaml: {error}"))
+    }
+
+    /// Every shape of Anthropic's API.
+    pub fn anthropic() -> Vec<Self> {
+        let rows = serde_saphyr::from_str(ANTHROPIC);
+        rows.unwrap_or_else(|error| panic!("shapes-anthropic.yaml: {error}"))
     }
 
     /// The body as it is sent.

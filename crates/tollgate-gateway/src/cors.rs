@@ -14,6 +14,7 @@ use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tollgate_tower::{Decide, Format, Rejection};
 
+use crate::ai::Protocol;
 use crate::body::GatewayBody;
 use crate::gateway::ConnectionInfo;
 use crate::hygiene;
@@ -34,6 +35,9 @@ const MAX_LIST_BYTES: usize = 4 * 1_024;
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "x-ratelimit-limit-requests, x-ratelimit-remaining-requests, x-ratelimit-reset-requests, \
      x-ratelimit-limit-tokens, x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, \
+     anthropic-ratelimit-requests-limit, anthropic-ratelimit-requests-remaining, \
+     anthropic-ratelimit-requests-reset, anthropic-ratelimit-tokens-limit, \
+     anthropic-ratelimit-tokens-remaining, anthropic-ratelimit-tokens-reset, request-id, \
      x-ratelimit-limit, x-ratelimit-remaining, x-ratelimit-reset, x-ratelimit-policy, \
      x-ratelimit-warning, ratelimit, ratelimit-policy, retry-after, retry-after-ms, \
      x-should-retry, x-request-id, x-tollgate-model",
@@ -49,14 +53,14 @@ impl<D: Decide> Worker<D> {
         connection: &ConnectionInfo,
     ) -> Response<GatewayBody> {
         let (mut parts, body) = request.into_parts();
-        if !self.is_for_models(&mut parts) {
+        let Some(protocol) = self.model_api(&mut parts) else {
             return self.serve(Request::from_parts(parts, body), connection).await;
-        }
+        };
         let origins = &self.gateway.options.cors_origins;
         let asked = parts.headers.get(ORIGIN).cloned();
         let allowed = allowed_origin(&parts.headers, origins);
         if is_preflight(&parts) {
-            return own(preflight(&parts.headers, allowed));
+            return own(preflight(&parts.headers, allowed, protocol.format()));
         }
         let mut response = self.serve(Request::from_parts(parts, body), connection).await;
         let headers = response.headers_mut();
@@ -71,18 +75,16 @@ impl<D: Decide> Worker<D> {
         response
     }
 
-    /// Whether a request is for models, or asks whether one may be sent. What cannot be routed is not, and is refused by
-    /// the usual way of a request.
-    fn is_for_models(&self, parts: &mut Parts) -> bool {
+    /// The API of a request for models, or of one that asks whether such may be sent. What cannot be routed has none, and
+    /// is refused by the usual way of a request.
+    fn model_api(&self, parts: &mut Parts) -> Option<Protocol> {
         let gateway = &self.gateway;
         let method = requested_method(parts).unwrap_or_else(|| parts.method.clone());
-        let Ok(domain) = hygiene::check(parts, gateway.options.max_header_bytes) else {
-            return false;
-        };
-        let Ok(path) = hygiene::path(parts) else { return false };
+        let domain = hygiene::check(parts, gateway.options.max_header_bytes).ok()?;
+        let path = hygiene::path(parts).ok()?;
         let asking =
             Asking { domain: domain.as_deref(), path: &path, method: &method, model: None };
-        gateway.routes.find(&asking).is_some_and(|route| route.is_ai)
+        gateway.routes.find(&asking)?.protocol
     }
 }
 
@@ -109,11 +111,11 @@ fn allowed_origin(headers: &HeaderMap, origins: &[String]) -> Option<HeaderValue
     origins.iter().any(is_it).then(|| origin.clone())
 }
 
-fn preflight(asked: &HeaderMap, allowed: Option<HeaderValue>) -> Response<Bytes> {
+fn preflight(asked: &HeaderMap, allowed: Option<HeaderValue>, format: Format) -> Response<Bytes> {
     let Some(origin) = allowed else {
         let message = "pages of this origin may not call models: it is not in cors_origins";
         let rejection = Rejection::new(StatusCode::FORBIDDEN, "FOREIGN_ORIGIN", message);
-        return rejection.header(VARY, VARIES).into_response(Format::OpenAi);
+        return rejection.header(VARY, VARIES).into_response(format);
     };
     let mut response = Response::new(Bytes::new());
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -182,13 +184,17 @@ mod tests {
             "authorization,content-type, x-stainless-os",
         )]);
         let origin = Some(HeaderValue::from_static("https://app.example"));
-        let response = preflight(&asked, origin.clone());
+        let response = preflight(&asked, origin.clone(), Format::Json);
         assert_eq!(response.status(), StatusCode::NO_CONTENT);
         let allowed = &response.headers()[ACCESS_CONTROL_ALLOW_HEADERS];
         assert_eq!(allowed, "authorization,content-type, x-stainless-os");
         let odd = headers(&[("access-control-request-headers", "a b, c")]);
-        assert!(!preflight(&odd, origin).headers().contains_key(ACCESS_CONTROL_ALLOW_HEADERS));
-        let refused = preflight(&asked, None);
+        assert!(
+            !preflight(&odd, origin, Format::Json)
+                .headers()
+                .contains_key(ACCESS_CONTROL_ALLOW_HEADERS)
+        );
+        let refused = preflight(&asked, None, Format::Json);
         assert_eq!(refused.status(), StatusCode::FORBIDDEN);
         assert!(!refused.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderName, Method};
 
+use crate::ai::Protocol;
 use crate::ai::options::AiOptions;
 
 /// The most targets a pool may have.
@@ -102,8 +103,8 @@ pub struct RouteOptions {
     pub models: Vec<String>,
     /// The pool.
     pub pool: String,
-    /// Whether its requests are for models, in the words of the OpenAI API.
-    pub is_ai: bool,
+    /// The API that its clients speak, where its requests are for models.
+    pub protocol: Option<Protocol>,
     /// Cut off the beginning of the path, at a segment's end.
     pub strip_prefix: Option<String>,
     /// Put before the path, after [`Self::strip_prefix`].

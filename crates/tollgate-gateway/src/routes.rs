@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use http::Method;
 use http::uri::PathAndQuery;
 use tollgate_policy::{MAX_PATTERN_SEGMENTS, canonical_path, normalize_path};
+use tollgate_tower::Format;
 
+use crate::ai::Protocol;
 use crate::error::GatewayError;
 use crate::host::Host;
 use crate::options::{GatewayOptions, RouteOptions, Timeouts};
@@ -64,8 +66,8 @@ pub(crate) struct Route {
     /// The pool's place.
     pub(crate) pool: usize,
     pub(crate) timeouts: Timeouts,
-    /// Whether its requests are for models.
-    pub(crate) is_ai: bool,
+    /// The API that its clients speak, where its requests are for models.
+    pub(crate) protocol: Option<Protocol>,
     hosts: Vec<HostPattern>,
     paths: Vec<PathPattern>,
     methods: Vec<Method>,
@@ -87,15 +89,15 @@ impl Route {
         let Some(&pool) = pools.get(route.pool.as_str()) else {
             return Err(format!("there is no pool {:?}", route.pool));
         };
-        if !route.models.is_empty() && !route.is_ai && options.model_header.is_none() {
+        if !route.models.is_empty() && route.protocol.is_none() && options.model_header.is_none() {
             return Err("routes by model need model_header to be set".to_owned());
         }
-        if !route.models.is_empty() && route.is_ai {
+        if !route.models.is_empty() && route.protocol.is_some() {
             return Err("it looks for models in bodies: list them under gateway.openai".to_owned());
         }
         Ok(Self {
             name: route.name.clone(),
-            is_ai: route.is_ai,
+            protocol: route.protocol,
             pool,
             timeouts: route.timeouts.or(&options.timeouts),
             hosts: route.hosts.iter().map(|it| HostPattern::parse(it)).collect::<Result<_, _>>()?,
@@ -105,6 +107,11 @@ impl Route {
             strip_prefix: prefix(route.strip_prefix.as_deref())?,
             add_prefix: prefix(route.add_prefix.as_deref())?,
         })
+    }
+
+    /// The format of errors that are not about rules.
+    pub(crate) fn error_format(&self) -> Format {
+        self.protocol.map_or(Format::Json, Protocol::format)
     }
 
     fn matches(&self, asking: &Asking<'_>) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, HOST};
+use http::header::HOST;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body as _;
@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tollgate_policy::canonical_path;
 use tollgate_tower::{
-    Decide, Dialect, EdgeRequest, Format, Held, Identity, Pass, Postponed, Rejection, Ruling, Sent,
+    Decide, EdgeRequest, Format, Held, Identity, Pass, Postponed, Rejection, Ruling, Sent,
     TRACE_TARGET,
 };
 use tracing::{Instrument as _, trace_span};
@@ -143,33 +143,34 @@ impl<D: Decide> Worker<D> {
             Err(Stop::Rejected(rejection, format)) => return rejected(*rejection, format),
         };
         let mut is_list = false;
-        if route.is_ai {
-            let list = list_of(&parts, &asked, route);
-            let call = call_of(&parts, &asked, route);
+        if let Some(protocol) = route.protocol {
+            let list = list_of(protocol, &parts, &asked, route);
+            let call = call_of(protocol, &parts, &asked, route);
             is_list = list.is_some();
             if (call.is_some() || is_list)
-                && let Err(rejection) = ai::restrict_query(&mut parts)
+                && let Err(rejection) = ai::restrict_query(protocol, &mut parts, is_list)
             {
-                return rejected(*rejection, Format::OpenAi);
+                return rejected(*rejection, protocol.format());
             }
             if let Some(call) = call {
                 let answered = self.answer_ai(call, (parts, body), asked, route, connection);
                 return Box::pin(answered).await;
             }
-            if let Some(list) = list.and_then(|list| self.ai_list(list)) {
+            if let Some(list) = list.and_then(|list| self.ai_list(protocol, list)) {
                 return list;
             }
             let about_response = self.answer_response(&mut parts, &asked, route, connection);
             if let Some(answer) = Box::pin(about_response).await {
                 return answer;
             }
-            if !is_list && !self.gateway.ai.forwards_others(&asked) {
-                return rejected(ai::unknown_call(&parts, &asked), Format::OpenAi);
+            if !is_list && !self.gateway.ai.forwards_others(protocol, &asked) {
+                let rejection = ai::unknown_call(protocol, &parts, &asked);
+                return rejected(rejection, protocol.format());
             }
             ai::keep_own_key(&mut parts.headers, &asked);
             // The list of models is no model's work.
             asked.uses_no_tokens = is_list;
-            asked.dialect = Dialect::OpenAi;
+            asked.dialect = protocol.dialect();
         }
         let decide = &self.gateway.decide;
         let ruling = match decide.decide_now(&asked) {
@@ -225,12 +226,13 @@ impl<D: Decide> Worker<D> {
         let peer = Some(connection.peer.ip());
         let identity = gateway.identifier.identify(&parts.headers, peer).map_err(|rejection| {
             // A client of a model API gets the error in the format of that API.
-            let is_ai = route.is_some_and(|route| route.is_ai);
-            Stop::Rejected(rejection, if is_ai { Format::OpenAi } else { Format::Json })
+            Stop::Rejected(rejection, route.map_or(Format::Json, Route::error_format))
         })?;
         let route = route.ok_or(Fault::NoRoute)?;
-        if route.is_ai && gateway.ai.refuses(&identity, &gateway.identifier) {
-            return Err(Stop::Rejected(Box::new(ai::no_key()), Format::OpenAi));
+        if let Some(protocol) = route.protocol
+            && gateway.ai.refuses(&identity, &gateway.identifier)
+        {
+            return Err(Stop::Rejected(Box::new(ai::no_key(protocol)), protocol.format()));
         }
         let asked = EdgeRequest {
             identity,
@@ -240,9 +242,9 @@ impl<D: Decide> Worker<D> {
             ..asked
         };
         // Calls of models are known by their paths: one that upstreams read in several ways is none of them.
-        if route.is_ai && !is_forwarded_so {
-            let rejection = Box::new(ai::unknown_call(parts, &asked));
-            return Err(Stop::Rejected(rejection, Format::OpenAi));
+        if let Some(protocol) = route.protocol.filter(|_| !is_forwarded_so) {
+            let rejection = Box::new(ai::unknown_call(protocol, parts, &asked));
+            return Err(Stop::Rejected(rejection, protocol.format()));
         }
         Ok((asked, route))
     }
@@ -338,10 +340,9 @@ impl<D: Decide> Worker<D> {
                 route = route.name,
                 "a request was not answered by its upstream"
             );
-            let format = if route.is_ai { Format::OpenAi } else { Format::Json };
-            rejected(fault.rejection(), format)
+            rejected(fault.rejection(), route.error_format())
         });
-        if route.is_ai {
+        if route.protocol.is_some() {
             ai::hide_account(response.headers_mut());
         }
         headers.put_into(response.headers_mut());
@@ -416,7 +417,7 @@ impl<D: Decide> Worker<D> {
         };
         let own_key = self.gateway.pools.get(place).and_then(|it| it.options.authorization.clone());
         if let Some(key) = own_key {
-            request.headers_mut().insert(AUTHORIZATION, key);
+            route.protocol.unwrap_or_default().put_key(request.headers_mut(), key);
         }
         let outgoing = Outgoing {
             request,
@@ -459,7 +460,7 @@ impl From<Fault> for Stop {
 
 /// The format in which a client of a route reads that rules refused its request.
 fn format_of(route: &Route, parts: &Parts) -> Format {
-    if route.is_ai { Format::OpenAi } else { Format::accepted(&parts.headers) }
+    route.protocol.map_or_else(|| Format::accepted(&parts.headers), ai::Protocol::format)
 }
 
 fn not_served(fault: Fault, connection: &ConnectionInfo) -> Response<GatewayBody> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tollgate_policy::{PathError, RequestPath, normalize_path};
 
+use crate::dialect::Dialect;
 use crate::headers::HeaderLines;
 use crate::held::Held;
 use crate::identity::Identity;
@@ -68,16 +69,6 @@ impl EdgeRequest {
         let endpoint = normalize_path(sent).ok()?;
         (Some(&*endpoint) == self.endpoint.as_deref()).then_some(sent)
     }
-}
-
-/// Whose words headers and refusals are in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub enum Dialect {
-    /// Our own.
-    #[default]
-    Plain,
-    /// Those of the OpenAI API, with our headers beside them.
-    OpenAi,
 }
 
 /// What a request waits for that finds no slot.

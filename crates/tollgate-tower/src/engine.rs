@@ -16,7 +16,7 @@ use tollgate_store::Store;
 use tracing::Instrument as _;
 
 use crate::background::in_background;
-use crate::decide::{Decide, Dialect, EdgeRequest, Line, Pass, Postponed, Ruling, no_ruling};
+use crate::decide::{Decide, EdgeRequest, Line, Pass, Postponed, Ruling, no_ruling};
 use crate::headers::{HeaderFamilies, HeaderLines};
 use crate::held::Held;
 use crate::identity::Identity;
@@ -127,7 +127,7 @@ impl<S: Store + 'static> InProcess<S> {
             Verdict::Allowed | Verdict::Throttled => {
                 let headers = HeaderLines::describing(decision, asked.dialect, self.families);
                 let mut lines = Vec::new();
-                if asked.dialect == Dialect::OpenAi {
+                if asked.dialect.is_model_api() {
                     let waited_for = decision.scopes().filter(|scope| is_waited_for(scope));
                     lines = waited_for.map(|scope| line_of(decision, scope)).collect();
                 }
@@ -161,7 +161,7 @@ impl<S: Store + 'static> InProcess<S> {
     }
 
     fn refusal(&self, asked: &EdgeRequest, decision: &Decision<'_>) -> Box<Rejection> {
-        let line = if asked.dialect == Dialect::OpenAi { line(decision) } else { None };
+        let line = if asked.dialect.is_model_api() { line(decision) } else { None };
         Box::new(Rejection::of(decision, line, asked.dialect, self.families))
     }
 

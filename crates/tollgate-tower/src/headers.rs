@@ -6,8 +6,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tollgate_core::{Nanos, SECOND};
 use tollgate_engine::{Decision, Scope};
 
-use crate::decide::Dialect;
-use crate::openai;
+use crate::dialect::Dialect;
 
 /// Which families of headers a decision carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,11 +56,9 @@ pub struct HeaderLines(Vec<(HeaderName, HeaderValue)>);
 impl HeaderLines {
     /// The families that are switched on, and what clients of `dialect` read besides.
     pub fn describing(decision: &Decision<'_>, dialect: Dialect, on: HeaderFamilies) -> Self {
-        let mut lines = Vec::with_capacity(if dialect == Dialect::OpenAi { 12 } else { 6 });
+        let mut lines = Vec::with_capacity(if dialect.is_model_api() { 12 } else { 6 });
         each(decision, on, |name, value| lines.push((name, value)));
-        if dialect == Dialect::OpenAi {
-            openai::each_unit(decision, |name, value| lines.push((name, value)));
-        }
+        dialect.each_unit(decision, |name, value| lines.push((name, value)));
         Self(lines)
     }
 

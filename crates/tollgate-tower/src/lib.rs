@@ -3,9 +3,11 @@
 //! [`identity`] finds out who calls; [`Decide`] decides, in this process ([`InProcess`]) or on a
 //! server (`Remote`, with the feature `remote`); [`Rejection`] and [`headers`] say what came of it, and [`render`] writes it as HTTP. The gateway uses the same parts.
 
+mod anthropic;
 mod background;
 mod body;
 pub mod decide;
+mod dialect;
 mod engine;
 pub mod headers;
 mod held;
@@ -23,7 +25,8 @@ pub mod service;
 
 pub use background::{in_background, unfinished};
 pub use body::LimitedBody;
-pub use decide::{Decide, Dialect, EdgeRequest, Line, Pass, Postponed, Ruling};
+pub use decide::{Decide, EdgeRequest, Line, Pass, Postponed, Ruling};
+pub use dialect::Dialect;
 pub use engine::{InProcess, TakePlace};
 pub use headers::{HeaderFamilies, HeaderLines};
 pub use held::Held;

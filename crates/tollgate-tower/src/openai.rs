@@ -4,18 +4,15 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 use serde_json::json;
-use tollgate_engine::{Decision, Scope};
+use tollgate_engine::Decision;
 use tollgate_policy::Unit;
 
-use crate::headers::whole_seconds;
+use crate::dialect::{Names, advise_retry, tightest};
 use crate::rejection::Rejection;
 use crate::render::{JSON, json as json_response};
-
-/// The three headers of one unit: limit, remaining, reset.
-type Names = [HeaderName; 3];
 
 const REQUESTS: Names = [
     HeaderName::from_static("x-ratelimit-limit-requests"),
@@ -27,21 +24,12 @@ const TOKENS: Names = [
     HeaderName::from_static("x-ratelimit-remaining-tokens"),
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
-const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
-
-/// After how long to try again a store that does not answer.
-const UNKNOWN_RETRY: Duration = Duration::from_secs(1);
-
-/// The header that says that a retry is of no use.
-const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
-
 /// What is left of requests and of tokens, each by the limit of which the least share is left.
 pub(crate) fn each_unit(decision: &Decision<'_>, mut put: impl FnMut(HeaderName, HeaderValue)) {
     for (unit, names) in [(Unit::Requests, REQUESTS), (Unit::Tokens, TOKENS)] {
-        let of_unit = decision.scopes().filter(|scope| scope.rule.unit == unit);
-        let tightest =
-            of_unit.reduce(|one, other| if is_tighter(other, one) { other } else { one });
-        let (Some(scope), [limit, remaining, reset]) = (tightest, names) else { continue };
+        let (Some(scope), [limit, remaining, reset]) = (tightest(decision, unit), names) else {
+            continue;
+        };
         let status = &scope.outcome.status;
         put(limit, HeaderValue::from(scope.quota));
         put(remaining, HeaderValue::from(status.remaining));
@@ -50,13 +38,6 @@ pub(crate) fn each_unit(decision: &Decision<'_>, mut put: impl FnMut(HeaderName,
             put(reset, until);
         }
     }
-}
-
-fn is_tighter(one: &Scope<'_>, other: &Scope<'_>) -> bool {
-    let share = |one: &Scope<'_>, of: &Scope<'_>| {
-        u128::from(one.outcome.status.remaining) * u128::from(of.capacity.max(1))
-    };
-    share(one, other) < share(other, one)
 }
 
 /// A length of time as this API writes it: `6m0s`, `1.2s`, `20ms`. Rounded up to the millisecond.
@@ -103,22 +84,8 @@ pub(crate) fn rejected(rejection: Rejection) -> Response<Bytes> {
     let mut response = json_response(status, JSON, &body);
     let all = response.headers_mut();
     headers.put_into(all);
-    match retry_after {
-        Some(after) => put_retry_after(all, after),
-        None if !is_refused => {}
-        None if status == StatusCode::SERVICE_UNAVAILABLE => put_retry_after(all, UNKNOWN_RETRY),
-        // What can never pass, or is not let in, is not worth another attempt.
-        None => {
-            all.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
-        }
-    }
+    advise_retry(all, status, is_refused, retry_after);
     response
-}
-
-fn put_retry_after(headers: &mut HeaderMap, after: Duration) {
-    headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(after).max(1)));
-    let millis = u64::try_from(after.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
-    headers.insert(RETRY_AFTER_MS, HeaderValue::from(millis.max(1)));
 }
 
 /// The type that this API gives errors of a status.
@@ -162,6 +129,6 @@ mod tests {
         let expected = json!({"error": {"message": "who?", "type": "authentication_error",
             "param": null, "code": "unknown_api_key"}});
         assert_eq!(body, expected);
-        assert!(!shaped.headers().contains_key(SHOULD_RETRY));
+        assert!(!shaped.headers().contains_key("x-should-retry"));
     }
 }

@@ -8,7 +8,8 @@ use http::header::{HeaderName, HeaderValue};
 use tollgate_engine::{Decision, Reason};
 use tollgate_policy::Unit;
 
-use crate::decide::{Dialect, Line};
+use crate::decide::Line;
+use crate::dialect::Dialect;
 use crate::headers::{HeaderFamilies, HeaderLines};
 
 /// Why a request is not passed on.

@@ -1,14 +1,13 @@
 //! The one place where a rejection becomes an HTTP response: our own JSON, `problem+json`, or a gRPC status.
-//! `openai.rs` has the format of that API.
+//! `dialect.rs` has those of model APIs.
 
 use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use serde::Serialize;
 
-use crate::decide::Dialect;
+use crate::dialect::Dialect;
 use crate::headers::whole_seconds;
-use crate::openai;
 use crate::rejection::{RefusedBy, Rejection};
 
 /// `application/json`
@@ -27,8 +26,8 @@ pub enum Format {
     Problem,
     /// A gRPC status in the headers.
     Grpc,
-    /// Errors of the OpenAI API.
-    OpenAi,
+    /// Errors of a model API.
+    Model(Dialect),
 }
 
 impl Format {
@@ -54,20 +53,11 @@ impl Format {
     }
 }
 
-impl From<Dialect> for Format {
-    fn from(dialect: Dialect) -> Self {
-        match dialect {
-            Dialect::Plain => Self::Json,
-            Dialect::OpenAi => Self::OpenAi,
-        }
-    }
-}
-
 impl Rejection {
     /// The response to a client that reads this format.
     pub fn into_response(self, format: Format) -> Response<Bytes> {
         match (format, &self.refused_by) {
-            (Format::OpenAi, _) => openai::rejected(self),
+            (Format::Model(dialect), _) => dialect.rejected(self),
             (Format::Grpc, _) => grpc(self),
             (Format::Problem, Some(refused_by)) => {
                 let body = problem_body(&self, refused_by);

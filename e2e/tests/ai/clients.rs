@@ -1,5 +1,7 @@
 //! The official clients of the API, unchanged.
 
+mod anthropic;
+
 use std::path::Path;
 use std::process::Command;
 
@@ -19,6 +21,10 @@ rules:
 ";
 
 fn start(model: &Model, rules: &str, more: &str) -> Server {
+    start_kind(model, "openai", rules, more)
+}
+
+fn start_kind(model: &Model, kind: &str, rules: &str, more: &str) -> Server {
     let url = model.url();
     let builder = ServerBuilder::default().gateway().rules(rules);
     let keys = builder.file("keys", &registered());
@@ -26,7 +32,7 @@ fn start(model: &Model, rules: &str, more: &str) -> Server {
         "identity: {{api_keys_file: '{}', api_key_as_bearer: true}}
 gateway:
   pools: {{gpu: {{targets: [{{url: '{url}'}}]}}}}
-  routes: [{{name: ai, kind: openai, paths: ['/v1/*'], pool: gpu}}]
+  routes: [{{name: ai, kind: {kind}, paths: ['/v1/*'], pool: gpu}}]
 {more}",
         keys.display()
     );
@@ -38,8 +44,12 @@ fn here(file: &str) -> String {
     folder.join(file).display().to_string()
 }
 
-fn run(mut command: Command, server: &Server) -> Value {
-    command.env("BASE_URL", format!("http://{}/v1", server.gateway_addr()));
+fn run(command: Command, server: &Server) -> Value {
+    run_at(command, server, "/v1")
+}
+
+fn run_at(mut command: Command, server: &Server, base: &str) -> Value {
+    command.env("BASE_URL", format!("http://{}{base}", server.gateway_addr()));
     let output = command.output().expect("the client runs");
     let (out, error) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));

@@ -20,7 +20,7 @@ fn check(what: &[&str], folder: &Path) {
 #[test]
 fn the_examples_are_right() {
     let folder = root().join("examples/ai");
-    for file in ["vllm.yaml", "llama-cpp.yaml", "openai.yaml"] {
+    for file in ["vllm.yaml", "llama-cpp.yaml", "openai.yaml", "anthropic.yaml"] {
         check(&["config", "check", "--skip-files", "--config", file], &folder);
     }
     check(&["rules", "validate", "rules.yaml"], &folder);

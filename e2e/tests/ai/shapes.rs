@@ -13,8 +13,13 @@ const CALLS: usize = 50;
 /// Shapes whose calls are under way together.
 const TOGETHER: usize = 8;
 
+/// The shapes of an API, by the kind of route that it is for.
+fn shapes_of(kind: &str) -> Vec<Shape> {
+    if kind == "anthropic" { Shape::anthropic() } else { Shape::all() }
+}
+
 /// Each shape has a tenant of its own, with room for two charges.
-fn start(model: &Model, shapes: &[Shape], mode: &str, redis: Option<&Redis>) -> Server {
+fn start(model: &Model, kind: &str, shapes: &[Shape], mode: &str, redis: Option<&Redis>) -> Server {
     let (mut keys, mut rules) = (String::new(), "default: false\nrules:\n".to_owned());
     for (place, shape) in shapes.iter().enumerate() {
         let mut hash = String::new();
@@ -23,10 +28,15 @@ fn start(model: &Model, shapes: &[Shape], mode: &str, redis: Option<&Redis>) -> 
         }
         writeln!(keys, "sha256:{hash} tenant_id=t{place}").expect("a line");
         let charge = if mode == "default" { shape.charge } else { shape.bound };
-        let limit = if shape.refused.is_some() { 1_000_000 } else { 2 * charge };
+        // What uses no tokens is limited by its requests.
+        let (unit, limit) = match (&shape.refused, charge) {
+            (Some(_), _) => ("tokens", 1_000_000),
+            (None, 0) => ("requests", 2),
+            (None, charge) => ("tokens", 2 * charge),
+        };
         writeln!(
             rules,
-            "  - {{rule_id: r{place}, identifier_type: tenant_id, unit: tokens, limit: {limit}, window: 1h, algorithm: fixed_window, applies_to: {{tenants: [t{place}]}}}}"
+            "  - {{rule_id: r{place}, identifier_type: tenant_id, unit: {unit}, limit: {limit}, window: 1h, algorithm: fixed_window, applies_to: {{tenants: [t{place}]}}}}"
         )
         .expect("a line");
     }
@@ -36,7 +46,7 @@ fn start(model: &Model, shapes: &[Shape], mode: &str, redis: Option<&Redis>) -> 
         "identity: {{api_keys_file: '{}', api_key_as_bearer: true}}
 gateway:
   pools: {{gpu: {{targets: [{{url: '{}'}}]}}}}
-  routes: [{{name: ai, kind: openai, paths: ['/*'], pool: gpu}}]
+  routes: [{{name: ai, kind: {kind}, paths: ['/*'], pool: gpu}}]
   openai: {{estimate: {mode}}}",
         keys.display(),
         model.url()
@@ -62,7 +72,9 @@ fn call(server: &Server, place: usize, shape: &Shape) -> (u16, String, Option<St
     }
     let error = answer.json()["error"].clone();
     let text = |name: &str| error[name].as_str().map(str::to_owned);
-    (answer.status, text("code").unwrap_or_default(), text("param"))
+    // Anthropic's errors have a type alone.
+    let code = text("code").or_else(|| text("type"));
+    (answer.status, code.unwrap_or_default(), text("param"))
 }
 
 type Answers = BTreeMap<(u16, String, Option<String>), usize>;
@@ -103,19 +115,23 @@ fn attack(server: &Server, model: &Model, shapes: &[(usize, &Shape)]) -> Vec<Ans
     answers
 }
 
-fn check(mode: &str, redis: Option<&Redis>) {
-    let shapes = Shape::all();
+fn check(kind: &str, mode: &str, redis: Option<&Redis>) {
+    let shapes = shapes_of(kind);
     let model = Model::start();
     model.forget_arrivals();
-    let server = start(&model, &shapes, mode, redis);
+    let server = start(&model, kind, &shapes, mode, redis);
     let all: Vec<(usize, &Shape)> = shapes.iter().enumerate().collect();
     let mut wrong = Vec::new();
     for some in all.chunks(TOGETHER) {
         for ((_, shape), answers) in some.iter().zip(attack(&server, &model, some)) {
             let admitted = answers.get(&(200, String::new(), None)).copied().unwrap_or(0);
+            let is_anthropic = kind == "anthropic";
+            let limited = if is_anthropic { "rate_limit_error" } else { "rate_limit_exceeded" };
             let refusal = match &shape.refused {
-                Some(it) => (it.status, it.code.clone(), it.param.clone()),
-                None => (429, "rate_limit_exceeded".to_owned(), None),
+                Some(it) => {
+                    (it.status, it.code.clone(), it.param.clone().filter(|_| !is_anthropic))
+                }
+                None => (429, limited.to_owned(), None),
             };
             let refused = answers.get(&refusal).copied().unwrap_or(0);
             let fits = match (&shape.refused, mode) {
@@ -133,22 +149,37 @@ fn check(mode: &str, redis: Option<&Redis>) {
 
 #[test]
 fn two_calls_of_every_shape_are_admitted_in_memory() {
-    check("upper_bound", None);
+    check("openai", "upper_bound", None);
 }
 
 #[test]
 fn two_calls_of_every_shape_are_admitted_in_redis() {
-    check("upper_bound", Some(&Redis::start()));
+    check("openai", "upper_bound", Some(&Redis::start()));
 }
 
 #[test]
 fn default_estimates_admit_one_to_three_in_memory() {
-    check("default", None);
+    check("openai", "default", None);
 }
 
 #[test]
 fn default_estimates_admit_one_to_three_in_redis() {
-    check("default", Some(&Redis::start()));
+    check("openai", "default", Some(&Redis::start()));
+}
+
+#[test]
+fn two_calls_of_every_shape_of_messages_are_admitted_in_memory() {
+    check("anthropic", "upper_bound", None);
+}
+
+#[test]
+fn two_calls_of_every_shape_of_messages_are_admitted_in_redis() {
+    check("anthropic", "upper_bound", Some(&Redis::start()));
+}
+
+#[test]
+fn default_estimates_of_messages_admit_one_to_three_in_memory() {
+    check("anthropic", "default", None);
 }
 
 /// Conversations that the upstream keeps are refused where nothing is said of their length.

@@ -4,7 +4,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use tollgate_tower::{EdgeRequest, Rejection};
 
-use super::paths::check_query;
+use super::protocol::Protocol;
 
 /// A key that is registered here is of no use to an upstream, and none of its business, whatever header it came in.
 pub(crate) fn keep_own_key(headers: &mut HeaderMap, asked: &EdgeRequest) {
@@ -58,9 +58,13 @@ pub(super) fn drop_model_headers(headers: &mut HeaderMap) {
 }
 
 /// Removes the query of a call, or keeps the part that cannot change what is called.
-pub(crate) fn restrict_query(parts: &mut Parts) -> Result<(), Box<Rejection>> {
+pub(crate) fn restrict_query(
+    protocol: Protocol,
+    parts: &mut Parts,
+    is_list: bool,
+) -> Result<(), Box<Rejection>> {
     let uri = &parts.uri;
-    let kept = check_query(uri.query()).map_err(|message| {
+    let kept = protocol.check_query(uri.query(), is_list).map_err(|message| {
         Box::new(Rejection::new(StatusCode::BAD_REQUEST, "UNKNOWN_QUERY", message))
     })?;
     if kept.is_none() && uri.path_and_query().is_some_and(|it| it.as_str().contains('?')) {
@@ -78,19 +82,16 @@ pub(super) fn with_path(uri: &Uri, path: &str, query: Option<&str>) -> Uri {
 }
 
 /// What is none of the calls that are known here.
-pub(crate) fn unknown_call(parts: &Parts, asked: &EdgeRequest) -> Rejection {
+pub(crate) fn unknown_call(protocol: Protocol, parts: &Parts, asked: &EdgeRequest) -> Rejection {
     let path: String = asked.endpoint.as_deref().unwrap_or("/").chars().take(100).collect();
-    let message = format!(
-        "{} {path} is not served here: only chat/completions, completions, embeddings, responses \
-         and models are",
-        parts.method
-    );
+    let (method, served) = (&parts.method, protocol.paths().described);
+    let message = format!("{method} {path} is not served here: only {served} are");
     Rejection::new(StatusCode::NOT_FOUND, "UNKNOWN_URL", message)
 }
 
 /// To a caller of whom nothing is known.
-pub(crate) fn no_key() -> Rejection {
-    let message = "You didn't provide an API key: send yours as `Authorization: Bearer …`.";
-    let rejection = Rejection::new(StatusCode::UNAUTHORIZED, "MISSING_API_KEY", message);
+pub(crate) fn no_key(protocol: Protocol) -> Rejection {
+    let (status, message) = (StatusCode::UNAUTHORIZED, protocol.key_hint());
+    let rejection = Rejection::new(status, "MISSING_API_KEY", message);
     rejection.header(http::header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::bounds::Bounds;
+pub(crate) use super::call::Call;
 use super::choosers;
 use super::fields::{FIELDS, READ};
 use super::json::{self, Value};
@@ -11,22 +12,6 @@ use super::prompt::prompts;
 
 /// The longest name of a model, and of a user.
 pub(crate) const MAX_NAME_BYTES: usize = 256;
-
-/// Which call of the API it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Call {
-    Chat,
-    Completions,
-    Embeddings,
-    Responses,
-}
-
-impl Call {
-    /// Whether its stream states what it used only where it is asked to.
-    pub(crate) const fn has_stream_options(self) -> bool {
-        matches!(self, Self::Chat | Self::Completions)
-    }
-}
 
 /// Why a body is not what it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,13 +105,14 @@ impl<'a> Ask<'a> {
         let options = stream_options.filter(|value| value.is_object());
         let wants_usage = options.map(include_usage).transpose()?.flatten().unwrap_or(false);
         let bounds = Bounds::read(whole)?;
+        let (max_tokens, user) = call.protocol().read(call, whole, max_tokens, user)?;
         // Which of them an upstream goes by is its own affair.
         let max_output = positive("max_completion_tokens", max_completion)?
-            .max(positive("max_tokens", max_tokens)?)
+            .max(max_tokens)
             .max(positive("max_output_tokens", max_output)?)
             .max(positive("n_predict", n_predict)?)
             .max(bounds.output)
-            .filter(|_| call != Call::Embeddings);
+            .filter(|_| call.has_answer());
         let min_output = min_tokens.map(|value| {
             let wrong = || wrong("min_tokens", "\"min_tokens\" must be a whole number");
             value.whole().ok_or_else(wrong)
@@ -141,14 +127,14 @@ impl<'a> Ask<'a> {
         let each =
             positive("n", n)?.max(positive("n_cmpl", n_cmpl)?).max(positive("best_of", best_of)?);
         let each = each.max(bounds.answers).unwrap_or(1);
-        let prompts = if call == Call::Embeddings { 1 } else { prompts(whole) };
+        let prompts = if call.has_answer() { prompts(whole) } else { 1 };
         Ok(Self {
             call,
             whole,
             model: named,
             model_value: model,
-            user: name("user", user)?,
-            is_stream: is_stream && call != Call::Embeddings,
+            user,
+            is_stream: is_stream && call.has_answer(),
             wants_usage,
             stream_options,
             max_output,
@@ -164,7 +150,7 @@ impl<'a> Ask<'a> {
     /// The longest that one answer may become, where `usual` is what it is without a bound. Some servers count thinking
     /// within the bound, others on top of it.
     pub(crate) fn longest_answer(&self, usual: impl FnOnce() -> u64) -> u64 {
-        if self.call == Call::Embeddings {
+        if !self.call.has_answer() {
             return 0;
         }
         let bound = match self.max_output {
@@ -172,6 +158,10 @@ impl<'a> Ask<'a> {
             bound => usual().max(bound.unwrap_or(0)),
         };
         let bound = bound.max(self.min_output);
+        // It may be larger than the bound nevertheless, where it is for all answers between calls of tools.
+        if self.call.protocol().bounds_thinking() && self.thinking < bound {
+            return bound;
+        }
         bound.saturating_add(self.thinking)
     }
 
@@ -237,7 +227,7 @@ impl<'a> Ask<'a> {
 
 /// The place of a field, if it is one of these. A name that some servers take for one of them is refused: servers
 /// that read it and servers that do not would see different requests.
-fn place_of<'p, T>(
+pub(super) fn place_of<'p, T>(
     name: &str,
     names: &[&'static str],
     places: &'p mut [T],
@@ -273,7 +263,7 @@ fn refuse_template(name: &'static str, value: Value<'_>) -> Result<(), Wrong> {
     Ok(())
 }
 
-fn once(name: &'static str, is_again: bool) -> Result<(), Wrong> {
+pub(super) fn once(name: &'static str, is_again: bool) -> Result<(), Wrong> {
     if is_again { Err(wrong(name, format!("{name:?} is given twice"))) } else { Ok(()) }
 }
 
@@ -288,7 +278,10 @@ fn include_usage(options: Value<'_>) -> Result<Option<bool>, Wrong> {
     Ok(found.into_iter().flatten().next().and_then(Value::boolean))
 }
 
-fn positive(param: &'static str, value: Option<Value<'_>>) -> Result<Option<u64>, Wrong> {
+pub(super) fn positive(
+    param: &'static str,
+    value: Option<Value<'_>>,
+) -> Result<Option<u64>, Wrong> {
     let Some(value) = value else { return Ok(None) };
     match value.whole() {
         Some(number @ 1..) => Ok(Some(number)),
@@ -296,7 +289,10 @@ fn positive(param: &'static str, value: Option<Value<'_>>) -> Result<Option<u64>
     }
 }
 
-fn name<'a>(param: &'static str, value: Option<Value<'a>>) -> Result<Option<Cow<'a, str>>, Wrong> {
+pub(super) fn name<'a>(
+    param: &'static str,
+    value: Option<Value<'a>>,
+) -> Result<Option<Cow<'a, str>>, Wrong> {
     let Some(value) = value else { return Ok(None) };
     match value.string() {
         // Some servers send a request to every model of a list, or to those that a stored preset names.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use tollgate_tower::{Decide, Dialect, EdgeRequest, Format, Pass, Rejection};
+use tollgate_tower::{Decide, EdgeRequest, Pass, Rejection};
 
 use super::access::{drop_model_headers, keep_own_key};
 use super::answer::metered;
@@ -15,6 +15,7 @@ use super::expect::HistoryKey;
 use super::meter::{Ending, Estimate, Meter, Metering};
 use super::options::Overrun;
 use super::paths::{ResponsePath, check_response_query};
+use super::protocol::Protocol;
 use super::serve::shaped;
 use super::text::{Tariff, TextSink};
 use crate::body::{GatewayBody, RequestBody};
@@ -68,18 +69,19 @@ impl<D: Decide> Worker<D> {
         route: &Route,
         connection: &ConnectionInfo,
     ) -> Option<Response<GatewayBody>> {
+        let protocol = route.protocol.filter(|it| *it == Protocol::OpenAi)?;
         let found = response_of(parts, asked, route)?;
         let ai = &self.gateway.ai;
         let source = match ai.background.find(found.id, &Owner::of(&asked.identity)) {
             Found::Own(source) => source,
-            Found::Unknown if ai.forwards_others(asked) => return None,
+            Found::Unknown if ai.forwards_others(protocol, asked) => return None,
             Found::Unknown | Found::Hidden => {
-                return Some(rejected(unknown_response(found.id), Format::OpenAi));
+                return Some(rejected(unknown_response(found.id), protocol.format()));
             }
         };
         let id = found.id.to_owned();
         let answered = self.follow(id, source, parts, asked.clone(), route, connection).await;
-        Some(answered.unwrap_or_else(|rejection| rejected(*rejection, Format::OpenAi)))
+        Some(answered.unwrap_or_else(|rejection| rejected(*rejection, protocol.format())))
     }
 
     async fn follow(
@@ -96,7 +98,8 @@ impl<D: Decide> Worker<D> {
             Box::new(Rejection::new(StatusCode::BAD_REQUEST, "UNKNOWN_QUERY", message))
         })?;
         // It is about work that was charged already, and a caller in debt must get at it.
-        let asked = EdgeRequest { uses_no_tokens: true, dialect: Dialect::OpenAi, ..asked };
+        let dialect = Protocol::OpenAi.dialect();
+        let asked = EdgeRequest { uses_no_tokens: true, dialect, ..asked };
         let pass = self.decide_ai(&asked).await?;
         let Pass { wait, headers, held, charge, .. } = pass;
         if !wait.is_zero() {
@@ -157,6 +160,7 @@ impl<D: Decide> Worker<D> {
             answers: 1,
             sink: TextSink::new(Tariff::default()),
             hides_usage: false,
+            is_extended: false,
         };
         let sent = crate::forward::SentFlag::default();
         sent.set();

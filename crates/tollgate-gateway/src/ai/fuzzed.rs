@@ -8,7 +8,14 @@ use super::sse::Events;
 use super::text::{Tariff, TextSink};
 use super::usage::{self, Plausible, StreamReport, View};
 
-const CALLS: [Call; 4] = [Call::Chat, Call::Completions, Call::Embeddings, Call::Responses];
+const CALLS: [Call; 6] = [
+    Call::Chat,
+    Call::Completions,
+    Call::Embeddings,
+    Call::Responses,
+    Call::Messages,
+    Call::CountTokens,
+];
 
 const ANY: Plausible = Plausible { least: 0, most: u64::MAX };
 

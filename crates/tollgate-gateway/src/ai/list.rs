@@ -4,9 +4,10 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode};
-use tollgate_tower::{Decide, EdgeRequest, Format, Rejection};
+use tollgate_tower::{Decide, EdgeRequest, Rejection};
 
 use super::paths::ListPath;
+use super::protocol::Protocol;
 use crate::body::GatewayBody;
 use crate::respond::{own, rejected};
 use crate::routes::Route;
@@ -14,31 +15,32 @@ use crate::worker::Worker;
 
 /// What a request asks about models, if it does.
 pub(crate) fn list_of<'a>(
+    protocol: Protocol,
     parts: &Parts,
     asked: &'a EdgeRequest,
     route: &Route,
 ) -> Option<ListPath<'a>> {
     let path = asked.endpoint.as_deref().unwrap_or("/");
     let is_get = parts.method == Method::GET;
-    ListPath::read(path, route.bases(path)).filter(|_| is_get)
+    ListPath::read(protocol, path, route.bases(path)).filter(|_| is_get)
 }
 
 impl<D: Decide> Worker<D> {
     /// The models that are listed, where that is answered here.
-    pub(crate) fn ai_list(&self, list: ListPath<'_>) -> Option<Response<GatewayBody>> {
+    pub(crate) fn ai_list(
+        &self,
+        protocol: Protocol,
+        list: ListPath<'_>,
+    ) -> Option<Response<GatewayBody>> {
         let ai = &self.gateway.ai;
         if !ai.options.lists_models {
             return None;
         }
-        let describe = |name: &str| serde_json::json!({"id": name, "object": "model", "created": 0, "owned_by": "tollgate"});
         let body = match list {
-            ListPath::All => {
-                let data: Vec<_> = ai.models.names().map(describe).collect();
-                serde_json::json!({"object": "list", "data": data})
-            }
+            ListPath::All => protocol.list(ai.models.names()),
             ListPath::One(name) => match ai.models.names().find(|known| *known == name) {
-                Some(name) => describe(name),
-                None => return Some(rejected(unknown_model(name), Format::OpenAi)),
+                Some(name) => protocol.model(name),
+                None => return Some(rejected(unknown_model(name), protocol.format())),
             },
         };
         let mut response = Response::new(Bytes::from(body.to_string()));

@@ -65,7 +65,7 @@ const EARLIER: [&str; 19] = [
 ];
 
 /// Kinds of parts that bring nothing but what is in them.
-const TEXTS: [&str; 13] = [
+const TEXTS: [&str; 25] = [
     "text",
     "input_text",
     "output_text",
@@ -79,6 +79,19 @@ const TEXTS: [&str; 13] = [
     "search_result",
     "web_search_result",
     "web_search_tool_result",
+    // What an earlier answer of Anthropic's API brought, sent again.
+    "server_tool_use",
+    "mcp_tool_use",
+    "mcp_tool_result",
+    "web_fetch_result",
+    "web_fetch_tool_result",
+    "code_execution_result",
+    "code_execution_tool_result",
+    "bash_code_execution_result",
+    "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "compaction",
 ];
 
 /// Members whose texts a model reads wherever it reads messages: their true length says something about texts.
@@ -243,7 +256,9 @@ fn part(part: Value<'_>, sink: &mut TextSink, depth: u32) {
     let (mut is_document, mut has_source_text) = (false, false);
     let stated = Stated::of(part);
     let is_call = is_kind(part, |it| it == "tool_use");
-    let is_search = is_kind(part, |it| matches!(it, "search_result" | "web_search_result"));
+    let is_search = is_kind(part, |it| {
+        matches!(it, "search_result" | "web_search_result" | "web_fetch_result")
+    });
     let is_image = is_kind(part, |it| it == "input_image") && !sink.is_upper_bound();
     let source_name = if is_kind(part, |it| it == "image") { "image" } else { "file" };
     for member in part.members() {

@@ -41,6 +41,8 @@ pub(crate) struct Estimate {
     pub(crate) sink: TextSink,
     /// Whether we ask what a stream used, and the client does not.
     pub(crate) hides_usage: bool,
+    /// Whether the upstream adds to the prompt by itself while it answers.
+    pub(crate) is_extended: bool,
 }
 
 impl Estimate {
@@ -53,6 +55,14 @@ impl Estimate {
     /// send short ones first, and leave early from the long ones.
     pub(crate) fn unreported_prompt(&self) -> u64 {
         self.prompt.max(self.uncorrected)
+    }
+
+    /// The same, where the upstream stated a length before the answer. What it adds afterwards is not in it.
+    fn cut_prompt(&self, stated: Option<u64>) -> u64 {
+        match stated {
+            Some(stated) if !self.is_extended => stated,
+            stated => self.unreported_prompt().max(stated.unwrap_or(0)),
+        }
     }
 }
 
@@ -188,7 +198,7 @@ impl Meter {
             Reading::Events(Events::new(self.changes_streams()))
         } else {
             self.renamer = self.shown_name.as_deref().map(Renamer::new);
-            Reading::Json(Scan::default())
+            Reading::Json(Scan::new(self.estimate.call.protocol()))
         };
     }
 
@@ -280,10 +290,9 @@ impl Meter {
         let message = format!(
             "this answer is longer than the {reserved} tokens that were reserved for it and was stopped: {why}"
         );
-        let error = serde_json::json!({"error": {"message": message, "type": "tokens",
-            "param": "max_tokens", "code": "reservation_exceeded"}});
+        let event = self.estimate.call.protocol().stop_event(&message);
         let mut all = BytesMut::from(&**out);
-        all.extend_from_slice(format!("data: {error}\n\n").as_bytes());
+        all.extend_from_slice(event.as_bytes());
         all.freeze()
     }
 
@@ -314,7 +323,8 @@ impl Meter {
                 Usage { total: 0, output: 0 }
             }
             None => {
-                let total = self.estimate.unreported_prompt().saturating_add(counted);
+                let prompt = self.estimate.cut_prompt(self.reported.prompt);
+                let total = prompt.saturating_add(counted);
                 Usage { total, output: counted }
             }
         }
@@ -406,7 +416,7 @@ impl Meter {
         }
         if let Some(expectations) = self.expectations.take()
             && is_known
-            && self.estimate.call != Call::Embeddings
+            && self.estimate.call.has_answer()
         {
             let each = used.output.div_ceil(self.estimate.answers.max(1));
             expectations.note(&self.estimate.history_key, each);

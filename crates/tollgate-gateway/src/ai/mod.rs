@@ -1,4 +1,4 @@
-//! Models behind the gateway, in the words of the OpenAI API.
+//! Models behind the gateway, in the words of the API that a route is for (`protocol`).
 //!
 //! ```text
 //! 0 access     who may ask, and for what                                          access, paths
@@ -14,10 +14,12 @@
 
 mod access;
 mod answer;
+mod anthropic;
 mod ask;
 mod background;
 pub mod bound;
 mod bounds;
+mod call;
 mod choosers;
 mod classes;
 mod doubts;
@@ -36,10 +38,12 @@ mod meter;
 mod models;
 mod more;
 mod names;
+mod openai;
 pub mod options;
 mod outgoing;
 mod paths;
 mod prompt;
+mod protocol;
 mod rename;
 mod replayed;
 mod resolution;
@@ -59,6 +63,7 @@ use std::sync::Arc;
 
 use tollgate_tower::{EdgeRequest, Identifier, Identity};
 
+pub use protocol::Protocol;
 pub use text::{EstimateMode, Tariff, Tokenizer};
 
 pub(crate) use access::{keep_own_key, no_key, restrict_query, unknown_call};
@@ -103,9 +108,9 @@ impl Ai {
 
     /// Whether other calls than those whose tokens are counted go to the upstream. What ends like one of them never
     /// does: the upstream might serve it.
-    pub(crate) fn forwards_others(&self, asked: &EdgeRequest) -> bool {
+    pub(crate) fn forwards_others(&self, protocol: Protocol, asked: &EdgeRequest) -> bool {
         let path = asked.endpoint.as_deref().unwrap_or("/");
-        self.options.others == Others::Forward && !paths::looks_like_call(path)
+        self.options.others == Others::Forward && !protocol.looks_like_call(path)
     }
 
     /// Whether a caller is refused because nothing is known of it.

@@ -7,26 +7,8 @@ use std::ops::Range;
 
 use super::ask::{Call, MAX_NAME_BYTES};
 use super::background::MAX_ID_BYTES;
-
-/// What an API may be mounted under: OpenAI and most servers, Azure and Groq, gateways of several providers.
-const BASES: [&str; 5] = ["", "/v1", "/openai", "/openai/v1", "/api/v1"];
-
-/// What stands before a model's name in a path: the engines of early OpenAI clients, the deployments of Azure.
-const MODEL_PREFIXES: [&str; 3] = ["/engines/", "/v1/engines/", "/openai/deployments/"];
-
-/// Every call by its last segments. The longer ones come first: one is the end of another.
-const CALLS: [(&str, Call); 4] = [
-    ("/chat/completions", Call::Chat),
-    ("/completions", Call::Completions),
-    ("/embeddings", Call::Embeddings),
-    ("/responses", Call::Responses),
-];
-
-/// The only query parameter that model calls may have: Azure's clients always send it.
-const API_VERSION: &str = "api-version";
-
-/// The longest value of it.
-const MAX_VERSION_BYTES: usize = 64;
+use super::openai;
+use super::protocol::{ApiPaths, Protocol};
 
 /// A call, as its path states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,22 +20,26 @@ pub(crate) struct CallPath {
 
 impl CallPath {
     /// The call that a path is, read from each of these places on ([`crate::routes::Route::bases`]).
-    pub(crate) fn read(path: &str, bases: impl IntoIterator<Item = usize>) -> Option<Self> {
+    pub(crate) fn read(
+        protocol: Protocol,
+        path: &str,
+        bases: impl IntoIterator<Item = usize>,
+    ) -> Option<Self> {
         let path = path.trim_end_matches('/');
         bases.into_iter().find_map(|base| {
-            let call = Self::whole(path.get(base..)?)?;
+            let call = Self::whole(protocol.paths(), path.get(base..)?)?;
             let model = call.model.map(|range| base + range.start..base + range.end);
             Some(Self { model, ..call })
         })
     }
 
-    fn whole(path: &str) -> Option<Self> {
-        let (end, call) = CALLS.into_iter().find(|(end, _)| path.ends_with(end))?;
+    fn whole(api: &ApiPaths, path: &str) -> Option<Self> {
+        let (end, call) = *api.calls.iter().find(|(end, _)| path.ends_with(end))?;
         let before = path.get(..path.len() - end.len())?;
-        if BASES.contains(&before) {
+        if api.bases.contains(&before) {
             return Some(Self { call, model: None });
         }
-        let prefix = MODEL_PREFIXES.into_iter().find(|prefix| before.starts_with(prefix))?;
+        let prefix = api.model_prefixes.iter().find(|prefix| before.starts_with(**prefix))?;
         let name = before.get(prefix.len()..).filter(|name| is_model_name(name))?;
         // Of Azure: a call of the deployment before it.
         if name.ends_with("/extensions") {
@@ -80,17 +66,21 @@ pub(crate) enum ListPath<'p> {
 
 impl<'p> ListPath<'p> {
     /// The list that a path is, read from each of these places on.
-    pub(crate) fn read(path: &'p str, bases: impl IntoIterator<Item = usize>) -> Option<Self> {
+    pub(crate) fn read(
+        protocol: Protocol,
+        path: &'p str,
+        bases: impl IntoIterator<Item = usize>,
+    ) -> Option<Self> {
         let path = path.trim_end_matches('/');
-        bases.into_iter().find_map(|base| Self::whole(path.get(base..)?))
+        bases.into_iter().find_map(|base| Self::whole(protocol.paths().bases, path.get(base..)?))
     }
 
-    fn whole(path: &'p str) -> Option<Self> {
-        if path.strip_suffix("/models").is_some_and(|before| BASES.contains(&before)) {
+    fn whole(bases: &[&str], path: &'p str) -> Option<Self> {
+        if path.strip_suffix("/models").is_some_and(|before| bases.contains(&before)) {
             return Some(Self::All);
         }
         let (before, name) = path.split_once("/models/")?;
-        (BASES.contains(&before) && is_model_name(name)).then_some(Self::One(name))
+        (bases.contains(&before) && is_model_name(name)).then_some(Self::One(name))
     }
 }
 
@@ -119,13 +109,13 @@ impl<'p> ResponsePath<'p> {
         let is_id = (1..=MAX_ID_BYTES).contains(&id.len())
             && id.bytes().all(is_plain)
             && !matches!(id, "." | "..");
-        (BASES.contains(&before) && is_id).then_some(Self { id, is_cancel })
+        (openai::PATHS.bases.contains(&before) && is_id).then_some(Self { id, is_cancel })
     }
 }
 
 /// What may be asked of a response: how it is sent, and what is sent with it.
 const RESPONSE_QUERIES: [&str; 7] = [
-    API_VERSION,
+    openai::API_VERSION,
     "stream",
     "starting_after",
     "include",
@@ -152,12 +142,6 @@ pub(crate) fn check_response_query(query: Option<&str>) -> Result<(), String> {
     Err(format!("only these query parameters are accepted on responses: {known}"))
 }
 
-/// Whether a path ends like a call. Where it is none, it must not reach an upstream uncounted.
-pub(crate) fn looks_like_call(path: &str) -> bool {
-    let path = path.trim_end_matches('/').to_ascii_lowercase();
-    CALLS.iter().any(|(end, _)| path.ends_with(end))
-}
-
 /// A name that every server reads in one way.
 fn is_model_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/@+".contains(&byte);
@@ -179,28 +163,12 @@ fn encoded(name: &str) -> String {
     out
 }
 
-/// The query of a model call, if all of it is known: servers read models and much else out of queries.
-pub(crate) fn check_query(query: Option<&str>) -> Result<Option<&str>, String> {
-    let Some(query) = query.filter(|query| !query.is_empty()) else { return Ok(None) };
-    let shown = |name: &str| -> String { name.chars().take(100).collect() };
-    let (name, value) = query.split_once('=').unwrap_or((query, ""));
-    if name != API_VERSION {
-        let name = shown(name);
-        return Err(format!("the query parameter {name:?} is not accepted on model calls"));
-    }
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-    if value.is_empty() || value.len() > MAX_VERSION_BYTES || !value.bytes().all(is_plain) {
-        return Err(format!("{API_VERSION:?} must be given once, as a version"));
-    }
-    Ok(Some(query))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn read(path: &str, base: &str) -> Option<(Call, Option<String>)> {
-        let found = CallPath::read(path, [0, base.len()])?;
+        let found = CallPath::read(Protocol::OpenAi, path, [0, base.len()])?;
         Some((found.call, found.model.map(|range| path[range].to_owned())))
     }
 
@@ -228,16 +196,17 @@ mod tests {
             let expected = expected.map(|(call, model)| (call, model.map(str::to_owned)));
             assert_eq!(read(path, base), expected, "{path} below {base:?}");
         }
+        let looks_like_call = |path| Protocol::OpenAi.looks_like_call(path);
         assert!(looks_like_call("/x/Chat/Completions/") && !looks_like_call("/v1/files"));
     }
 
     #[test]
     fn a_path_gets_the_name_that_the_upstream_knows() {
         let path = "/t/engines/small/chat/completions";
-        let call = CallPath::read(path, [0, 2]).unwrap();
+        let call = CallPath::read(Protocol::OpenAi, path, [0, 2]).unwrap();
         let renamed = call.with_model(path, "org/großes").unwrap();
         assert_eq!(renamed, "/t/engines/org/gro%C3%9Fes/chat/completions");
-        let plain = CallPath::read("/v1/embeddings", [0]).unwrap();
+        let plain = CallPath::read(Protocol::OpenAi, "/v1/embeddings", [0]).unwrap();
         assert_eq!(plain.with_model("/v1/embeddings", "x"), None);
     }
 
@@ -254,7 +223,8 @@ mod tests {
             ("/v1/models/models", "", Some(ListPath::One("models"))),
             ("/v1/files", "", None),
         ] {
-            assert_eq!(ListPath::read(path, [0, base.len()]), expected, "{path}");
+            let found = ListPath::read(Protocol::OpenAi, path, [0, base.len()]);
+            assert_eq!(found, expected, "{path}");
         }
     }
 
@@ -280,25 +250,6 @@ mod tests {
         }
         for query in ["model=x", "stream=true&model=x", "stream=%26model=x", "stream=a;b"] {
             assert!(check_response_query(Some(query)).is_err(), "{query}");
-        }
-    }
-
-    #[test]
-    fn only_the_version_may_be_asked_for() {
-        for query in [None, Some(""), Some("api-version=2024-10-21")] {
-            assert!(check_query(query).is_ok(), "{query:?}");
-        }
-        assert_eq!(check_query(Some("")), Ok(None));
-        for query in [
-            "model=large",
-            "api-version=1&model=large",
-            "api-version",
-            "api-version=",
-            "%61pi-version=1",
-            "api-version=1;model=large",
-            "&api-version=1",
-        ] {
-            assert!(check_query(Some(query)).is_err(), "{query}");
         }
     }
 }

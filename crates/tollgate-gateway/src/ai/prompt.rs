@@ -41,6 +41,9 @@ const PROMPTS: [&str; 5] = ["prompts", "inputs", "instances", "requests", "text"
 impl Ask<'_> {
     /// Gives everything that the model will read to `sink`.
     pub(crate) fn prompt(&self, sink: &mut TextSink) {
+        if let Some(own) = self.call.protocol().prompt() {
+            return own(self, sink);
+        }
         let mut unknown = Vec::new();
         sink.scale_images(scale_of(self.whole));
         for member in self.whole.members() {

@@ -4,11 +4,12 @@
 
 use super::background::{MAX_ID_BYTES, Progress};
 use super::json;
+use super::protocol::Protocol;
 use super::usage::{Doubt, Plausible, Usage};
 
 /// The longest name that is looked at, and the largest `usage`.
 const MAX_NAME: usize = 32;
-const MAX_USAGE: usize = 8 * 1024;
+const MAX_USAGE: usize = 64 * 1024;
 
 /// The names under which texts are a model's words.
 const WORDS: [&[u8]; 7] = [
@@ -31,6 +32,7 @@ const FAILED_GENERATION: &[u8] = b"failed_generation";
 )]
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
+    protocol: Protocol,
     /// One bit for each level: whether it is an object. The lowest is the innermost.
     levels: u128,
     depth: u32,
@@ -61,6 +63,11 @@ enum Text {
 }
 
 impl Scan {
+    /// For a good answer of this API.
+    pub(crate) fn new(protocol: Protocol) -> Self {
+        Self { protocol, ..Self::default() }
+    }
+
     /// Looks at the next piece.
     pub(crate) fn take(&mut self, piece: &[u8]) {
         for byte in piece {
@@ -85,7 +92,7 @@ impl Scan {
                 } else if self.depth == 1 && self.name == b"status" {
                     self.status.clear();
                     Text::Status
-                } else if WORDS.contains(&self.name.as_slice()) {
+                } else if self.is_words() {
                     self.has_failed_generation |= self.name == FAILED_GENERATION;
                     Text::Words
                 } else {
@@ -115,6 +122,12 @@ impl Scan {
             b':' => self.wants_name = false,
             _ => {}
         }
+    }
+
+    /// Whether the text at this place is a model's.
+    fn is_words(&self) -> bool {
+        let is_nameless = self.protocol.has_nameless_words() && self.name != b"type";
+        is_nameless || WORDS.contains(&self.name.as_slice())
     }
 
     fn keep(&mut self, byte: u8) {
@@ -167,7 +180,7 @@ impl Scan {
     pub(crate) fn usage(&self, plausible: Plausible) -> Option<Result<Usage, Doubt>> {
         let usage = self.usage.as_ref().filter(|_| self.is_usage_whole)?;
         let text = std::str::from_utf8(usage).ok()?;
-        Usage::read(json::parse(text).ok()?, plausible)
+        self.protocol.usage(json::parse(text).ok()?, plausible)
     }
 }
 

@@ -7,13 +7,11 @@ use http::header::CONTENT_ENCODING;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tollgate_tower::{
-    Decide, Dialect, EdgeRequest, Format, HeaderLines, Held, Identity, Line, Pass, Rejection,
-};
+use tollgate_tower::{Decide, EdgeRequest, HeaderLines, Held, Identity, Line, Pass, Rejection};
 
 use super::access::{drop_model_headers, keep_own_key};
 use super::answer::metered;
-use super::ask::{Ask, Wrong};
+use super::ask::{Ask, Call, Wrong};
 use super::background::Source;
 use super::expect::HistoryKey;
 use super::intake::{self, Taken};
@@ -26,6 +24,7 @@ use super::more::{self, AskMore};
 use super::options::Overrun;
 use super::outgoing::ModelRequest;
 use super::paths::CallPath;
+use super::protocol::Protocol;
 use super::text::TextSink;
 use super::turn;
 use crate::body::{GatewayBody, RequestBody};
@@ -61,10 +60,15 @@ struct Admitted<'m> {
 }
 
 /// The call of the API that a request is, if it is one that is known.
-pub(crate) fn call_of(parts: &Parts, asked: &EdgeRequest, route: &Route) -> Option<CallPath> {
+pub(crate) fn call_of(
+    protocol: Protocol,
+    parts: &Parts,
+    asked: &EdgeRequest,
+    route: &Route,
+) -> Option<CallPath> {
     let path = asked.endpoint.as_deref().unwrap_or("/");
     let is_post = parts.method == Method::POST;
-    CallPath::read(path, route.bases(path)).filter(|_| is_post)
+    CallPath::read(protocol, path, route.bases(path)).filter(|_| is_post)
 }
 
 impl<D: Decide> Worker<D> {
@@ -77,9 +81,10 @@ impl<D: Decide> Worker<D> {
         route: &Route,
         connection: &ConnectionInfo,
     ) -> Response<GatewayBody> {
+        let format = call.call.protocol().format();
         match self.serve_ai(call, (parts, body), asked, route, connection).await {
             Ok(response) => response,
-            Err(rejection) => rejected(*rejection, Format::OpenAi),
+            Err(rejection) => rejected(*rejection, format),
         }
     }
 
@@ -104,7 +109,9 @@ impl<D: Decide> Worker<D> {
         let mut taken = ai.room.enter(&ai.options.weights.of(&asked.identity).0);
         let body = intake::read(body, most, timeout, &mut taken).await;
         let body = body.map_err(|fault| unread(fault, most))?;
-        asked.dialect = Dialect::OpenAi;
+        asked.dialect = call.call.protocol().dialect();
+        // What only counts tokens uses none.
+        asked.uses_no_tokens = call.call == Call::CountTokens;
         self.clean(&mut parts, connection);
         drop_model_headers(&mut parts.headers);
         keep_own_key(&mut parts.headers, &asked);
@@ -186,7 +193,8 @@ impl<D: Decide> Worker<D> {
             let estimate = self.estimate(ask, model, &asked.identity);
             let name = estimate.model.clone();
             asked.model_id = Some(name.clone());
-            asked.tokens = Some(estimate.total().min(MAX_ESTIMATE));
+            let tokens = (!asked.uses_no_tokens).then(|| estimate.total());
+            asked.tokens = tokens.map(|tokens| tokens.min(MAX_ESTIMATE));
             let (refusal, leads_on) = match self.decide_in_line(asked).await {
                 Ok(pass) => {
                     // Nobody has a place while it waits for something else.
@@ -324,6 +332,7 @@ impl<D: Decide> Worker<D> {
                 && ask.is_stream
                 && ask.call.has_stream_options()
                 && !ask.wants_usage,
+            is_extended: ask.call == Call::Messages && ask.stored_field().is_some(),
         }
     }
 

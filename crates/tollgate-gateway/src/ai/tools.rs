@@ -22,6 +22,9 @@ impl Ask<'_> {
         }
         self.whole.members().find_map(|member| {
             let name = member.name.as_ref();
+            if let Some(found) = self.call.protocol().brings(&member) {
+                return found;
+            }
             match name {
                 "tools" | "functions" => has_server_tool(member.value).then_some("tools"),
                 _ if NO_OPTIONS.contains(&name) => None,

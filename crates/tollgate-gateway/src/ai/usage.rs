@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::anthropic;
 use super::ask::Call;
 use super::background::MAX_ID_BYTES;
 use super::json::{self, Member, Value};
@@ -106,6 +107,10 @@ pub(crate) struct StreamReport {
     pub(crate) id: Option<String>,
     /// Whether a response failed.
     pub(crate) has_failed: bool,
+    /// The length of the prompt, where that is stated before the answer.
+    pub(crate) prompt: Option<u64>,
+    /// The counts of a message so far.
+    pub(super) counts: anthropic::usage::Counts,
 }
 
 impl StreamReport {
@@ -139,6 +144,9 @@ pub(crate) fn event(
     reported: &mut StreamReport,
     sink: &mut TextSink,
 ) -> Verdict {
+    if let Some(own) = view.call.protocol().event() {
+        return own(view, data, reported, sink);
+    }
     if data == "[DONE]" {
         reported.is_done = true;
         return Verdict::Pass;
@@ -217,11 +225,11 @@ fn response_event(
 
 /// What is changed in an event, from its beginning to its end.
 #[derive(Debug, Default)]
-struct Edits(Vec<(Range<usize>, String)>);
+pub(super) struct Edits(Vec<(Range<usize>, String)>);
 
 impl Edits {
     /// Puts the name that clients know in the place of a model's.
-    fn rename(&mut self, member: &Member<'_>, name: Option<&str>) {
+    pub(super) fn rename(&mut self, member: &Member<'_>, name: Option<&str>) {
         if let Some(name) =
             name.filter(|name| member.value.is_string() && member.value.text != *name)
         {
@@ -244,7 +252,7 @@ impl Edits {
         self.0.push((span, String::new()));
     }
 
-    fn verdict(mut self, data: &str) -> Verdict {
+    pub(super) fn verdict(mut self, data: &str) -> Verdict {
         if self.0.is_empty() {
             return Verdict::Pass;
         }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::check::{MAX_TIMEOUT_MS, millis, parse_address, size};
 use super::openai::{self, OpenAiConfig};
 use super::read::{Reader, Said};
+use super::route_kind::RouteKind;
 
 /// The most networks of trusted proxies, issuers, audiences and the like.
 const MAX_ENTRIES: usize = 1_000;
@@ -301,17 +302,6 @@ pub struct RouteConfig {
     /// How long the head of an answer may take, where other than usual.
     #[serde(default)]
     pub response_timeout_ms: Option<u64>,
-}
-
-/// What the requests of a route are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum RouteKind {
-    /// Anything that HTTP carries.
-    #[default]
-    Http,
-    /// For models, in the words of the OpenAI API.
-    OpenAi,
 }
 
 /// What is sent on later.

@@ -14,6 +14,7 @@ mod openai;
 mod problem;
 mod raw;
 mod read;
+mod route_kind;
 mod show;
 mod stores;
 mod telemetry;
@@ -31,11 +32,12 @@ pub use check::parse_address;
 pub use control::{AuditConfig, ControlConfig, NodeRole, PostgresConfig};
 pub use edge::{
     AddressHeader, ClientCertificates, GatewayConfig, HealthConfig, IdentityConfig, JwtConfig,
-    PoolConfig, QueueConfig, RouteConfig, RouteKind, ShareConfig, TargetConfig, TlsConfig,
+    PoolConfig, QueueConfig, RouteConfig, ShareConfig, TargetConfig, TlsConfig,
 };
 pub use listener::HttpListener;
 pub use openai::{ModelConfig, OpenAiConfig, UnknownModels};
 pub use problem::{ConfigProblem, ConfigProblems, Origin};
+pub use route_kind::RouteKind;
 pub use stores::{DEFAULT_STORE, RedisKind, Secret, StoreConfig, without_password};
 pub use telemetry::{DecisionLogConfig, StatsdConfig, TelemetryConfig, TracesConfig};
 pub use tollgate_tower::HeaderFamilies;

@@ -20,7 +20,7 @@ use tracing::Instrument as _;
 
 use super::queue::Tickets;
 use super::{Callers, EdgeError};
-use crate::config::{Config, GatewayConfig, PoolConfig, RouteConfig, RouteKind, ShareConfig};
+use crate::config::{Config, GatewayConfig, PoolConfig, RouteConfig, ShareConfig};
 use crate::listen::{Answer, Connection};
 use crate::reservation_shares::ReservationShares;
 use crate::stores::Stores;
@@ -204,7 +204,7 @@ fn route_options(route: &RouteConfig, answer_timeout: Duration) -> Result<RouteO
         })
     };
     // Models think before they speak, and while they do.
-    let patience = (route.kind == RouteKind::OpenAi).then_some(answer_timeout);
+    let patience = route.kind.protocol().map(|_| answer_timeout);
     Ok(RouteOptions {
         name: route.name.clone(),
         hosts: route.hosts.clone(),
@@ -212,7 +212,7 @@ fn route_options(route: &RouteConfig, answer_timeout: Duration) -> Result<RouteO
         methods: route.methods.iter().map(method).collect::<Result<_, _>>()?,
         models: route.models.clone(),
         pool: route.pool.clone(),
-        is_ai: route.kind == RouteKind::OpenAi,
+        protocol: route.kind.protocol(),
         strip_prefix: route.strip_prefix.clone(),
         timeouts: TimeoutOverrides {
             head: route.response_timeout_ms.map(Duration::from_millis).or(patience),

@@ -29,6 +29,7 @@ fn meter(book: &Book, hides_usage: bool, overrun: Overrun) -> Box<Meter> {
         output: 3,
         answers: 1,
         sink: TextSink::new(Tariff::default()),
+        is_extended: false,
         hides_usage,
     };
     let sent = SentFlag::default();
@@ -100,6 +101,33 @@ fn however_it_ends_it_is_settled_once() {
     let book = Book::default();
     drop(meter(&book, true, Overrun::Run));
     assert_eq!(*book.0.lock(), [Some(10)], "it may have been read before the client left");
+}
+
+/// The prompt as its beginning stated it. Where the upstream adds to it by itself, at least the estimate.
+#[test]
+fn a_message_that_is_cut_pays_the_prompt_that_was_stated() {
+    let start = r#"{"type":"message_start","message":{"usage":{"input_tokens":2,"cache_read_input_tokens":5,"output_tokens":1}}}"#;
+    let text = r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"abcd"}}"#;
+    let end = r#"{"type":"message_delta","delta":{},"usage":{"output_tokens":9}}"#;
+    for (is_extended, events, used) in [
+        (false, &[start][..], 7),
+        (false, &[start, text, text], 7 + 2),
+        (false, &[text], 10 + 1),
+        (false, &[start, text, end], 7 + 9),
+        (true, &[start, text], 10 + 1),
+        (true, &[start, text, end], 7 + 9),
+    ] {
+        let book = Book::default();
+        let mut left = meter(&book, false, Overrun::Run);
+        left.estimate.call = Call::Messages;
+        left.estimate.is_extended = is_extended;
+        left.begins(true);
+        for event in events {
+            left.pass(Bytes::from(format!("event: x\ndata: {event}\n\n")));
+        }
+        drop(left);
+        assert_eq!(*book.0.lock(), [Some(used)], "{is_extended} {events:?}");
+    }
 }
 
 #[test]

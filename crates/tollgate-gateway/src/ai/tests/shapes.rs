@@ -1,25 +1,38 @@
-//! Every row of the table of request shapes, as far as the gateway decides it before the limits.
+//! Every row of the tables of request shapes, as far as the gateway decides it before the limits.
 
 use serde_json::Value as Json;
 use tollgate_testkit::Shape;
 
-use super::super::ask::Ask;
-use super::super::paths::{CallPath, check_query, looks_like_call};
+use super::super::ask::{Ask, Call};
+use super::super::paths::CallPath;
+use super::super::protocol::Protocol;
 use super::super::text::{EstimateMode, Tariff, TextSink};
 
 /// What an answer is charged where the request does not say.
 const DEFAULT_OUTPUT: u64 = 1_000;
 
 /// What a shape is: the model and the charges in both modes, or the parameter that is wrong.
-fn decide(shape: &Shape) -> Result<(String, u64, u64), (&'static str, Option<&'static str>)> {
+fn decide(
+    protocol: Protocol,
+    shape: &Shape,
+) -> Result<(String, u64, u64), (&'static str, Option<&'static str>)> {
+    let (unknown_url, unknown_query, invalid) = match protocol {
+        Protocol::OpenAi => ("unknown_url", "unknown_query", "invalid_request"),
+        Protocol::Anthropic => {
+            ("not_found_error", "invalid_request_error", "invalid_request_error")
+        }
+    };
     let (path, query) = shape.path.split_once('?').unwrap_or((&shape.path, ""));
-    let call = CallPath::read(path, [0]).ok_or(("unknown_url", None))?;
-    check_query(Some(query)).map_err(|_| ("unknown_query", None))?;
+    let call = CallPath::read(protocol, path, [0]).ok_or((unknown_url, None))?;
+    protocol.check_query(Some(query), false).map_err(|_| (unknown_query, None))?;
     let body = shape.text();
     let model = call.model.and_then(|range| path.get(range));
-    let ask = Ask::read(call.call, body.as_bytes(), model)
-        .map_err(|wrong| ("invalid_request", wrong.param))?;
+    let ask =
+        Ask::read(call.call, body.as_bytes(), model).map_err(|wrong| (invalid, wrong.param))?;
     let charge = |estimate: EstimateMode| {
+        if ask.call == Call::CountTokens {
+            return 0;
+        }
         let mut sink = TextSink::new(Tariff { estimate, ..Tariff::default() });
         ask.prompt(&mut sink);
         sink.total() + ask.longest_answer(|| DEFAULT_OUTPUT) * ask.answers
@@ -30,11 +43,13 @@ fn decide(shape: &Shape) -> Result<(String, u64, u64), (&'static str, Option<&'s
 
 #[test]
 fn every_shape_is_charged_or_refused_as_the_table_says() {
-    let shapes = Shape::all();
-    assert!(shapes.len() >= 200, "{}", shapes.len());
+    let (openai, anthropic) = (Shape::all(), Shape::anthropic());
+    assert!(openai.len() >= 200, "{}", openai.len());
+    assert!(anthropic.len() >= 40, "{}", anthropic.len());
     let mut wrong = Vec::new();
-    for shape in &shapes {
-        let decided = decide(shape);
+    let openai = openai.iter().map(|it| (Protocol::OpenAi, it));
+    for (protocol, shape) in openai.chain(anthropic.iter().map(|it| (Protocol::Anthropic, it))) {
+        let decided = decide(protocol, shape);
         let expected = match &shape.refused {
             Some(refused) => Err((refused.code.as_str(), refused.param.as_deref())),
             None => Ok((shape.model.clone().unwrap(), shape.charge, shape.bound)),
@@ -73,7 +88,9 @@ fn texts(value: &Json, all: &mut Vec<String>) {
 #[test]
 fn no_text_of_a_shape_is_free() {
     let tokenizers = [bpe_openai::cl100k_base(), bpe_openai::o200k_base()];
-    for shape in Shape::all().iter().filter(|shape| shape.refused.is_none()) {
+    let charged = |shape: &&Shape| shape.refused.is_none() && shape.bound > 0;
+    let shapes: Vec<Shape> = Shape::all().into_iter().chain(Shape::anthropic()).collect();
+    for shape in shapes.iter().filter(charged) {
         let body: Json = serde_json::from_str(&shape.text()).unwrap();
         let mut all = Vec::new();
         texts(&body, &mut all);
@@ -88,8 +105,11 @@ fn no_text_of_a_shape_is_free() {
 
 #[test]
 fn nothing_that_looks_like_a_call_is_forwarded_uncounted() {
-    for shape in Shape::all() {
+    let openai = Shape::all().into_iter().map(|it| (Protocol::OpenAi, it));
+    for (protocol, shape) in
+        openai.chain(Shape::anthropic().into_iter().map(|it| (Protocol::Anthropic, it)))
+    {
         let path = shape.path.split('?').next().unwrap();
-        assert!(shape.refused.is_some() || looks_like_call(path), "{path}");
+        assert!(shape.refused.is_some() || protocol.looks_like_call(path), "{path}");
     }
 }
