@@ -119,6 +119,7 @@ fn run_until_shutdown(
         api_key_secret: Arc::clone(secret),
         node: node.clone(),
         announced: heard,
+        tls: tls.clone(),
     })?;
     signals.run_until_signal(first_rules.wait()).transpose()?;
     let tickets = edge.as_ref().and_then(Edge::tickets);
