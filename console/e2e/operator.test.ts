@@ -78,6 +78,21 @@ test('why a client was refused: 2 clicks', async () => {
   await window.accessible('an explanation');
 });
 
+test('a node without rules and traffic shows how to start', async () => {
+  const fresh = await Server.start();
+  const other = await Window.open(browser, fresh);
+  await other.signIn();
+  await other.page.getByText('Waiting for the first decision.').waitFor();
+  await other.accessible('the first steps');
+  await fresh.allow({ userId: 'ann', modelId: 'gpt4' });
+  await other.page.getByText('It arrived').waitFor();
+  await other.page.getByText('Time to decide').waitFor();
+  await other.page.locator('.steps').getByRole('link', { name: 'New rule' }).click();
+  await other.heading('New rule');
+  await other.close();
+  await fresh.end();
+});
+
 test('which limits a client will hit next: 2 clicks', async () => {
   await begin();
   await click(menu('bob'));

@@ -1,7 +1,7 @@
 // The frame: who is signed in, where one can go, and whether the server is there.
 import { type QueryClient, useMutation, useQuery as useAsk, useQueryClient } from '@tanstack/react-query';
 import { type ReactNode, useEffect, useRef, useState } from 'react';
-import { ApiError, get, session, whenSignedOut } from './api/client';
+import { ApiError, get, LinkError, session, whenSignedOut } from './api/client';
 import { connection, useConnection } from './api/connection';
 import { may, SessionContext, useIsFromFile } from './api/session';
 import type { Identity } from './api/types';
@@ -66,13 +66,14 @@ export function App() {
 
 function Door() {
   const queries = useQueryClient();
-  const who = useAsk({ queryKey: ['session'], queryFn: () => session.who(), staleTime: Infinity, retry: (failures, error) => !isRefusal(error) && failures < 2 });
+  const who = useAsk({ queryKey: ['session'], queryFn: () => session.begin(), staleTime: Infinity, retry: (failures, error) => !isRefusal(error) && !(error instanceof LinkError) && failures < 2 });
   useEffect(() => {
     whenSignedOut(() => forget(queries));
   }, [queries]);
   if (who.isPending) return <Splash />;
   // A client that sent wrong tokens has to wait; the sign-in form shows that.
   if (who.error instanceof ApiError && who.error.status === 429) return <SignIn note={who.error.message} />;
+  if (who.error instanceof LinkError) return <SignIn note={who.error.message} />;
   if (who.error) {
     return (
       <main className="alone">

@@ -12,6 +12,7 @@ import { Link, useQuery } from '../router';
 import { Chart, Legend, PALETTE, type Series } from '../ui/chart';
 import { Badge, Card, Empty, Load, PageHead, Segmented } from '../ui/parts';
 import { KeyMenu } from './acts';
+import { Start } from './start';
 import { Timeline } from './timeline';
 
 const BY = [
@@ -58,8 +59,16 @@ function Whole({ history, now, minutes, by, onBy }: { history: History; now: num
   const axis = useMemo(() => times(history, minutes, now), [history, minutes, now]);
   const traffic = useMemo(() => trafficSeries(history, axis.length), [history, axis]);
   const latency = useMemo(() => latencySeries(history, axis.length), [history, axis]);
+  const node = useAsk({ queryKey: ['node'], queryFn: ({ signal }) => get<Node>('node', {}, signal), refetchInterval: TOP_MS });
+  const { pulse } = useConnection();
+  const decided = pulse?.decisions ?? node.data?.decisions;
+  const total = decided ? decided.allowed + decided.denied + decided.throttled + decided.queued : null;
+  const isNew = node.data?.rules.count === 0 && node.data.rules.source !== 'file';
+  // Before the first request, charts have nothing to show.
+  if (isNew && total === 0) return <Start isArrived={false} />;
   return (
     <>
+      {isNew && total !== null && <Start isArrived />}
       <Figures history={history} />
       <div className="grid two">
         <Card title="Decisions" about="By the second" actions={<Legend series={traffic} />}>

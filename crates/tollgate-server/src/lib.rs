@@ -8,6 +8,7 @@ mod addresses;
 mod admin;
 pub mod audit;
 mod background;
+mod banner;
 mod callers;
 mod certificate_end;
 mod check_files;

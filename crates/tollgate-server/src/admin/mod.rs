@@ -40,6 +40,7 @@ mod schemas_seen;
 mod seen;
 mod sentence;
 mod session;
+mod sign_in_link;
 mod slots;
 mod tenant_changes;
 mod tenant_places;
@@ -102,6 +103,7 @@ pub(crate) struct Admin {
     listeners: Arc<events::Listeners>,
     feed_listeners: Arc<events::Listeners>,
     ending: watch::Sender<bool>,
+    sign_in_codes: sign_in_link::SignInCodes,
     queue: std::sync::OnceLock<crate::edge::queue::Tickets>,
     seen: std::sync::OnceLock<Seen>,
     roll: Arc<Roll>,
@@ -168,6 +170,7 @@ impl Admin {
             listeners: events::Listeners::of_events(),
             feed_listeners: events::Listeners::of_feeds(),
             ending: watch::Sender::new(false),
+            sign_in_codes: sign_in_link::SignInCodes::default(),
             queue: std::sync::OnceLock::new(),
             seen: std::sync::OnceLock::new(),
             roll,
