@@ -160,6 +160,8 @@ test('everything that matters can be done by keyboard', async () => {
   await keyboard.press('Enter');
   await tabTo(page, page.getByRole('dialog').getByLabel('Name or address'));
   await keyboard.type('198.51.100.7');
+  await tabTo(page, page.getByRole('dialog').getByLabel('Reason'));
+  await keyboard.type('abuse');
   await keyboard.press('Enter');
   await page.getByText('198.51.100.7 is on the deny list.').waitFor();
   await tabTo(page, page.getByRole('button', { name: 'Block somebody' }));

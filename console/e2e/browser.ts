@@ -1,12 +1,15 @@
 // Debian's Chromium, and what every test wants of it.
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { join } from 'node:path';
 import { type Browser, type BrowserContext, type BrowserContextOptions, chromium, type Page } from 'playwright-core';
 import { expect } from 'vitest';
 import type { Server } from './server';
 
 const PATH = process.env['CHROMIUM'] ?? '/usr/bin/chromium';
 const ARGS = ['--no-sandbox', '--disable-background-networking', '--disable-component-update', '--disable-sync', '--no-first-run', '--disable-gpu'];
+/** With CONSOLE_DIST=dist the console is taken from that folder, so that a change of it needs no new binary. */
+const DIST = process.env['CONSOLE_DIST'];
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 
 export function launch(): Promise<Browser> {
@@ -28,6 +31,10 @@ export class Window {
     const page = await context.newPage();
     const window = new Window(context, page, server);
     page.setDefaultTimeout(20_000);
+    if (DIST !== undefined) await context.route((url) => url.href.startsWith(server.url) && !/^\/(admin|rate-limit|openapi)/.test(url.pathname), (route) => {
+      const file = join(DIST, new URL(route.request().url()).pathname);
+      return route.fulfill({ path: /\.\w+$/.test(file) && existsSync(file) ? file : join(DIST, 'index.html') });
+    });
     page.on('request', (request) => {
       const url = request.url();
       if (!url.startsWith(server.url) && !url.startsWith('data:') && !url.startsWith('blob:')) window.complaints.push(`asked ${url}`);

@@ -150,6 +150,9 @@ test('a rule is switched off and on in the list', async () => {
   await window.go('/rules');
   const toggle = page.getByRole('switch', { name: 'per-user is on' });
   await toggle.click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByText('It refused 47 requests').waitFor();
+  await dialog.getByRole('button', { name: 'Turn off' }).click();
   await page.getByText('per-user is off.').waitFor();
   expect(await server.admin('GET', 'rules/per-user')).toMatchObject({ status: 'inactive' });
   await toggle.click();
@@ -163,10 +166,11 @@ test('an address is blocked, and the audit log knows who did it', async () => {
   await page.getByRole('button', { name: 'Block somebody' }).click();
   const dialog = page.getByRole('dialog');
   await dialog.getByLabel('Name or address').fill('203.0.113.0/33');
+  expect(await dialog.getByRole('button', { name: 'Block' }).isDisabled()).toBe(true);
+  await dialog.getByLabel('Reason').fill('abuse report 4711');
   await dialog.getByRole('button', { name: 'Block' }).click();
   await dialog.getByRole('alert').waitFor();
   await dialog.getByLabel('Name or address').fill('203.0.113.0/24');
-  await dialog.getByLabel('Reason').fill('abuse report 4711');
   await dialog.getByLabel('Ends').selectOption('24');
   await dialog.getByRole('button', { name: 'Block' }).click();
   await page.getByText('203.0.113.0/24 is on the deny list.').waitFor();

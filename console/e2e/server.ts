@@ -9,7 +9,7 @@ import { createInterface } from 'node:readline';
 const TOKEN = 'console-tests-admin-token-0123456789';
 const ADMIN = '/admin/api/v1/rate-limits/';
 
-function binary(): string {
+export function binary(): string {
   const target = process.env['CARGO_TARGET_DIR'] ?? resolve(import.meta.dirname, '../../target');
   const path = process.env['TOLLGATE_BIN'] ?? join(target, 'debug/tollgate');
   if (!existsSync(path)) throw new Error(`${path} is not built: run \`cargo build -p tollgate-cli\` first, as \`make test\` does`);
@@ -32,6 +32,13 @@ export class Server {
       writeFileSync(server.file, rules);
     }
     await server.begin('127.0.0.1:0');
+    return server;
+  }
+
+  /** One that runs already. */
+  static at(url: string): Server {
+    const server = new Server();
+    server.url = url;
     return server;
   }
 

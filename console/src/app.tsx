@@ -1,10 +1,10 @@
 // The frame: who is signed in, where one can go, and whether the server is there.
 import { type QueryClient, useMutation, useQuery as useAsk, useQueryClient } from '@tanstack/react-query';
 import { type ReactNode, useEffect, useRef, useState } from 'react';
-import { ApiError, get, session, whenSignedOut } from './api/client';
+import { ApiError, get, LinkError, session, whenSignedOut } from './api/client';
 import { connection, useConnection } from './api/connection';
 import { may, SessionContext, useIsFromFile } from './api/session';
-import type { Identity, Node } from './api/types';
+import type { Identity } from './api/types';
 import { guardLeaving, Link, mayLeave, navigate, usePath } from './router';
 import Audit from './pages/audit';
 import Clients from './pages/clients';
@@ -15,8 +15,10 @@ import Playground from './pages/playground';
 import RulePage from './pages/rule';
 import Rules from './pages/rules';
 import Tiers from './pages/tiers';
+import { useIncidents } from './pages/timeline';
 import Tokens from './pages/tokens';
 import { SignIn } from './pages/signin';
+import { Ago } from './ui/ago';
 import { Boundary } from './ui/boundary';
 import { Icon, type IconName, Logo } from './ui/icons';
 import { Button, Empty, Fault, Loading, PageHead, sentence } from './ui/parts';
@@ -64,13 +66,14 @@ export function App() {
 
 function Door() {
   const queries = useQueryClient();
-  const who = useAsk({ queryKey: ['session'], queryFn: () => session.who(), staleTime: Infinity, retry: (failures, error) => !isRefusal(error) && failures < 2 });
+  const who = useAsk({ queryKey: ['session'], queryFn: () => session.begin(), staleTime: Infinity, retry: (failures, error) => !isRefusal(error) && !(error instanceof LinkError) && failures < 2 });
   useEffect(() => {
     whenSignedOut(() => forget(queries));
   }, [queries]);
   if (who.isPending) return <Splash />;
   // A client that sent wrong tokens has to wait; the sign-in form shows that.
   if (who.error instanceof ApiError && who.error.status === 429) return <SignIn note={who.error.message} />;
+  if (who.error instanceof LinkError) return <SignIn note={who.error.message} />;
   if (who.error) {
     return (
       <main className="alone">
@@ -270,12 +273,14 @@ function Away() {
 
 /** What an operator must see, with what to do about it. */
 function Incidents() {
-  const node = useAsk({ queryKey: ['node'], queryFn: ({ signal }) => get<Node>('node', {}, signal), refetchInterval: 3_000 });
-  return node.data?.incidents.map(({ kind, message }) => (
+  const incidents = useIncidents();
+  const lasting = incidents.data?.items.filter(({ until }) => until === null) ?? [];
+  return lasting.map(({ kind, title, text, next_step: next, since }) => (
     <div key={kind} className="banner bad" role="alert">
       <Icon name="warn" />
       <p>
-        <b>Nodes do not agree about their rules.</b> {message}.
+        <b>{title}</b> {text}. {text.includes(next) ? '' : `${next}. `}
+        <small>Since <Ago at={since} /></small>
       </p>
     </div>
   ));

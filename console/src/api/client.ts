@@ -30,6 +30,13 @@ export class AwayError extends Error {
   }
 }
 
+/** A sign-in link that does not work any more. */
+export class LinkError extends Error {
+  constructor() {
+    super('This link was used already, or its ten minutes are over. Sign in with a token, or start the server again for a new link.');
+  }
+}
+
 export interface Options {
   query?: Record<string, string | number | boolean | undefined | null>;
   body?: unknown;
@@ -132,7 +139,32 @@ export function segment(text: string): string {
   return encodeURIComponent(text);
 }
 
+/** The code of a sign-in link that was opened. It works once, so it leaves the address at once. */
+let code = takeCode();
+
+function takeCode(): string | null {
+  if (window.location.pathname !== '/sign-in') return null;
+  const found = window.location.hash.slice(1);
+  history.replaceState(history.state, '', '/');
+  return found === '' ? null : found;
+}
+
 export const session = {
+  /** Signs in with the link that was opened, if one was; else returns who is signed in. */
+  async begin(): Promise<Identity | null> {
+    const given = code;
+    code = null;
+    if (given === null) return session.who();
+    try {
+      return await read<Identity>(await send('POST', SESSION, { body: { code: given } }));
+    } catch (error) {
+      // Used or ended: an earlier session stays.
+      if (!(error instanceof ApiError)) code = given;
+      const known = await session.who();
+      if (known) return known;
+      throw error instanceof ApiError && error.status === 401 ? new LinkError() : error;
+    }
+  },
   /** Who is signed in; nobody is null. */
   async who(): Promise<Identity | null> {
     const response = await send('GET', SESSION, {});

@@ -11,6 +11,7 @@ import { Ago } from '../ui/ago';
 import { Badge, Button, Card, Dialog, Empty, Field, Load, PageHead, Segmented, sentence } from '../ui/parts';
 import { type Column, Table } from '../ui/table';
 import { toast } from '../ui/toast';
+import { LiveDecisions } from './live';
 import { decisionColumns, DecisionFilters, DECISION_FILTERS, When } from './decisions';
 
 const KINDS = [
@@ -49,6 +50,7 @@ export default function Audit() {
   const kind: Kind = query.get('kind') === 'decisions' ? 'decisions' : 'changes';
   const names = NAMES[kind];
   const filters = Object.fromEntries(names.map((name) => [name, query.get(name) ?? '']));
+  const isLive = kind === 'decisions' && query.get('live') === 'true';
   const [shown, setShown] = useState<Change | Decided | null>(null);
   const records = useInfiniteQuery({
     queryKey: ['audit', kind, filters],
@@ -56,6 +58,7 @@ export default function Audit() {
     initialPageParam: null as string | null,
     getNextPageParam: (page) => page.next_cursor,
     // Only the newest page moves.
+    enabled: !isLive,
     refetchInterval: ({ state }) => ((state.data?.pages.length ?? 1) > 1 ? false : LOOK_MS),
   });
   const rows = records.data?.pages.flatMap((page) => page.items) ?? [];
@@ -81,12 +84,20 @@ export default function Audit() {
   return (
     <>
       <PageHead title="Audit" about={kind === 'changes' ? 'Every change, with who made it and what was there before.' : 'Decisions: refused ones and those that would be refused, allowed ones by sampling. Repeats are one record.'}>
-        <Segmented label="Which log" value={kind} options={KINDS} onChange={(value) => setQuery({ kind: value, ...Object.fromEntries(names.map((name) => [name, null])) })} />
+        <Segmented label="Which log" value={kind} options={KINDS} onChange={(value) => setQuery({ kind: value, live: null, ...Object.fromEntries(names.map((name) => [name, null])) })} />
+        {kind === 'decisions' && (
+          <span className="live-switch">
+            <button type="button" className="switch" role="switch" aria-checked={isLive} aria-label="Live" onClick={() => setQuery({ live: isLive ? null : 'true' })}>
+              <i />
+            </button>
+            Live
+          </span>
+        )}
         <Button icon="download" busy={exporting} onClick={() => void save()}>Export CSV</Button>
       </PageHead>
       <Card className="flush">
         {kind === 'decisions' ? (
-          <DecisionFilters filters={filters} onChange={setQuery} />
+          <DecisionFilters filters={filters} isLive={isLive} onChange={setQuery} />
         ) : (
           <div className="toolbar filters">
             {CHANGE_FILTERS.map(([name, label, example]) => (
@@ -96,7 +107,7 @@ export default function Audit() {
             ))}
           </div>
         )}
-        <Load query={records} rows={8}>
+        {isLive ? <LiveDecisions filters={filters} show={setShown} /> : <Load query={records} rows={8}>
           {() => rows.length === 0 ? (
             <Empty icon="audit" title="No records">
               <p>{Object.values(filters).some((value) => value !== '') ? 'Nothing fits these filters.' : 'Nothing happened yet that is kept here.'}</p>
@@ -115,7 +126,7 @@ export default function Audit() {
               )}
             </>
           )}
-        </Load>
+        </Load>}
       </Card>
       {shown && <Record record={shown} onClose={() => setShown(null)} />}
     </>

@@ -3,12 +3,16 @@ import { useMutation, useQuery as useAsk, useQueryClient } from '@tanstack/react
 import { type SyntheticEvent, useState } from 'react';
 import { all, ApiError, call, get, segment } from '../api/client';
 import { useMay } from '../api/session';
-import type { ClientTier, Decided, Grant, Limit, Page, Tier, Usage } from '../api/types';
-import { count, instant, span } from '../lib/format';
+import type { ClientLimit, ClientPage, ClientTier, Decided, Grant, Page, Tier } from '../api/types';
+import { count, instant } from '../lib/format';
 import { Link, useQuery } from '../router';
 import { Ago } from '../ui/ago';
-import { Badge, Button, Card, Confirm, Dialog, Empty, Fault, Field, Load, Meter, PageHead, sentence } from '../ui/parts';
+import { Badge, Button, Card, Empty, Field, Load, PageHead, sentence } from '../ui/parts';
+import { Table } from '../ui/table';
 import { toast } from '../ui/toast';
+import { GiveGrant, Reset, type ResetStep } from './acts';
+import { Result } from './decisions';
+import { LimitList } from './limits';
 import { Reason } from './reason';
 
 const TYPES = [
@@ -26,9 +30,6 @@ interface Client {
 }
 
 const LOOK_MS = 3_000;
-/** Attributes of the audit log that name a client of this type. */
-const IN_AUDIT: Record<Type, string | null> = { user_id: 'user_id', tenant_id: 'tenant_id', ip: 'ip_address', api_key: null };
-
 export default function Clients() {
   const { isTenant } = useMay();
   const [query, setQuery] = useQuery();
@@ -80,89 +81,102 @@ function Finder({ client, types, onFind }: { client: Client; types: readonly (ty
 function Found({ client }: { client: Client }) {
   const may = useMay();
   const { type, id, model } = client;
-  const usage = useAsk({
-    queryKey: ['usage', type, id, model],
-    queryFn: ({ signal }) => get<Usage>(`usage/${type}/${segment(id)}`, { model_id: model }, signal),
+  const page = useAsk({
+    queryKey: ['client', type, id, model],
+    queryFn: ({ signal }) => get<ClientPage>(`clients/${type}/${segment(id)}`, { model_id: model }, signal),
     refetchInterval: LOOK_MS,
   });
   const [doing, setDoing] = useState<'reset' | 'block' | 'allow' | 'grant' | null>(null);
   const close = () => setDoing(null);
+  const data = page.data;
+  const own = data?.limits.filter((limit) => isOwn(limit, client, data)) ?? [];
+  const granted = [...new Set([...(data?.refused_by && own.some((one) => one.rule_id === data.refused_by) ? [data.refused_by] : []), ...own.map((one) => one.rule_id)])];
   return (
     <>
-      <Load query={usage}>
-        {(data) => (
+      <Load query={page}>
+        {(found) => (
           <Card
-            title={<span className="mono">{data.identifier}</span>}
-            about={<ClientWords usage={data} />}
+            title={<span className="mono">{found.identifier}</span>}
+            about={<ClientWords page={found} />}
             actions={
               <>
-                {may.operate && <Button icon="plus" onClick={() => setDoing('grant')}>Extra quota</Button>}
+                {may.operate && <Button icon="plus" onClick={() => setDoing('grant')} disabled={own.length === 0}>Extra quota</Button>}
                 {may.operate && <Button icon="check" onClick={() => setDoing('allow')}>Allow list</Button>}
                 {may.operate && <Button icon="lists" onClick={() => setDoing('block')}>Block</Button>}
-                {may.reset && <Button icon="reset" onClick={() => setDoing('reset')} disabled={data.limits.length === 0}>Reset</Button>}
+                {may.reset && <Button icon="reset" onClick={() => setDoing('reset')} disabled={own.length === 0}>Reset</Button>}
               </>
             }
           >
-            {data.limits.length === 0 ? <Empty icon="rules" title="No limit applies"><p>No rule counts this client by what is given. Rules counted by model need one above.</p></Empty> : <LimitList limits={data.limits} />}
+            {found.limits.length === 0 ? <Empty icon="rules" title="No limit applies"><p>No rule counts this client by its name alone, and none of its requests is in the log of decisions. Rules counted by model need one above.</p></Empty> : <LimitList limits={bySharing(found.limits)} own={id} requests={found.requests} />}
           </Card>
         )}
       </Load>
       <div className="grid two">
-        {may.view && type !== 'ip' && usage.data && <TierCard client={client} known={usage.data.identifier} />}
-        {may.view && usage.data && <Grants client={client} known={usage.data.identifier} />}
+        {may.view && type !== 'ip' && data && <TierCard client={client} known={data.identifier} />}
+        {may.view && data && <Grants client={client} known={data.identifier} />}
       </div>
-      {IN_AUDIT[type] && <Lately client={client} />}
-      {doing === 'reset' && <Reset client={client} onClose={close} />}
-      {doing === 'block' && <Reason kind="blacklist" title={`Block ${id}?`} verb="Block" fixed={{ identifier_type: type, identifier: id }} onClose={close} />}
-      {doing === 'allow' && <Reason kind="whitelist" title={`Always allow ${id}?`} verb="Allow" fixed={{ identifier_type: type, identifier: id }} onClose={close} />}
-      {doing === 'grant' && <GiveGrant client={client} rules={[...new Set((usage.data?.limits ?? []).map((one) => one.rule_id))]} onClose={close} />}
+      {data && data.requests.length > 0 && <Requests requests={data.requests} />}
+      {data && <Lately client={client} known={data.identifier} />}
+      {doing === 'reset' && data && <Reset title={`Reset ${id}?`} rules={[...new Set(own.map((one) => one.rule_id))]} steps={stepsOf(own, client, data)} onClose={close} />}
+      {doing === 'block' && <Reason kind="blacklist" title={`Block ${id}?`} verb="Block" choices={[{ type, id }]} onClose={close} />}
+      {doing === 'allow' && <Reason kind="whitelist" title={`Always allow ${id}?`} verb="Allow" choices={[{ type, id }]} onClose={close} />}
+      {doing === 'grant' && <GiveGrant clients={[{ type, id }]} rules={granted} onClose={close} />}
     </>
   );
 }
 
-function ClientWords({ usage }: { usage: Usage }) {
+/** Whether the counter is this client's, and not one that it shares with others. */
+function isOwn(limit: ClientLimit, { type, id }: Client, { identifier }: ClientPage): boolean {
+  return type === 'api_key' ? limit.key['api_key_id'] === identifier : limit.key[type] === id;
+}
+
+const share = ({ current, limit }: ClientLimit) => (limit <= 0 ? 1 : current / limit);
+
+/** What will be hit next comes first. */
+function bySharing(limits: ClientLimit[]): ClientLimit[] {
+  return [...limits].sort((a, b) => share(b) - share(a));
+}
+
+/** Each counter is reset by a request that meets it. */
+function stepsOf(limits: ClientLimit[], { type, id, model }: Client, { requests }: ClientPage): ResetStep[] {
+  const steps = limits.map((limit): ResetStep => {
+    const met = limit.request === null ? undefined : requests[limit.request];
+    const known: Record<string, string | null | undefined> = met ? { user_id: met.user_id, tenant_id: met.tenant_id, ip: met.ip, model_id: met.model_id, endpoint: met.endpoint, method: met.method } : { model_id: model };
+    const given = Object.entries(known).filter((pair): pair is [string, string] => pair[0] !== type && pair[1] !== null && pair[1] !== undefined && pair[1] !== '');
+    return { type, id, query: { ...Object.fromEntries(given), rule_id: limit.rule_id } };
+  });
+  return steps.filter((step, index) => steps.findIndex((one) => JSON.stringify(one) === JSON.stringify(step)) === index);
+}
+
+function ClientWords({ page: { listed, requests, tier, refused_by: by } }: { page: ClientPage }) {
+  const [latest] = requests;
   return (
     <>
-      {usage.allowed === false && <Badge tone="bad">{usage.reason}</Badge>}
-      {usage.allowed === true && <Badge tone="good">{usage.reason}</Badge>} {usage.tier && <>plan {usage.tier}</>}
+      {listed && <Badge tone={listed.list === 'blacklist' ? 'bad' : 'good'}>{listed.list === 'blacklist' ? 'on the deny list' : 'on the allow list'}</Badge>} {listed?.reason && <>{listed.reason} · </>}
+      {!listed && latest?.allowed === false && <><Badge tone="bad">would be refused now</Badge> {by && <>by {by} · </>}</>}
+      {!listed && latest?.allowed === true && <Badge tone="good">would pass now</Badge>} {tier && <>plan {tier}</>}
     </>
   );
 }
 
-export function LimitList({ limits }: { limits: Limit[] }) {
+/** The kinds of requests that it sent, from the log of decisions. */
+function Requests({ requests }: { requests: ClientPage['requests'] }) {
   return (
-    <ul className="limits">
-      {limits.map((limit, index) => (
-        <li key={index}>
-          <div className="limit-head">
-            <span>
-              {limit.rule_id === 'default' ? 'default' : <Link href={`/rules/${segment(limit.rule_id)}`}>{limit.rule_id}</Link>}
-              {limit.scope !== limit.rule_id && <small> {limit.scope}</small>}
-            </span>
-            <b>{count(limit.current)} / {count(limit.limit)}</b>
-          </div>
-          <Meter used={limit.current} limit={limit.limit} label={`${limit.rule_id}: used`} />
-          <small>{count(limit.remaining)} left per {span(limit.window_seconds, 'named')} · resets <Ago at={limit.reset_at} /></small>
-        </li>
-      ))}
-    </ul>
-  );
-}
-
-function Reset({ client, onClose }: { client: Client; onClose: () => void }) {
-  const queries = useQueryClient();
-  const reset = useMutation({
-    mutationFn: () => call<{ reset: string[] }>('POST', `usage/${client.type}/${segment(client.id)}/reset`, { query: { model_id: client.model } }),
-    onSuccess: ({ reset: rules }) => {
-      toast(rules.length === 0 ? 'Nothing was counted.' : `Reset: ${rules.join(', ')}.`);
-      void queries.invalidateQueries({ queryKey: ['usage'] });
-      onClose();
-    },
-  });
-  return (
-    <Confirm title={`Reset ${client.id}?`} verb="Reset" busy={reset.isPending} error={reset.error} onConfirm={() => reset.mutate()} onClose={onClose}>
-      <p>All counters of this client that you see are reset to zero.</p>
-    </Confirm>
+    <Card className="flush" title="What it sends" about="From its recent decisions; the limits above are those that these requests meet">
+      <Table
+        label="Recent requests"
+        rows={requests.map((one, index) => ({ ...one, place: index }))}
+        id={({ place }) => String(place)}
+        columns={[
+          { name: 'Request', cell: ({ method, endpoint }) => <span className="mono wrap">{[method, endpoint].filter(Boolean).join(' ') || '–'}</span> },
+          { name: 'Model', cell: ({ model_id: model }) => model ?? <span className="muted">–</span> },
+          { name: 'Tenant', minor: true, cell: ({ tenant_id: tenant }) => tenant ?? <span className="muted">–</span> },
+          { name: 'Decisions', minor: true, align: 'right', cell: ({ decisions }) => count(decisions) },
+          { name: 'Last', minor: true, cell: ({ last_at: at }) => <Ago at={at} /> },
+          { name: 'Now', cell: ({ allowed }) => (allowed === null ? '–' : <Badge tone={allowed ? 'good' : 'bad'}>{allowed ? 'would pass' : 'refused'}</Badge>) },
+        ]}
+      />
+    </Card>
   );
 }
 
@@ -183,13 +197,14 @@ function TierCard({ client, known }: { client: Client; known: string }) {
       }
     },
   });
+  const put = (tier: string) => (tier === '' ? call('DELETE', `client-tiers/${segment(entryId)}`) : call('POST', 'client-tiers', { body: { identifier_type: client.type, identifier: client.id, tier } }));
   const change = useMutation({
-    mutationFn: (tier: string) =>
-      tier === '' ? call('DELETE', `client-tiers/${segment(entryId)}`) : call('POST', 'client-tiers', { body: { identifier_type: client.type, identifier: client.id, tier } }),
-    onSuccess: () => {
-      toast('The plan is changed.');
+    mutationFn: put,
+    onSuccess: (_, tier) => {
+      const old = own.data?.tier ?? '';
+      toast('The plan is changed.', 'good', tier === old ? undefined : () => put(old).then(() => queries.invalidateQueries()));
       void queries.invalidateQueries({ queryKey: ['client-tier'] });
-      void queries.invalidateQueries({ queryKey: ['usage'] });
+      void queries.invalidateQueries({ queryKey: ['client'] });
     },
     onError: (error) => toast(sentence(error), 'bad'),
   });
@@ -220,8 +235,11 @@ function Grants({ client, known }: { client: Client; known: string }) {
   const queries = useQueryClient();
   const grants = useAsk({ queryKey: ['grants'], queryFn: ({ signal }) => all<Grant>('grants', {}, signal) });
   const end = useMutation({
-    mutationFn: (id: string) => call('DELETE', `grants/${segment(id)}`),
-    onSuccess: () => toast('The extra quota has ended.'),
+    mutationFn: (grant: Grant) => call('DELETE', `grants/${segment(grant.grant_id)}`),
+    onSuccess: (_, { rule_id, identifier_type, extra, expires_at, reason }) => {
+      const body = { rule_id, identifier_type, identifier: client.id, extra, expires_at, ...(reason ? { reason } : {}) };
+      toast('The extra quota has ended.', 'good', () => call('POST', 'grants', { body }).then(() => queries.invalidateQueries()));
+    },
     onError: (error) => toast(sentence(error), 'bad'),
     onSettled: () => queries.invalidateQueries({ queryKey: ['grants'] }),
   });
@@ -236,7 +254,7 @@ function Grants({ client, known }: { client: Client; known: string }) {
               {own.map((grant) => (
                 <li key={grant.grant_id}>
                   <span><b>+{count(grant.extra)}</b> on {grant.rule_id} <small>until {instant(grant.expires_at)}</small></span>
-                  {operate && <Button kind="quiet" icon="trash" aria-label={`End the extra quota on ${grant.rule_id}`} onClick={() => end.mutate(grant.grant_id)}>End</Button>}
+                  {operate && <Button kind="quiet" icon="trash" aria-label={`End the extra quota on ${grant.rule_id}`} onClick={() => end.mutate(grant)}>End</Button>}
                 </li>
               ))}
             </ul>
@@ -247,62 +265,25 @@ function Grants({ client, known }: { client: Client; known: string }) {
   );
 }
 
-const DAY_MS = 86_400_000;
+const SEARCHED: Record<Type, string> = { user_id: 'user_id', tenant_id: 'tenant_id', ip: 'ip', api_key: 'api_key_id' };
 
-function GiveGrant({ client, rules, onClose }: { client: Client; rules: string[]; onClose: () => void }) {
-  const queries = useQueryClient();
-  const [form, setForm] = useState({ rule_id: rules[0] ?? '', extra: '100', days: '7', reason: '' });
-  const give = useMutation({
-    mutationFn: () =>
-      call('POST', 'grants', {
-        body: {
-          rule_id: form.rule_id, extra: Number(form.extra), identifier_type: client.type, identifier: client.id,
-          expires_at: new Date(Date.now() + Number(form.days) * DAY_MS).toISOString(), ...(form.reason ? { reason: form.reason } : {}),
-        },
-      }),
-    onSuccess: () => {
-      toast(`${client.id} has ${form.extra} more on ${form.rule_id}.`);
-      void queries.invalidateQueries();
-      onClose();
-    },
-  });
-  const set = (name: keyof typeof form) => (event: { target: { value: string } }) => setForm({ ...form, [name]: event.target.value });
-  return (
-    <Dialog title={`Extra quota for ${client.id}`} onClose={onClose}>
-      <form className="stack" onSubmit={(event) => { event.preventDefault(); give.mutate(); }}>
-        <Field label="Rule">{(props) => rules.length > 0 ? <select {...props} value={form.rule_id} onChange={set('rule_id')}>{rules.map((one) => <option key={one}>{one}</option>)}</select> : <input {...props} value={form.rule_id} onChange={set('rule_id')} />}</Field>
-        <div className="fields">
-          <Field label="How much more">{(props) => <input {...props} inputMode="numeric" value={form.extra} onChange={set('extra')} />}</Field>
-          <Field label="For how many days">{(props) => <input {...props} inputMode="numeric" value={form.days} onChange={set('days')} />}</Field>
-        </div>
-        <Field label="Why">{(props) => <input {...props} value={form.reason} placeholder="launch week" onChange={set('reason')} />}</Field>
-        {give.error && <Fault error={give.error} />}
-        <div className="dialog-actions">
-          <Button onClick={onClose}>Cancel</Button>
-          <Button type="submit" kind="primary" busy={give.isPending} disabled={!(Number(form.extra) > 0) || !(Number(form.days) > 0) || form.rule_id === ''}>Give</Button>
-        </div>
-      </form>
-    </Dialog>
-  );
-}
-
-/** What was refused lately. */
-function Lately({ client }: { client: Client }) {
-  const name = IN_AUDIT[client.type] ?? '';
+/** What was decided about it lately. */
+function Lately({ client: { type, id }, known }: { client: Client; known: string }) {
+  const search = { [SEARCHED[type]]: type === 'api_key' ? known : id };
   const lately = useAsk({
-    queryKey: ['audit', 'decisions', client.type, client.id],
-    queryFn: ({ signal }) => get<Page<Decided>>('audit', { kind: 'decisions', action: 'rejected', [name]: client.id, limit: 10 }, signal),
+    queryKey: ['decisions', 'of', search],
+    queryFn: ({ signal }) => get<Page<Decided>>('decisions', { ...search, limit: 10 }, signal),
     refetchInterval: LOOK_MS,
   });
   return (
-    <Card title="Refused lately">
+    <Card title="Recent decisions" actions={<Link href={`/audit?${new URLSearchParams({ kind: 'decisions', ...search }).toString()}`}>All of them</Link>}>
       <Load query={lately} rows={2}>
         {({ items }) =>
-          items.length === 0 ? <p className="muted">Nothing of this client was refused.</p> : (
+          items.length === 0 ? <p className="muted">None is in the log. Refused requests are always there, allowed ones by sampling (<code>audit.sample_allowed</code>).</p> : (
             <ul className="lines">
               {items.map((one) => (
                 <li key={one.id}>
-                  <span><Badge tone="bad">{one.reason}</Badge> {one.rule_id} <small>{[one.method, one.endpoint, one.model_id].filter(Boolean).join(' ')}</small></span>
+                  <span><Result result={one.result} /> {one.sentence} <small>{[one.method, one.endpoint, one.model_id].filter(Boolean).join(' ')}</small></span>
                   <small title={instant(one.timestamp)}><Ago at={one.timestamp} /></small>
                 </li>
               ))}

@@ -1,10 +1,12 @@
 // Decisions: which are looked for, and each as a sentence with links to its client and its rule.
 import type { Decided } from '../api/types';
 import { instant } from '../lib/format';
+import { fromDecision } from '../lib/subject';
 import { Link } from '../router';
 import { Ago } from '../ui/ago';
 import { Badge, Button, Field } from '../ui/parts';
 import type { Column } from '../ui/table';
+import { KeyMenu } from './acts';
 
 /** The filters, as the address and the API name them. */
 export const DECISION_FILTERS = ['from', 'until', 'result', 'user_id', 'rule_id', 'tenant_id', 'api_key_id', 'ip', 'scope', 'model_id', 'endpoint', 'reason', 'request_id'];
@@ -51,7 +53,7 @@ const toInstant = (local: string) => (local === '' ? null : new Date(local).toIS
 
 type Filters = Record<string, string>;
 
-export function DecisionFilters({ filters, onChange }: { filters: Filters; onChange: (values: Record<string, string | null>) => void }) {
+export function DecisionFilters({ filters, isLive, onChange }: { filters: Filters; isLive: boolean; onChange: (values: Record<string, string | null>) => void }) {
   const { from = '', until = '' } = filters;
   const isSpan = until === '' && SPANS.some(([value]) => value === from);
   const text = ([name, label, example]: [string, string, string]) => (
@@ -63,15 +65,15 @@ export function DecisionFilters({ filters, onChange }: { filters: Filters; onCha
   return (
     <>
       <div className="toolbar filters">
-        <Field label="Time">
+        {!isLive && <Field label="Time">
           {(props) => (
             <select {...props} value={isSpan ? from : 'custom'} onChange={(event) => chooseTime(event.target.value)}>
               {SPANS.map(([value, name]) => <option key={value} value={value}>{name}</option>)}
               <option value="custom">From … until …</option>
             </select>
           )}
-        </Field>
-        {!isSpan && (
+        </Field>}
+        {!isLive && !isSpan && (
           <>
             <Field label={`From (${ZONE})`}>{(props) => <input {...props} type="datetime-local" step="1" value={toLocal(from)} onChange={(event) => onChange({ from: toInstant(event.target.value) })} />}</Field>
             <Field label={`Until (${ZONE})`}>{(props) => <input {...props} type="datetime-local" step="1" value={toLocal(until)} onChange={(event) => onChange({ until: toInstant(event.target.value) })} />}</Field>
@@ -94,13 +96,6 @@ export function When({ at }: { at: string }) {
   return <span className="two-lines"><span title={ZONE}>{instant(at)}</span><small><Ago at={at} /></small></span>;
 }
 
-/** Where a client is looked at. API keys are known by their id alone, which leads nowhere. */
-function clientHref({ user_id: user, ip_address: ip, tenant_id: tenant }: Decided): string | null {
-  const known: [type: string, id: string | null][] = [['user_id', user], ['ip', ip], ['tenant_id', tenant]];
-  const [type, id] = known.find(([, one]) => one !== null) ?? [];
-  return type && id ? `/clients?type=${type}&id=${encodeURIComponent(id)}` : null;
-}
-
 const NAMES: Record<Decided['result'], [name: string, tone: 'good' | 'bad' | 'warn' | 'info']> = {
   allowed: ['allowed', 'good'],
   denied: ['refused', 'bad'],
@@ -109,24 +104,29 @@ const NAMES: Record<Decided['result'], [name: string, tone: 'good' | 'bad' | 'wa
   would_deny: ['would be refused', 'info'],
 };
 
+export function Result({ result }: { result: Decided['result'] }) {
+  const [name, tone] = NAMES[result];
+  return <Badge tone={tone}>{name}</Badge>;
+}
+
 export function decisionColumns(show: (row: Decided) => void): Column<Decided>[] {
   return [
     { name: 'When', minor: true, width: '13.5rem', cell: ({ timestamp }) => <When at={timestamp} /> },
     {
       name: 'Decision',
-      cell: (row) => {
-        const [name, tone] = NAMES[row.result];
-        return <span className="two-lines"><span><Badge tone={tone}>{name}</Badge></span><span className="wrap">{row.sentence}</span><small className="phone-only"><Ago at={row.timestamp} /></small></span>;
-      },
+      cell: (row) => (
+        <span className="two-lines">
+          <span><Result result={row.result} /> <span className="phone-only"><KeyMenu subject={fromDecision(row)} /></span></span>
+          <span className="wrap">{row.sentence}</span>
+          <small className="phone-only"><Ago at={row.timestamp} /></small>
+        </span>
+      ),
     },
     {
       name: 'Client',
       minor: true,
       width: '11rem',
-      cell: (row) => {
-        const [href, name] = [clientHref(row), row.user_id ?? (row.client_id || '–')];
-        return <span className="two-lines"><span className="mono clip">{href ? <Link href={href}>{name}</Link> : name}</span><small>{row.tenant_id}</small></span>;
-      },
+      cell: (row) => <span className="two-lines"><KeyMenu subject={fromDecision(row)} /><small>{row.tenant_id}</small></span>,
     },
     {
       name: 'Rule',

@@ -11,7 +11,7 @@ import { Ago } from '../ui/ago';
 import { Badge, Button, Card, Confirm, Empty, Load, PageHead, Segmented } from '../ui/parts';
 import { type Column, Table } from '../ui/table';
 import { toast } from '../ui/toast';
-import { Reason } from './reason';
+import { bodyOf, Reason } from './reason';
 
 const KINDS = [
   { value: 'blacklist', name: 'Denied' },
@@ -78,7 +78,7 @@ function Remove({ kind, entry, onClose }: { kind: Kind; entry: ListEntry; onClos
   const remove = useMutation({
     mutationFn: () => call('DELETE', `${kind}/${segment(entry.id)}`),
     onSuccess: () => {
-      toast(`${entry.identifier} is off the list.`);
+      toast(`${entry.identifier} is off the list.`, 'good', () => call('POST', kind, { body: bodyOf(entry) }).then(() => queries.invalidateQueries()));
       void queries.invalidateQueries({ queryKey: ['list'] });
       onClose();
     },

@@ -7,9 +7,13 @@ import { useIdentity, useMay } from '../api/session';
 import type { Counted, History, Node, Top } from '../api/types';
 import { count, millis, percent, rate, roughly, short } from '../lib/format';
 import { add, column, last, type Minutes, perSecond, refreshMillis, shares, type Share, SPANS, sum, times } from '../lib/windows';
+import { fromKey, type Subject } from '../lib/subject';
 import { Link, useQuery } from '../router';
 import { Chart, Legend, PALETTE, type Series } from '../ui/chart';
 import { Badge, Card, Empty, Load, PageHead, Segmented } from '../ui/parts';
+import { KeyMenu } from './acts';
+import { Start } from './start';
+import { Timeline } from './timeline';
 
 const BY = [
   { value: 'scope', name: 'Scope' },
@@ -55,8 +59,16 @@ function Whole({ history, now, minutes, by, onBy }: { history: History; now: num
   const axis = useMemo(() => times(history, minutes, now), [history, minutes, now]);
   const traffic = useMemo(() => trafficSeries(history, axis.length), [history, axis]);
   const latency = useMemo(() => latencySeries(history, axis.length), [history, axis]);
+  const node = useAsk({ queryKey: ['node'], queryFn: ({ signal }) => get<Node>('node', {}, signal), refetchInterval: TOP_MS });
+  const { pulse } = useConnection();
+  const decided = pulse?.decisions ?? node.data?.decisions;
+  const total = decided ? decided.allowed + decided.denied + decided.throttled + decided.queued : null;
+  const isNew = node.data?.rules.count === 0 && node.data.rules.source !== 'file';
+  // Before the first request, charts have nothing to show.
+  if (isNew && total === 0) return <Start isArrived={false} />;
   return (
     <>
+      {isNew && total !== null && <Start isArrived />}
       <Figures history={history} />
       <div className="grid two">
         <Card title="Decisions" about="By the second" actions={<Legend series={traffic} />}>
@@ -66,6 +78,7 @@ function Whole({ history, now, minutes, by, onBy }: { history: History; now: num
           <Chart times={axis} series={latency} format={millis} label={`Time to decide: p50 ${millis(last(history.all?.p50_ms))}, p95 ${millis(last(history.all?.p95_ms))}, p99 ${millis(last(history.all?.p99_ms))}.`} />
         </Card>
       </div>
+      <Timeline from={axis[0] ?? now / 1000} until={axis[axis.length - 1] ?? now / 1000} />
       <Refusals history={history} axis={axis} by={by} onBy={onBy} />
       <Tops />
     </>
@@ -194,7 +207,7 @@ function ShareTable({ rows, word, by }: { rows: Share[]; word: string; by: By })
             <td>
               <span className="keyed">
                 <i style={{ background: `var(${PALETTE[index] ?? '--ink-2'})` }} />
-                {by === 'tenant_id' && name !== 'none' && name !== 'other' ? <Link href={`/clients?type=tenant_id&id=${encodeURIComponent(name)}`}>{name}</Link> : name}
+                {by === 'tenant_id' && isNamed(name) ? <KeyMenu subject={fromKey(name, { tenant_id: name }, null)} /> : name}
               </span>
             </td>
             <td className="right">{short(refused)}</td>
@@ -226,11 +239,11 @@ function Tops() {
             />
           </Card>
           <Card title="Top tenants" about="By requests">
-            <Counts rows={data.tenants} type="tenant_id" />
+            <Counts rows={data.tenants.map((one) => ({ ...one, subject: isNamed(one.key) ? fromKey(one.key, { tenant_id: one.key }, null) : null }))} />
           </Card>
           <Card title="Most refused keys" about="Of all rules">
             <Counts
-              rows={data.rules.flatMap((rule) => rule.top_refused).sort((a, b) => b.count - a.count).slice(0, 8)}
+              rows={data.rules.flatMap((rule) => rule.top_refused.map((one) => ({ ...one, subject: fromKey(one.key, one.attributes, rule.rule_id) }))).sort((a, b) => b.count - a.count).slice(0, 8)}
               none="Nobody was refused."
               bad
             />
@@ -241,29 +254,22 @@ function Tops() {
   );
 }
 
-function Counts({ rows, type, none = 'Nothing was seen.', bad = false }: { rows: Counted[]; type?: string; none?: string; bad?: boolean }) {
-  return (
-    <Bars
-      none={none}
-      rows={rows.map(({ key, count: value }) => ({
-        name: key,
-        href: type && key !== 'none' && key !== 'other' ? `/clients?type=${type}&id=${encodeURIComponent(key)}` : null,
-        value: bad ? 0 : value,
-        bad: bad ? value : 0,
-      }))}
-    />
-  );
+/** Names under which the traffic of others is counted, too. */
+const isNamed = (name: string) => name !== 'none' && name !== 'other';
+
+function Counts({ rows, none = 'Nothing was seen.', bad = false }: { rows: (Counted & { subject: Subject | null })[]; none?: string; bad?: boolean }) {
+  return <Bars none={none} rows={rows.map(({ key, count: value, subject }) => ({ name: key, href: null, subject, value: bad ? 0 : value, bad: bad ? value : 0 }))} />;
 }
 
-/** Bars beside each other; with `isShare` each is a whole of its own, as rules count in units of their own. */
-function Bars({ rows, none, isShare = false }: { rows: { name: string; href: string | null; value: number; bad: number; watched?: number }[]; none: string; isShare?: boolean }) {
+/** Bars next to each other; with `isShare` each is a whole of its own, as rules count in units of their own. */
+function Bars({ rows, none, isShare = false }: { rows: { name: string; href: string | null; subject?: Subject | null; value: number; bad: number; watched?: number }[]; none: string; isShare?: boolean }) {
   const longest = Math.max(1, ...rows.map((row) => row.value + row.bad));
   if (rows.length === 0) return <p className="muted pad">{none}</p>;
   return (
     <ul className="bars">
-      {rows.map((row) => ({ ...row, most: isShare ? Math.max(1, row.value + row.bad) : longest })).map(({ name, href, value, bad, watched = 0, most }, index) => (
+      {rows.map((row) => ({ ...row, most: isShare ? Math.max(1, row.value + row.bad) : longest })).map(({ name, href, subject, value, bad, watched = 0, most }, index) => (
         <li key={`${name}-${String(index)}`}>
-          <span className="bar-name" title={name}>{href ? <Link href={href}>{name}</Link> : name}</span>
+          <span className="bar-name" title={name}>{subject ? <KeyMenu subject={subject} /> : href ? <Link href={href}>{name}</Link> : name}</span>
           <span className="bar-value">
             {value > 0 || bad === 0 ? short(value) : ''}
             {bad > 0 && <b className="bad-ink"> {value > 0 ? '· ' : ''}{short(bad)} refused</b>}

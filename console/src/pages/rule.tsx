@@ -34,12 +34,14 @@ export default function RulePage({ id }: { id: string }) {
   });
   const gone = isStatus(entry.error, 404);
   const isPast = tab === 'versions' || (gone && entry.data === undefined);
+  const isTrial = entry.data?.rule.action === 'log_only';
   return (
     <>
       <nav className="crumbs" aria-label="Where you are">
         <Link href="/rules"><Icon name="left" size={14} /> Rules</Link>
       </nav>
       <PageHead title={isNew ? 'New rule' : id} about={entry.data ? <EntryWords entry={entry.data} /> : isNew ? 'Nothing is in force before you save it.' : undefined}>
+        {!isNew && <Link className="button plain" href={`/audit?kind=decisions&rule_id=${encodeURIComponent(id)}&from=24h&result=${isTrial ? 'would_deny' : 'denied'}`}>{isTrial ? 'What it would refuse' : 'What it refused'}</Link>}
         {!isNew && <Segmented label="View" value={tab} options={TABS} onChange={(value) => setQuery({ tab: value === 'edit' ? null : value })} />}
       </PageHead>
       {isNew ? <Editor key="new" entry={null} isGone={false} /> : (

@@ -1,16 +1,16 @@
 // All rules, with what they do right now.
 import { useMutation, useQuery as useAsk, useQueryClient } from '@tanstack/react-query';
-import { useMemo } from 'react';
+import { useMemo, useState } from 'react';
 import { all, call, get, segment } from '../api/client';
 import { useMay } from '../api/session';
 import type { RuleEntry, Top } from '../api/types';
-import { plural, roughly, short } from '../lib/format';
+import { count, plural, roughly, short } from '../lib/format';
 import { withField } from '../lib/rule';
 import { headline } from '../lib/ruleSummary';
 import { Link, useQuery } from '../router';
 import { Icon } from '../ui/icons';
 import { Ago } from '../ui/ago';
-import { Badge, Card, Empty, Load, PageHead, Segmented, sentence } from '../ui/parts';
+import { Badge, Card, Confirm, Empty, Load, PageHead, Segmented, sentence } from '../ui/parts';
 import { type Column, Table } from '../ui/table';
 import { toast } from '../ui/toast';
 
@@ -107,8 +107,8 @@ function useColumns(usage: Map<string, Top['rules'][number]>, hasUsage: boolean,
             align: 'right',
             width: '6rem',
             cell: ({ rule_id: id, rule }) => {
-              const refused = usage.get(id)?.refused ?? 0;
-              if (refused > 0 && rule.action === 'log_only') return <span className="warn-ink" title="Would have been refused">({short(refused)})</span>;
+              const { refused = 0, would_deny: watched = 0 } = usage.get(id) ?? {};
+              if (watched > 0 && (rule.action === 'log_only' || refused === 0)) return <span className="warn-ink" title="Would have been refused">({short(watched)})</span>;
               return refused > 0 ? <b className="bad-ink">{short(refused)}</b> : <span className="muted">0</span>;
             },
           },
@@ -119,23 +119,49 @@ function useColumns(usage: Map<string, Top['rules'][number]>, hasUsage: boolean,
   ];
 }
 
-/** On or off, at once. */
+/** On at once; off after a look at what it refuses. */
 function Switch({ entry, mayChange }: { entry: RuleEntry; mayChange: boolean }) {
   const queries = useQueryClient();
+  const [isEnding, setEnding] = useState(false);
   const isOn = entry.status === 'active';
+  const put = (from: RuleEntry, on: boolean) => call<RuleEntry>('PUT', `rules/${segment(from.rule_id)}`, { body: withField(from.rule, 'is_active', on ? undefined : false), ifVersion: from.version });
   const flip = useMutation({
-    mutationFn: () => {
-      const body = withField(entry.rule, 'is_active', isOn ? false : undefined);
-      return call<RuleEntry>('PUT', `rules/${segment(entry.rule_id)}`, { body, ifVersion: entry.version });
+    mutationFn: () => put(entry, !isOn),
+    onSuccess: (changed) => {
+      setEnding(false);
+      toast(`${entry.rule_id} is ${isOn ? 'off' : 'on'}.`, 'good', () => put(changed, isOn).then(() => queries.invalidateQueries({ queryKey: ['rules'] })));
     },
-    onSuccess: () => toast(`${entry.rule_id} is ${isOn ? 'off' : 'on'}.`),
     onError: (error) => toast(sentence(error), 'bad'),
     onSettled: () => queries.invalidateQueries({ queryKey: ['rules'] }),
   });
   if (!mayChange) return <Badge tone={isOn ? 'good' : 'neutral'}>{isOn ? 'On' : 'Off'}</Badge>;
   return (
-    <button type="button" className="switch" role="switch" aria-checked={isOn} aria-label={`${entry.rule_id} is on`} disabled={flip.isPending} onClick={() => flip.mutate()}>
-      <i />
-    </button>
+    <>
+      <button type="button" className="switch" role="switch" aria-checked={isOn} aria-label={`${entry.rule_id} is on`} disabled={flip.isPending} onClick={() => (isOn ? setEnding(true) : flip.mutate())}>
+        <i />
+      </button>
+      {isEnding && (
+        <Confirm title={`Turn ${entry.rule_id} off?`} verb="Turn off" busy={flip.isPending} error={null} onConfirm={() => flip.mutate()} onClose={() => setEnding(false)}>
+          <Refused rule={entry.rule_id} />
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+/** What a rule refused lately: what will pass without it. */
+function Refused({ rule }: { rule: string }) {
+  const { view } = useMay();
+  const top = useAsk({ queryKey: ['top', 'hours', rule], queryFn: ({ signal }) => get<Top>('top', { rule_id: rule, window: 'hours', limit: 3 }, signal), enabled: view });
+  if (!view) return <p>From now on it limits nobody.</p>;
+  return (
+    <Load query={top} rows={1}>
+      {({ rules: [found], seconds }) => (
+        <>
+          <p>{found && found.refused > 0 ? <>It refused <b>{count(found.refused)}</b> requests in the last {roughly(seconds)}. They would have passed without it.</> : <>It refused nothing in the last {roughly(seconds)}.</>}</p>
+          {found && found.top_refused.length > 0 && <ul className="lines">{found.top_refused.map((one) => <li key={one.key}><span className="mono">{one.key}</span><span>{count(one.count)}</span></li>)}</ul>}
+        </>
+      )}
+    </Load>
   );
 }

@@ -232,7 +232,10 @@ export function Dialog({
     const dialog = ref.current;
     // The browser keeps the focus inside, and gives it back.
     const opener = document.activeElement;
-    if (dialog && !dialog.open) dialog.showModal();
+    if (dialog && !dialog.open) {
+      dialog.showModal();
+      dialog.querySelector<HTMLElement>('[data-autofocus]')?.focus();
+    }
     return () => {
       // Taken away without being closed, it leaves the focus nowhere.
       if (document.activeElement !== document.body) return;

@@ -45,5 +45,6 @@ fn main() -> ExitCode {
 
 /// Whether the command is one that serves until a signal comes; the others end as the system ends them.
 fn is_service() -> bool {
-    std::env::args_os().nth(1).is_some_and(|command| command == "serve" || command == "gateway")
+    let services = ["serve", "gateway", "demo"];
+    std::env::args_os().nth(1).is_some_and(|command| services.iter().any(|one| command == *one))
 }

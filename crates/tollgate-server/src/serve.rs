@@ -1,6 +1,6 @@
 //! The life of the process: start, serve, drain, stop.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
@@ -8,7 +8,9 @@ use tokio::sync::watch;
 use tollgate_engine::Engine;
 use tollgate_policy::RuleSet;
 
+use crate::admin::Admin;
 use crate::background::Housekeeping;
+use crate::banner::banner;
 use crate::config::Config;
 use crate::control::{ControlPlane, ControlStartError, Surroundings};
 use crate::edge::grpc::GrpcDoor;
@@ -119,6 +121,7 @@ fn run_until_shutdown(
         api_key_secret: Arc::clone(secret),
         node: node.clone(),
         announced: heard,
+        tls: tls.clone(),
     })?;
     signals.run_until_signal(first_rules.wait()).transpose()?;
     let tickets = edge.as_ref().and_then(Edge::tickets);
@@ -148,6 +151,7 @@ fn run_until_shutdown(
         .transpose()?;
     if !signals.is_ending() {
         listeners.announce()?;
+        listeners.greet(&config, control.admin())?;
     }
     let _ = announced.send(true);
     say(&config, engine, &names, listeners.http.len(), edge.as_ref());
@@ -314,6 +318,23 @@ impl Listeners {
             }
         }
         writeln!(out)?;
+        out.flush()
+    }
+}
+
+impl Listeners {
+    /// A person at a terminal gets more than addresses.
+    fn greet(&self, config: &Config, admin: Option<Arc<Admin>>) -> io::Result<()> {
+        let (Some(admin), Some(http)) = (admin, self.http.first()) else { return Ok(()) };
+        let mut out = io::stdout().lock();
+        if !out.is_terminal() {
+            return Ok(());
+        }
+        let http = http.local_addr()?;
+        let apart = self.admin.first().map(TcpListener::local_addr).transpose()?;
+        let code = admin.new_sign_in_code();
+        let text = banner(config, apart.unwrap_or(http), http, code.as_deref());
+        out.write_all(text.as_bytes())?;
         out.flush()
     }
 }

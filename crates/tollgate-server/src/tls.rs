@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Poll};
 
 use arc_swap::ArcSwap;
@@ -16,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::certificate_end::certificate_end;
 use crate::config::{ClientCertificates, TlsConfig};
 use crate::own_certificate::OrOwnCertificate;
 
@@ -45,6 +47,8 @@ pub enum TlsError {
 pub(crate) struct Tls {
     config: TlsConfig,
     current: ArcSwap<ServerConfig>,
+    /// When the certificate in force ends, in milliseconds since 1970; 0 if it does not say so.
+    ends_at: AtomicI64,
 }
 
 impl Tls {
@@ -53,21 +57,28 @@ impl Tls {
         if config.cert_file.is_none() {
             return Ok(None);
         }
-        let current = ArcSwap::from_pointee(read(config)?);
-        Ok(Some(Arc::new(Self { config: config.clone(), current })))
+        let (server, ends_at) = read(config)?;
+        let current = ArcSwap::from_pointee(server);
+        Ok(Some(Arc::new(Self { config: config.clone(), current, ends_at: ends_at.into() })))
     }
 
     /// Reads the certificates anew. If they are wrong, the ones before stay in force.
     pub(crate) fn reload(&self) {
         match read(&self.config) {
-            Ok(config) => {
+            Ok((config, ends_at)) => {
                 self.current.store(Arc::new(config));
+                self.ends_at.store(ends_at, Ordering::Relaxed);
                 tracing::info!("certificates were read anew");
             }
             Err(error) => {
                 tracing::warn!(%error, "the certificates in force stay: new ones are wrong");
             }
         }
+    }
+
+    /// When the certificate in force ends, in milliseconds since 1970.
+    pub(crate) fn ends_at(&self) -> Option<i64> {
+        Some(self.ends_at.load(Ordering::Relaxed)).filter(|at| *at != 0)
     }
 
     /// Greets a client.
@@ -77,7 +88,8 @@ impl Tls {
     }
 }
 
-fn read(config: &TlsConfig) -> Result<ServerConfig, TlsError> {
+/// The certificates, and when that of the server ends.
+fn read(config: &TlsConfig) -> Result<(ServerConfig, i64), TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()?;
@@ -86,6 +98,7 @@ fn read(config: &TlsConfig) -> Result<ServerConfig, TlsError> {
         return Err(TlsError::File { file: "tls".to_owned(), problem });
     };
     let own = certificates(cert_file)?;
+    let ends_at = own.first().and_then(|leaf| certificate_end(leaf)).unwrap_or(0);
     let builder = match (&config.client_ca_file, config.client_certificates) {
         (Some(file), mode) if mode != ClientCertificates::Off => {
             let mut roots = RootCertStore::empty();
@@ -109,7 +122,7 @@ fn read(config: &TlsConfig) -> Result<ServerConfig, TlsError> {
     let key = PrivateKeyDer::from_pem_file(key_file).map_err(|error| wrong(key_file, &error))?;
     let mut server = builder.with_single_cert(own, key)?;
     server.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
-    Ok(server)
+    Ok((server, ends_at))
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {

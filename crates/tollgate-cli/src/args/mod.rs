@@ -5,6 +5,7 @@ mod audit;
 mod backtest;
 mod bench;
 mod decisions;
+mod demo;
 mod reach;
 mod request;
 mod reservations;
@@ -26,6 +27,7 @@ pub(crate) use audit::AuditArgs;
 pub(crate) use backtest::BacktestArgs;
 pub(crate) use bench::{BenchArgs, Form};
 pub(crate) use decisions::DecisionsArgs;
+pub(crate) use demo::DemoArgs;
 pub(crate) use reach::{CertificateArgs, Reach, TlsArgs};
 pub(crate) use request::{CheckArgs, RequestArgs};
 pub(crate) use reservations::{HeldArgs, RenewArgs, ReserveArgs, SettleArgs, SlotsCommand};
@@ -51,6 +53,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     Serve(ServeArgs),
     Gateway(GatewayArgs),
+    Demo(DemoArgs),
     Check(CheckArgs),
     Bench(BenchArgs),
     Backtest(BacktestArgs),
@@ -111,7 +114,8 @@ pub(crate) enum Command {
 ///
 /// Without any configuration it serves on loopback, HTTP on port 8080 and gRPC on port 8081, by the
 /// built-in default rule, and keeps its counters in ./tollgate-data. The first line on standard output says where it listens;
-/// the log goes to standard error. SIGTERM and SIGINT drain and end it with exit code 0.
+/// a terminal also gets a link that signs in to the console once, and only warnings of the log unless a level is set.
+/// The log goes to standard error. SIGTERM and SIGINT drain and end it with exit code 0.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   tollgate serve

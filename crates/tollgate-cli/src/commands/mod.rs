@@ -6,6 +6,7 @@ mod bench;
 mod check;
 mod config;
 mod decisions;
+mod demo;
 mod grants;
 mod lists;
 mod queue;
@@ -30,6 +31,7 @@ pub(crate) fn run(args: Args, signals: Option<EarlySignals>) -> Ended {
     match args.command {
         Command::Serve(args) => serve::run(&args, signals),
         Command::Gateway(args) => serve::run_gateway(&args, signals),
+        Command::Demo(args) => demo::run(&args, signals),
         Command::Check(args) => check::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Backtest(args) => backtest::run(&args),

@@ -92,7 +92,7 @@ impl Admin {
     }
 
     /// What a client is called in an answer: its name, or what its key is known by.
-    fn shown(&self, asked: &Asked) -> String {
+    pub(super) fn shown(&self, asked: &Asked) -> String {
         match asked.id() {
             "api_key" => self.control.hide_key(asked.second()),
             _ => asked.second().to_owned(),
@@ -130,7 +130,7 @@ impl Admin {
 }
 
 /// The request of a client, from the path and the query; and the one rule that is asked about.
-fn client(asked: &Asked) -> Result<(AllowBody<'_>, Option<String>), AdminError> {
+pub(super) fn client(asked: &Asked) -> Result<(AllowBody<'_>, Option<String>), AdminError> {
     let mut query = Query::new(&asked.query)?;
     let rule_id = query.take("rule_id");
     let mut body = AllowBody::default();
@@ -160,14 +160,14 @@ fn is_own_scope(scope: &str, tenant: &str) -> bool {
 }
 
 /// Tenant admins see limits of their tenant, not those that other tenants' requests count in too.
-fn is_visible(asked: &Asked, scope: &Scope<'_>) -> bool {
+pub(super) fn is_visible(asked: &Asked, scope: &Scope<'_>) -> bool {
     let Some(own) = asked.tenant() else { return true };
     let is_by_tenant =
         scope.rule.key.iter().any(|part| matches!(part, KeyPart::Known(Known::TenantId)));
     is_by_tenant || is_own_scope(&scope.rule.scope, own)
 }
 
-fn limit(scope: &Scope<'_>) -> Value {
+pub(super) fn limit(scope: &Scope<'_>) -> Value {
     let status = &scope.outcome.status;
     json!({
         "rule_id": scope.rule.id,
@@ -180,7 +180,7 @@ fn limit(scope: &Scope<'_>) -> Value {
     })
 }
 
-fn listed(listed: ListMatch<'_>) -> Value {
+pub(super) fn listed(listed: ListMatch<'_>) -> Value {
     let (list, entry) = match listed {
         ListMatch::Denied(entry) => ("blacklist", entry),
         ListMatch::Allowed(entry) => ("whitelist", entry),

@@ -42,12 +42,8 @@ impl Admin {
         let searching = self.tenant_searches.enter(asked.tenant());
         let _searching = searching.ok_or(AdminError::TooManySearches)?;
         let repository = self.control.repository();
-        // Read first: all records up to this one are part of the answer. Tenants see no number of others.
-        let own = DecisionFilter {
-            tenant_id: asked.tenant().map(str::to_owned),
-            ..DecisionFilter::default()
-        };
-        let newest = repository.decisions(&own, &Page { after: None, limit: 1 }).await?;
+        // Read first: all records up to this one are part of the answer.
+        let newest = self.newest_decision(asked.tenant()).await?;
         let (found, skipped) = if filter.written_after.is_some() {
             if page.after.is_some() {
                 let message = "cannot be given together with written_after";
@@ -82,8 +78,17 @@ impl Admin {
             "until": filter.until.map(rfc3339),
             "retained_from": rfc3339(oldest),
             "skipped": skipped,
-            "newest_id": newest.first().map_or(0, |newest| newest.id),
+            "newest_id": newest,
         })))
+    }
+
+    /// The id of the newest record. Tenants see no number of others.
+    pub(super) async fn newest_decision(&self, tenant: Option<&str>) -> Result<i64, AdminError> {
+        let own =
+            DecisionFilter { tenant_id: tenant.map(str::to_owned), ..DecisionFilter::default() };
+        let page = Page { after: None, limit: 1 };
+        let newest = self.control.repository().decisions(&own, &page).await?;
+        Ok(newest.first().map_or(0, |newest| newest.id))
     }
 
     /// Refuses a range in which there cannot be a decision. Returns the time from which on decisions are kept.
@@ -112,7 +117,7 @@ impl Admin {
     }
 
     /// How many records of a full page are left out.
-    async fn count_skipped(
+    pub(super) async fn count_skipped(
         &self,
         filter: &DecisionFilter,
         page: &Page,
@@ -145,7 +150,7 @@ fn key(stored: &StoredDecision) -> Option<(String, Revision)> {
     Some((stored.record.rule_id.clone()?, stored.record.revision))
 }
 
-fn filter(query: &mut Query<'_>, now: Millis) -> Result<DecisionFilter, AdminError> {
+pub(super) fn filter(query: &mut Query<'_>, now: Millis) -> Result<DecisionFilter, AdminError> {
     let action = match query.take("result") {
         None => None,
         Some(name) => {
@@ -192,7 +197,11 @@ fn place(cursor: &str) -> Result<DecisionPlace, AdminError> {
 }
 
 /// A decision with its sentence and the version of its rule. Who changed a rule is not for tenants.
-fn row(stored: &StoredDecision, version: Option<&RuleVersionAt>, is_tenant: bool) -> Value {
+pub(super) fn row(
+    stored: &StoredDecision,
+    version: Option<&RuleVersionAt>,
+    is_tenant: bool,
+) -> Value {
     let mut view = view::decision(stored);
     let Some(fields) = view.as_object_mut() else { return view };
     let result = if stored.record.action == "rejected" { "denied" } else { &stored.record.action };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
+use futures_util::{Stream, StreamExt as _};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
 use parking_lot::Mutex;
@@ -30,41 +31,59 @@ const MAX_STREAMS_OF_ONE: usize = 64;
 const MAX_TENANT_STREAMS: usize = 128;
 
 /// So often a silent stream says that it is alive.
-const ALIVE: Duration = Duration::from_secs(15);
+pub(super) const ALIVE: Duration = Duration::from_secs(15);
 
 /// So often a live stream reports the state of this node.
 const PULSE: Duration = Duration::from_secs(1);
 
 /// So often it is asked whether the token still holds.
-const RECHECK: Duration = Duration::from_secs(5);
+pub(super) const RECHECK: Duration = Duration::from_secs(5);
+
+/// Feeds of decisions at the same time; each asks the database once a second.
+const MAX_FEEDS: usize = 32;
+
+/// Of these, the most of one token.
+const MAX_FEEDS_OF_ONE: usize = 8;
+
+/// Of these, the most of all tenants' admins together.
+const MAX_TENANT_FEEDS: usize = 16;
 
 /// Who listens: the streams of each token, and those of tenants.
 #[derive(Debug)]
 pub(super) struct Listeners {
     by_token: Mutex<HashMap<String, usize>>,
     by_tenant: Arc<TenantPlaces>,
-}
-
-impl Default for Listeners {
-    fn default() -> Self {
-        Self { by_token: Mutex::default(), by_tenant: TenantPlaces::new(MAX_TENANT_STREAMS) }
-    }
+    max: usize,
+    max_of_one: usize,
 }
 
 /// A listener's place, until it is dropped.
-struct Seat {
+pub(super) struct Seat {
     listeners: Arc<Listeners>,
     token_id: String,
     _of_tenant: TenantPlace,
 }
 
 impl Listeners {
-    fn enter(self: &Arc<Self>, identity: &Identity) -> Option<Seat> {
+    pub(super) fn of_events() -> Arc<Self> {
+        Self::new(MAX_STREAMS, MAX_STREAMS_OF_ONE, MAX_TENANT_STREAMS)
+    }
+
+    pub(super) fn of_feeds() -> Arc<Self> {
+        Self::new(MAX_FEEDS, MAX_FEEDS_OF_ONE, MAX_TENANT_FEEDS)
+    }
+
+    fn new(max: usize, max_of_one: usize, max_tenants: usize) -> Arc<Self> {
+        let by_tenant = TenantPlaces::new(max_tenants);
+        Arc::new(Self { by_token: Mutex::default(), by_tenant, max, max_of_one })
+    }
+
+    pub(super) fn enter(self: &Arc<Self>, identity: &Identity) -> Option<Seat> {
         let token_id = identity.token_id.as_str();
         let of_tenant = self.by_tenant.enter(identity)?;
         let mut streams = self.by_token.lock();
         let own = streams.get(token_id).copied().unwrap_or(0);
-        if own >= MAX_STREAMS_OF_ONE || streams.values().sum::<usize>() >= MAX_STREAMS {
+        if own >= self.max_of_one || streams.values().sum::<usize>() >= self.max {
             return None;
         }
         streams.insert(token_id.to_owned(), own + 1);
@@ -110,32 +129,47 @@ impl Admin {
         let Some(seat) = self.listeners.enter(&asked.identity) else {
             return Err(AdminError::Busy);
         };
-        let left =
-            asked.identity.expires_at.map(|at| at.saturating_sub(asked.now).max(0).unsigned_abs());
-        let ends = left.map(|left| tokio::time::Instant::now() + Duration::from_millis(left));
         let listener = Listener {
             sets: self.control.watch(),
             is_first: true,
             ending: self.ending.subscribe(),
-            ends,
+            ends: end_of(asked),
             admin: Arc::clone(self),
             is_live,
             identity: asked.identity.clone(),
             recheck: tokio::time::Instant::now() + RECHECK,
             _seat: seat,
         };
-        let stream = futures_util::stream::unfold(listener, |mut listener| async move {
+        Ok(stream_of(futures_util::stream::unfold(listener, |mut listener| async move {
             let text = listener.next().await?;
-            Some((Ok::<_, std::convert::Infallible>(Bytes::from(text)), listener))
-        });
-        let mut response =
-            raw(StatusCode::OK, HeaderValue::from_static("text/event-stream"), Bytes::new());
-        *response.body_mut() = Body::from_stream(stream);
-        response.extensions_mut().insert(Endless);
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
-        Ok(response)
+            Some((Bytes::from(text), listener))
+        })))
     }
+
+    /// Whether the token still holds. Where nobody can say, it is not taken for ended.
+    pub(super) async fn still_may(&self, identity: &Identity) -> bool {
+        let (control, identity) = (Arc::clone(&self.control), identity.clone());
+        let asked = async move { Ok(control.is_still(&identity).await?) };
+        self.on_control_thread(asked).await.unwrap_or(true)
+    }
+}
+
+/// When the caller's token ends.
+pub(super) fn end_of(asked: &Asked) -> Option<tokio::time::Instant> {
+    let left =
+        asked.identity.expires_at.map(|at| at.saturating_sub(asked.now).max(0).unsigned_abs());
+    left.map(|left| tokio::time::Instant::now() + Duration::from_millis(left))
+}
+
+/// A response of server-sent events that does not end by itself.
+pub(super) fn stream_of(events: impl Stream<Item = Bytes> + Send + 'static) -> Response<Body> {
+    let kind = HeaderValue::from_static("text/event-stream");
+    let mut response = raw(StatusCode::OK, kind.clone(), Bytes::new());
+    *response.body_mut() = Body::from_stream(events.map(Ok::<_, std::convert::Infallible>));
+    response.extensions_mut().insert(Endless);
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
 }
 
 impl Listener {
@@ -158,7 +192,7 @@ impl Listener {
                     break;
                 }
                 () = tokio::time::sleep_until(self.recheck) => {
-                    if !self.still_may().await {
+                    if !self.admin.still_may(&self.identity).await {
                         return None;
                     }
                     self.recheck = tokio::time::Instant::now() + RECHECK;
@@ -175,13 +209,6 @@ impl Listener {
             None => json!({ "revision": null, "rules": null }),
         };
         Some(format!("event: rules\ndata: {data}\n\n"))
-    }
-
-    /// Whether the token still holds. Where nobody can tell, it is not taken for ended.
-    async fn still_may(&self) -> bool {
-        let (control, identity) = (Arc::clone(&self.admin.control), self.identity.clone());
-        let asked = async move { Ok(control.is_still(&identity).await?) };
-        self.admin.on_control_thread(asked).await.unwrap_or(true)
     }
 
     /// A sign of life.
@@ -212,7 +239,7 @@ mod tests {
 
     #[test]
     fn streams_of_tenants_admins_leave_room_for_others() {
-        let listeners = Arc::new(Listeners::default());
+        let listeners = Listeners::of_events();
         let mut seats = Vec::new();
         for token in 0..1_000 {
             let tenant = format!("tenant-{}", token % 10);

@@ -21,11 +21,13 @@
 //! | `view.rs`, `respond.rs` | answers and errors |
 //! | `openapi.rs`, `schemas.rs`, `schemas_seen.rs` | all of it described |
 
+mod client_page;
 mod clients;
 mod damping;
 mod decisions;
 mod entries;
 mod events;
+mod feed;
 pub(crate) mod openapi;
 mod playground;
 mod queue;
@@ -38,6 +40,7 @@ mod schemas_seen;
 mod seen;
 mod sentence;
 mod session;
+mod sign_in_link;
 mod slots;
 mod tenant_changes;
 mod tenant_places;
@@ -98,7 +101,9 @@ pub(crate) struct Admin {
     tenant_calls: Arc<TenantPlaces>,
     tenant_searches: TenantSearches,
     listeners: Arc<events::Listeners>,
+    feed_listeners: Arc<events::Listeners>,
     ending: watch::Sender<bool>,
+    sign_in_codes: sign_in_link::SignInCodes,
     queue: std::sync::OnceLock<crate::edge::queue::Tickets>,
     seen: std::sync::OnceLock<Seen>,
     roll: Arc<Roll>,
@@ -162,8 +167,10 @@ impl Admin {
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
             tenant_calls: TenantPlaces::new(MAX_TENANT_CALLS),
             tenant_searches: TenantSearches::default(),
-            listeners: Arc::default(),
+            listeners: events::Listeners::of_events(),
+            feed_listeners: events::Listeners::of_feeds(),
             ending: watch::Sender::new(false),
+            sign_in_codes: sign_in_link::SignInCodes::default(),
             queue: std::sync::OnceLock::new(),
             seen: std::sync::OnceLock::new(),
             roll,
@@ -374,6 +381,7 @@ impl Admin {
             Call::Decisions => Box::pin(self.search_decisions(asked)),
             Call::Explain => Box::pin(self.explain(asked)),
             Call::Decide | Call::Peek => Box::pin(self.decide(asked)),
+            Call::Client => Box::pin(self.client_page(asked)),
             Call::Usage => Box::pin(self.usage(asked)),
             Call::ResetUsage => Box::pin(self.reset_usage(asked)),
             Call::Slots => Box::pin(self.held_slots(asked)),
@@ -382,11 +390,13 @@ impl Admin {
             Call::DropQueued => Box::pin(self.drop_queued(asked)),
             Call::Top => return self.top(asked).map(Answer::respond),
             Call::History => return self.history(asked).map(Answer::respond),
+            Call::Incidents => return self.incidents(asked).map(Answer::respond),
             Call::Nodes => return self.nodes(asked).map(Answer::respond),
             Call::Node => return self.node(asked).map(Answer::respond),
             Call::SetLogLevel => return Self::set_log_level(asked).map(Answer::respond),
             Call::WhoAmI => return Ok(Answer::ok(view::identity(&asked.identity)).respond()),
             Call::Events => return self.events(asked),
+            Call::DecisionFeed => return self.decision_feed(asked).await,
         };
         answer.await.map(Answer::respond)
     }

@@ -60,8 +60,9 @@ fn session_paths() -> Value {
     };
     let mut sign_in = one("session_post", "Sign in: sets a cookie with the token", ("200", who()));
     if let Some(sign_in) = sign_in.as_object_mut() {
-        let schema = json!({ "type": "object", "additionalProperties": false, "required": ["token"],
-            "properties": { "token": { "type": "string", "format": "password" } } });
+        let secret = json!({ "type": "string", "format": "password" });
+        let schema = json!({ "type": "object", "additionalProperties": false, "minProperties": 1,
+            "maxProperties": 1, "properties": { "token": secret, "code": secret } });
         let content = json!({ "application/json": { "schema": schema } });
         sign_in.insert("requestBody".to_owned(), json!({ "required": true, "content": content }));
     }
@@ -85,7 +86,7 @@ fn places(call: Call) -> &'static [&'static str] {
         Call::Versions | Call::RollBack => &["rule_id"],
         Call::Version => &["rule_id", "version"],
         Call::PutSetting | Call::DeleteSetting => &["name"],
-        Call::Usage | Call::ResetUsage => &["identifier_type", "identifier"],
+        Call::Usage | Call::ResetUsage | Call::Client => &["identifier_type", "identifier"],
         Call::RotateToken => &["token_id"],
         Call::RetryQueued | Call::DropQueued => &["ticket"],
         _ => &[],
@@ -308,11 +309,14 @@ impl Described {
                 let answer = pages_with("AdminRecord", fields);
                 Self { query, ..Self::plain("What was changed, or decided", answer) }
             }
-            Call::Decisions => {
-                let mut query = page();
+            Call::Decisions | Call::DecisionFeed => {
+                let is_feed = call == Call::DecisionFeed;
+                let mut query = if is_feed { Vec::new() } else { page() };
                 let time = json!({ "type": "string", "description":
                     "An instant such as 2027-01-31T12:00:00Z, or a time before now such as 15m" });
-                query.extend([("from", time.clone()), ("until", time)]);
+                if !is_feed {
+                    query.extend([("from", time.clone()), ("until", time)]);
+                }
                 let attributes =
                     ["user_id", "tenant_id", "api_key_id", "ip", "client_id", "rule_id"];
                 let more = ["scope", "model_id", "endpoint", "reason", "request_id"];
@@ -321,14 +325,21 @@ impl Described {
                 query.push(("result", json!({ "enum": results })));
                 query.push(("written_after", json!({ "type": "integer",
                     "description": "The newest records after the one with this id, to follow the log" })));
+                if is_feed {
+                    let summary = "Decisions as they are written: server-sent events";
+                    return Self { query, ..Self::plain(summary, text()) };
+                }
                 let summary = "Search decisions by time and by every attribute, the newest first";
                 Self { query, ..Self::plain(summary, reference("AdminDecisions")) }
             }
-            Call::Usage | Call::ResetUsage => {
+            Call::Usage | Call::ResetUsage | Call::Client => {
                 let names = Known::ALL.into_iter().map(Known::name).chain(["rule_id"]);
                 let query = names.map(|name| (name, text())).collect();
                 let (summary, answer) = match call {
                     Call::Usage => ("The limits of a client now; charges nothing", "AdminUsage"),
+                    Call::Client => {
+                        ("A client and the limits of its recent requests", "AdminClient")
+                    }
                     _ => ("Reset a client's counters", "AdminReset"),
                 };
                 Self { query, ..Self::plain(summary, reference(answer)) }
@@ -373,6 +384,10 @@ impl Described {
             Call::Nodes => Self::plain(
                 "All nodes that share a Redis, as each says it is",
                 reference("AdminNodes"),
+            ),
+            Call::Incidents => Self::plain(
+                "States that an operator must see: those that last, then those that are over",
+                reference("AdminIncidents"),
             ),
             Call::Node => Self::plain("How this node is", reference("AdminNode")),
             Call::SetLogLevel => Self {
@@ -440,7 +455,7 @@ fn parameters(route: &Route, described: &Described) -> Vec<Value> {
 
 fn responses(route: &Route, described: &Described) -> Value {
     let kind = match route.call {
-        Call::Events => "text/event-stream",
+        Call::Events | Call::DecisionFeed => "text/event-stream",
         _ => "application/json",
     };
     let success = json!({ "description": "Done",

@@ -66,6 +66,8 @@ pub(crate) enum Call {
     DeleteSetting,
     Audit,
     Decisions,
+    DecisionFeed,
+    Client,
     Usage,
     ResetUsage,
     Slots,
@@ -76,6 +78,7 @@ pub(crate) enum Call {
     History,
     Node,
     Nodes,
+    Incidents,
     SetLogLevel,
     Events,
     WhoAmI,
@@ -99,6 +102,8 @@ impl Call {
             | Self::Settings
             | Self::Audit
             | Self::Decisions
+            | Self::DecisionFeed
+            | Self::Client
             | Self::Usage
             | Self::ResetUsage
             | Self::Slots
@@ -109,6 +114,7 @@ impl Call {
             | Self::History
             | Self::Node
             | Self::Nodes
+            | Self::Incidents
             | Self::SetLogLevel
             | Self::Events
             | Self::WhoAmI
@@ -180,6 +186,8 @@ pub(crate) const ROUTES: &[Route] = &[
     route(DELETE, "settings/{}", Call::DeleteSetting, Access::Operate),
     route(GET, "audit", Call::Audit, Access::ViewOwn),
     route(GET, "decisions", Call::Decisions, Access::ViewOwn),
+    route(GET, "decisions/feed", Call::DecisionFeed, Access::ViewOwn),
+    route(GET, "clients/{}/{}", Call::Client, Access::ViewOwn),
     route(GET, "usage/{}/{}", Call::Usage, Access::ViewOwn),
     route(POST, "usage/{}/{}/reset", Call::ResetUsage, Access::OperateOwn),
     route(POST, "decide", Call::Decide, Access::Operate),
@@ -192,6 +200,7 @@ pub(crate) const ROUTES: &[Route] = &[
     route(GET, "history", Call::History, Access::ViewOwn),
     route(GET, "node", Call::Node, Access::View),
     route(GET, "nodes", Call::Nodes, Access::View),
+    route(GET, "incidents", Call::Incidents, Access::View),
     route(PUT, "node/log-level", Call::SetLogLevel, Access::Operate),
     route(GET, "events", Call::Events, Access::View),
     route(GET, "whoami", Call::WhoAmI, Access::ViewOwn),

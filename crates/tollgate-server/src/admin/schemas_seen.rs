@@ -53,6 +53,25 @@ pub(super) fn schemas() -> Map<String, Value> {
             "limits": list(&reference("AdminLimit")) }),
         ),
     );
+    let mut limit = json!({ "unit": { "enum": ["requests", "tokens", "cost", "concurrency"] },
+        "key": { "type": "object", "additionalProperties": text() },
+        "request": { "type": ["integer", "null"], "description":
+            "The place in requests of the first one that met it; null if the client alone meets it" } });
+    limit = json!({ "allOf": [reference("AdminLimit"), object(&limit)] });
+    let request = object(&json!({ "user_id": or_null("string"), "tenant_id": or_null("string"),
+        "ip": or_null("string"), "model_id": or_null("string"), "endpoint": or_null("string"),
+        "method": or_null("string"), "last_at": instant(), "decisions": number(),
+        "allowed": or_null("boolean"), "reason": or_null("string") }));
+    let entry = object(&json!({ "list": { "enum": ["blacklist", "whitelist"] },
+        "identifier_type": text(), "reason": or_null("string") }));
+    add(
+        "AdminClient",
+        object(
+            &json!({ "identifier_type": text(), "identifier": text(), "tier": or_null("string"),
+            "listed": { "anyOf": [entry, { "type": "null" }] }, "refused_by": or_null("string"),
+            "requests": list(&request), "limits": list(&limit) }),
+        ),
+    );
     add(
         "AdminReset",
         object(&json!({ "identifier_type": text(), "identifier": text(), "reset": list(&text()) })),
@@ -103,7 +122,13 @@ fn decisions(schemas: &mut Map<String, Value>) {
 
 fn seen(schemas: &mut Map<String, Value>) {
     let mut add = |name: &str, schema: Value| schemas.insert(name.to_owned(), schema);
-    add("AdminCounted", object(&json!({ "key": text(), "count": number(), "at_least": number() })));
+    let mut counted = object(&json!({ "key": text(), "count": number(), "at_least": number() }));
+    // Tenants and models are known by their names alone.
+    if let Some(properties) = counted.pointer_mut("/properties").and_then(Value::as_object_mut) {
+        let attributes = json!({ "type": "object", "additionalProperties": text() });
+        properties.insert("attributes".to_owned(), attributes);
+    }
+    add("AdminCounted", counted);
     let counted = || list(&reference("AdminCounted"));
     add(
         "AdminTop",
@@ -138,6 +163,12 @@ fn seen(schemas: &mut Map<String, Value>) {
                 "revision": { "type": "integer" }, "owner": or_null("string") })),
             "stores": list(&object(&json!({ "name": text(), "is_lost": { "type": "boolean" } }))),
         }))) })),
+    );
+    add(
+        "AdminIncidents",
+        object(&json!({ "items": list(&object(&json!({ "kind": text(), "title": text(),
+            "text": text(), "next_step": text(), "since": instant(),
+            "until": or_null("string") }))) })),
     );
     add(
         "AdminNode",

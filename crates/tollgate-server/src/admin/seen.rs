@@ -16,7 +16,7 @@ use crate::control::ControlFigures;
 use crate::http::time::Rfc3339;
 use crate::log_level;
 use crate::telemetry::Observed;
-use crate::telemetry::decisions::{COUNTS, Counted, Label, TopOfRule, Window};
+use crate::telemetry::decisions::{COUNTS, Counted, KEY_SEPARATOR, Label, TopOfRule, Window};
 use crate::telemetry::history::{LabelHistory, Resolution, Step, quantile_micros};
 
 /// Keys of a rule that are returned: by default, and at most.
@@ -142,6 +142,12 @@ impl Admin {
         Ok(Answer::ok(json!({ "node": self.roll.node(), "items": self.roll.all() })))
     }
 
+    /// Incidents of this node: those that last, then those that are over.
+    pub(super) fn incidents(&self, asked: &Asked) -> Result<Answer, AdminError> {
+        Query::new(&asked.query)?.end()?;
+        Ok(Answer::ok(json!({ "items": self.seen()?.figures.incident_log() })))
+    }
+
     /// How this node is, in few words, for those who watch.
     pub(super) fn pulse(&self) -> Option<Value> {
         let seen = self.seen.get()?;
@@ -259,9 +265,9 @@ fn rule_view(rule: &TopOfRule) -> Value {
         "consumed": consumed,
         "refused": refused,
         "would_deny": would_deny,
-        "top_allowed": keys(&rule.allowed),
-        "top_refused": keys(&rule.refused),
-        "top_would_deny": keys(&rule.would_deny),
+        "top_allowed": rule_keys(&rule.allowed),
+        "top_refused": rule_keys(&rule.refused),
+        "top_would_deny": rule_keys(&rule.would_deny),
         "allowed_keys": allowed_keys,
         "refused_keys": refused_keys,
         "would_deny_keys": would_deny_keys,
@@ -274,6 +280,18 @@ fn rule_view(rule: &TopOfRule) -> Value {
 fn keys(keys: &[Counted]) -> Value {
     let one =
         |key: &Counted| json!({ "key": key.name, "count": key.count, "at_least": key.at_least });
+    keys.iter().map(one).collect()
+}
+
+/// Keys of a rule, with the attributes that they are made of.
+fn rule_keys(keys: &[Counted]) -> Value {
+    let one = |key: &Counted| {
+        let parts = key.name.split(KEY_SEPARATOR).filter_map(|part| part.split_once('='));
+        let attributes: serde_json::Map<String, Value> =
+            parts.map(|(name, value)| (name.to_owned(), value.into())).collect();
+        json!({ "key": key.name.replace(KEY_SEPARATOR, ", "), "attributes": attributes,
+                "count": key.count, "at_least": key.at_least })
+    };
     keys.iter().map(one).collect()
 }
 

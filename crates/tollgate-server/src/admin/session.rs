@@ -62,7 +62,10 @@ impl Admin {
                 own_page(head)?;
                 let patience = self.config.limits.body_timeout;
                 let bytes = http_read::body(body, MAX_BODY, patience).await?;
-                let token = token_of(&bytes)?;
+                let token = match credential_of(&bytes)? {
+                    Credential::Token(token) => token,
+                    Credential::Code(code) => self.redeem(code).await?,
+                };
                 let identity = self.identify_token(Some(token.clone()), door.peer).await?;
                 let mut response = Answer::ok(view::identity(&identity)).respond();
                 let value = utf8_percent_encode(&token, NON_ALPHANUMERIC).to_string();
@@ -99,13 +102,28 @@ impl Admin {
     }
 }
 
-fn token_of(bytes: &Bytes) -> Result<String, AdminError> {
+/// What signs in.
+enum Credential {
+    Token(String),
+    /// Of a link that works once.
+    Code(String),
+}
+
+fn credential_of(bytes: &Bytes) -> Result<Credential, AdminError> {
     let body = read::body(bytes)?;
-    let fields = body.as_object().filter(|fields| fields.keys().all(|name| name == "token"));
-    let token = fields.and_then(|fields| fields.get("token")).and_then(Value::as_str);
-    let token = token.map(str::trim).filter(|token| !token.is_empty());
-    let wrong = || AdminError::invalid("token", "must be the one field: an admin token");
-    token.map(str::to_owned).ok_or_else(wrong)
+    let only =
+        body.as_object().filter(|fields| fields.len() == 1).and_then(|all| all.iter().next());
+    let text = |value: &Value| {
+        let text = value.as_str().map(str::trim).filter(|text| !text.is_empty());
+        text.map(str::to_owned)
+    };
+    let credential = match only {
+        Some((name, value)) if name == "token" => text(value).map(Credential::Token),
+        Some((name, value)) if name == "code" => text(value).map(Credential::Code),
+        _ => None,
+    };
+    let message = "must be the one field: an admin token, or the code of a sign-in link as code";
+    credential.ok_or_else(|| AdminError::invalid("token", message))
 }
 
 /// The cookie's name. Browsers keep one set of cookies for all ports of a host, and two Tollgates may share one.

@@ -85,6 +85,8 @@ pub struct ControlConfig {
     pub history: HistoryBounds,
     /// What is kept of decisions.
     pub audit: AuditConfig,
+    /// The first admin token, instead of `TOLLGATE_ADMIN_TOKEN`. No file or variable sets it.
+    pub first_token: Secret,
 }
 
 pub(super) fn check(reader: &mut Reader) -> ControlConfig {
@@ -107,6 +109,7 @@ pub(super) fn check(reader: &mut Reader) -> ControlConfig {
     });
     let days = |days: u64| Duration::from_secs(days * 86_400);
     ControlConfig {
+        first_token: Secret::default(),
         role,
         postgres: PostgresConfig { url: url.map(|said| said.value), password },
         admin_http,

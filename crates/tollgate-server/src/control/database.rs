@@ -47,7 +47,9 @@ impl Keeper {
     }
 
     async fn open(&self, control: &Arc<Control>, first: &StartProgress) {
-        let given = std::env::var("TOLLGATE_ADMIN_TOKEN").ok().filter(|token| !token.is_empty());
+        let configured = self.around.config.control.first_token.text.clone();
+        let variable = || std::env::var("TOLLGATE_ADMIN_TOKEN").ok();
+        let given = configured.or_else(variable).filter(|token| !token.is_empty());
         loop {
             let opened = async {
                 let repository = control.repository();

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::sync::Notify;
+use tollgate_control::Millis;
 
-/// The kinds of states that an operator must see.
-pub(crate) const INCIDENT_KINDS: [&str; 4] = ["database", "queue", "rule_owners", "rules_lost"];
+use super::incidents::IncidentLog;
 
 /// Where the rules in force come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +65,9 @@ pub(crate) struct ControlFigures {
     ownership: Mutex<Ownership>,
     /// Further states that an operator must see, by kind.
     incidents: Mutex<BTreeMap<&'static str, String>>,
+    /// And those that are looked at every second. They concern this node's operation, not its readiness.
+    watched: Mutex<Vec<(&'static str, String)>>,
+    log: Mutex<IncidentLog>,
 }
 
 /// Who owns the rules of the nodes that share a Redis.
@@ -171,6 +175,29 @@ impl ControlFigures {
         let owners = self.disagreement().map(|text| ("rule_owners", text));
         let others = self.incidents.lock();
         owners.into_iter().chain(others.iter().map(|(kind, text)| (*kind, text.clone()))).collect()
+    }
+
+    /// The states of this second, of those that are watched.
+    pub(crate) fn watched<const N: usize>(&self, states: [(&'static str, Option<String>); N]) {
+        let lasting = states.into_iter().filter_map(|(kind, text)| Some((kind, text?)));
+        *self.watched.lock() = lasting.collect();
+    }
+
+    /// All states that an operator must see, watched ones included.
+    pub(crate) fn all_incidents(&self) -> Vec<(&'static str, String)> {
+        let mut all = self.incidents();
+        all.extend(self.watched.lock().iter().cloned());
+        all
+    }
+
+    /// Keeps the times of the states that there are now.
+    pub(crate) fn note_incidents(&self, now: Millis) {
+        self.log.lock().note(now, &self.all_incidents());
+    }
+
+    /// The incidents that last and those that are over.
+    pub(crate) fn incident_log(&self) -> Vec<Value> {
+        self.log.lock().all()
     }
 
     /// How many owners the nodes that share a Redis have; more than one: they enforce different rules.

@@ -10,11 +10,13 @@
 //! | `ownership.rs` | whether nodes that share a Redis have their rules from one owner |
 //! | `take_over.rs` | when the rules of another database in Redis are replaced |
 //! | `startup.rs` | how long a start waits for the first rules |
+//! | `incidents.rs` | states that an operator must see, with their times |
 //! | `decisions.rs` | the audit log of decisions, written in batches |
 
 mod database;
 mod decisions;
 pub(crate) mod figures;
+pub(crate) mod incidents;
 mod install;
 mod ownership;
 mod redis;
@@ -38,6 +40,7 @@ use crate::admin::Admin;
 use crate::audit::AuditTrail;
 use crate::config::Config;
 use crate::stores::Stores;
+use crate::tls::Tls;
 pub(crate) use figures::ControlFigures;
 pub(crate) use figures::Source;
 use install::Installer;
@@ -85,6 +88,8 @@ pub(crate) struct Surroundings {
     pub(crate) node: String,
     /// True as soon as standard output says where this process listens.
     pub(crate) announced: watch::Receiver<bool>,
+    /// The certificates of the listeners, if they have any.
+    pub(crate) tls: Option<Arc<Tls>>,
 }
 
 /// What runs on the thread.
@@ -241,10 +246,12 @@ impl Keeper {
         let following = tokio::spawn(follow);
         let writing = tokio::spawn(Arc::clone(&keeper).write_decisions(stopped.clone()));
         let calling = tokio::spawn(Arc::clone(&keeper).call_the_roll());
+        let watching = tokio::spawn(Arc::clone(&keeper).watch_incidents());
         let mut stopped = stopped;
         let _ = stopped.wait_for(|stopped| *stopped).await;
         following.abort();
         calling.abort();
+        watching.abort();
         let farewell = async {
             let _ = writing.await;
             keeper.installer.keep_now().await;

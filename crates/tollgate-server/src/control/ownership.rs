@@ -75,6 +75,28 @@ pub(super) fn disagreement(nodes: &[Value]) -> Option<String> {
     ))
 }
 
+/// Which nodes have older rules than another one of the same owner.
+pub(super) fn behind(nodes: &[Value]) -> Option<String> {
+    let revision = |node: &Value| node.get("rules")?.get("revision")?.as_i64();
+    let newest = |owner: &str| {
+        nodes.iter().filter(|node| owner_of(node) == Some(owner)).filter_map(revision).max()
+    };
+    let all: Vec<String> = nodes
+        .iter()
+        .filter_map(|node| {
+            let (own, newest) = (revision(node)?, newest(owner_of(node)?)?);
+            let name = name_of(node);
+            (own < newest).then(|| format!("{name} has revision {own} of {newest}"))
+        })
+        .collect();
+    let named: Vec<&str> = all.iter().take(MAX_NAMED_NODES).map(String::as_str).collect();
+    let rest = match all.len().saturating_sub(named.len()) {
+        0 => String::new(),
+        rest => format!(", and {rest} more are behind"),
+    };
+    (!named.is_empty()).then(|| format!("{}{rest}", named.join(", ")))
+}
+
 /// An owner in words.
 fn described(owner: &str) -> String {
     match owner.split_once(':') {

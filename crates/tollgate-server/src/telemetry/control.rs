@@ -10,7 +10,8 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::stores::{counters, gauges};
 use crate::audit::AuditTrail;
 use crate::control::ControlFigures;
-use crate::control::figures::{INCIDENT_KINDS, Source};
+use crate::control::figures::Source;
+use crate::control::incidents::KINDS;
 
 /// Reads the control plane's figures at every scrape.
 pub(super) struct ControlCollector {
@@ -73,15 +74,15 @@ impl Collector for ControlCollector {
              one: they enforce different rules. Absent where it is not known",
             (owners > 0).then(|| (vec![], number(owners))),
         )?;
-        let current = figures.incidents();
+        let current = figures.all_incidents();
         let is_current = |kind: &str| current.iter().any(|(one, _)| *one == kind);
         gauges(
             &mut encoder,
             "incident",
-            "States that an operator must see, by kind; 1 while it lasts. /readyz and GET node say what \
-             to do",
-            INCIDENT_KINDS
-                .map(|kind| (vec![("kind", kind.to_owned())], number(is_current(kind).into()))),
+            "States that an operator must see, by kind; 1 while it lasts. GET incidents says what to do",
+            KINDS.map(|(kind, ..)| {
+                (vec![("kind", kind.to_owned())], number(is_current(kind).into()))
+            }),
         )?;
         let Some(trail) = &self.trail else { return Ok(()) };
         let kept = trail.figures();

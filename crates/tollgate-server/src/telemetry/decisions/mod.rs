@@ -31,7 +31,7 @@ pub use log::{DecisionLog, DecisionLogOptions};
 pub(crate) use sketch::Counted;
 pub(crate) use tally::{COUNTS, RESULTS, Series, Tally, WOULD_DENY};
 pub use top::TopBounds;
-pub(crate) use top::{TopOfRule, Tops, Window};
+pub(crate) use top::{KEY_SEPARATOR, TopOfRule, Tops, Window};
 
 /// So many decisions a second are looked at closely; of more than that only some are.
 const LOOKS_PER_SECOND: u64 = 4_000;

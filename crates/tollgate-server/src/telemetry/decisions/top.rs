@@ -21,6 +21,9 @@ const SHORT: Nanos = 60 * SECOND;
 /// And one of the longer.
 const LONG: Nanos = 3_600 * SECOND;
 
+/// Between the parts of a key. A value that contains it loses it, so that no client can forge a part.
+pub(crate) const KEY_SEPARATOR: char = '\u{1f}';
+
 /// How much is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TopBounds {
@@ -274,17 +277,19 @@ impl Tops {
         hash.digest()
     }
 
-    /// A key as people read it; API keys by their id.
+    /// The parts of a key as `name=value`; API keys by their id.
     fn name<'r>(&self, decision: &Decision<'r>, scope: &Scope<'r>) -> String {
         let mut text = String::new();
         for (name, value) in decision.key_parts(scope) {
-            let separator = if text.is_empty() { "" } else { ", " };
+            if !text.is_empty() {
+                text.push(KEY_SEPARATOR);
+            }
             // Writing to memory does not fail.
             let _ = if name == Known::ApiKey.name() {
                 let id = api_key_id(&self.api_key_secret, value);
-                write!(text, "{separator}api_key_id={id}")
+                write!(text, "api_key_id={id}")
             } else {
-                write!(text, "{separator}{name}={value}")
+                write!(text, "{name}={}", value.replace(KEY_SEPARATOR, "\u{fffd}"))
             };
         }
         text
