@@ -55,6 +55,34 @@ impl<S: Store> Engine<S> {
         }
     }
 
+    /// What one request asks, with a place among the reservations where it takes a slot.
+    async fn prepare_one<'e, 'r>(
+        &'e self,
+        rules: &'r ActiveRules,
+        request: &Request<'r>,
+        may_look_up: &mut bool,
+    ) -> Asked<'e, 'r> {
+        let (mut decision, mut checks) = (Decision::pending(rules.version), LimitChecks::new());
+        self.prepare(rules, request, &mut decision, &mut checks);
+        let mut wrong = self.check_keys(rules, request, &mut decision, &mut checks).err();
+        if wrong.is_some() {
+            checks.clear();
+        }
+        let slot = new_slot(&checks, request.reserve.is_some());
+        let mut place = None;
+        if let Some(slot) = slot {
+            match self.take_place(request, &checks, slot, decision.now, *may_look_up).await {
+                Ok(taken) => place = taken,
+                Err(error) => {
+                    *may_look_up = false;
+                    checks.clear();
+                    wrong = Some(error);
+                }
+            }
+        }
+        Asked { decision, checks, slot, place, wrong }
+    }
+
     async fn decide_part<'r>(
         &self,
         rules: &'r ActiveRules,
@@ -65,26 +93,7 @@ impl<S: Store> Engine<S> {
         // Once for all of them.
         let mut may_look_up = true;
         for request in requests {
-            let (mut decision, mut checks) = (Decision::pending(rules.version), LimitChecks::new());
-            self.prepare(rules, request, &mut decision, &mut checks);
-            let mut wrong = self.check_keys(rules, request, &mut decision, &mut checks).err();
-            if wrong.is_some() {
-                checks.clear();
-            }
-            let slot = new_slot(&checks, request.reserve.is_some());
-            let mut place = None;
-            if let Some(slot) = slot {
-                let now = decision.now;
-                match self.take_place(request, &checks, slot, now, may_look_up).await {
-                    Ok(taken) => place = taken,
-                    Err(error) => {
-                        may_look_up = false;
-                        checks.clear();
-                        wrong = Some(error);
-                    }
-                }
-            }
-            asked.push(Asked { decision, checks, slot, place, wrong });
+            asked.push(self.prepare_one(rules, request, &mut may_look_up).await);
         }
         let mut outcomes = Outcomes::new();
         let (decided, passed) = {

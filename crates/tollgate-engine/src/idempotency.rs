@@ -1,6 +1,7 @@
 //! Answers remembered by request id, so that a repeated call is answered and not charged again.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
@@ -21,8 +22,11 @@ pub const REMEMBERED_FOR: Nanos = 60 * SECOND;
 /// Shards of the memory, each behind its own lock.
 const SHARDS: usize = 64;
 
-/// The most answers one shard remembers; beyond, the oldest go.
-const MAX_PER_SHARD: usize = 8_192;
+/// The most bytes that all answers take together; beyond, the oldest go.
+pub(crate) const MAX_REMEMBERED_BYTES: usize = 256 << 20;
+
+/// What an answer takes beside itself: its places in the map and in the order of expiry.
+const PLACE_BYTES: usize = 128;
 
 /// An admission. The rules that made it are not kept alive: when others have replaced them, the answer is rebuilt from
 /// the outcomes, as it is on another node.
@@ -93,6 +97,12 @@ impl Remembered {
         self.rules.upgrade()
     }
 
+    /// What it takes in memory.
+    fn bytes(&self) -> usize {
+        let scope = |scope: &KeptScope| size_of::<KeptScope>() + scope.rule.len();
+        PLACE_BYTES + size_of::<Self>() + self.scopes.iter().map(scope).sum::<usize>()
+    }
+
     /// What is known of it without its rules.
     pub(crate) fn answer(&self) -> Answer {
         let Self { now: at, shape, slot, reservation, .. } = *self;
@@ -138,28 +148,51 @@ struct Shard {
     answers: HashMap<u128, Arc<Remembered>>,
     /// In the order in which they expire.
     order: VecDeque<(Nanos, u128)>,
+    /// What the answers take.
+    bytes: usize,
     /// The ids that are being answered now.
     busy: HashMap<u128, Arc<AsyncMutex<()>>>,
-    /// Answers were forgotten early, and the log says so.
-    has_warned: bool,
+}
+
+impl Shard {
+    /// Forgets the oldest answer, if it has expired or there is no room for so many bytes. Returns whether it had expired.
+    fn forget_oldest(&mut self, now: Nanos, bytes: usize, max_bytes: usize) -> Option<bool> {
+        let (until, id) = *self.order.front()?;
+        if now < until && self.bytes.saturating_add(bytes) <= max_bytes {
+            return None;
+        }
+        self.order.pop_front();
+        if self.answers.get(&id).is_some_and(|answer| answer.until == until)
+            && let Some(answer) = self.answers.remove(&id)
+        {
+            self.bytes = self.bytes.saturating_sub(answer.bytes());
+        }
+        Some(until <= now)
+    }
 }
 
 /// The answers of the last minute.
 pub(crate) struct Memory {
     shards: Box<[Mutex<Shard>]>,
     spare: Mutex<Shard>,
+    max_shard_bytes: usize,
+    /// Answers were forgotten early, and the log says so.
+    has_warned: AtomicBool,
 }
 
-impl Default for Memory {
-    fn default() -> Self {
+impl Memory {
+    /// A memory of at most so many bytes.
+    pub(crate) fn new(max_bytes: usize) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { shards, spare: Mutex::default() }
+        let (max_shard_bytes, has_warned) = (max_bytes / SHARDS, AtomicBool::default());
+        Self { shards, spare: Mutex::default(), max_shard_bytes, has_warned }
     }
 }
 
 /// The place of one request id, held until its call is answered, so that of two calls at the same
 /// time the second gets the first's answer. Calls with other ids do not wait for it.
 pub(crate) struct Place<'a> {
+    memory: &'a Memory,
     shard: &'a Mutex<Shard>,
     id: u128,
     /// Taken out when the place is left.
@@ -176,7 +209,7 @@ impl Memory {
         let id = hash.digest128();
         let turn = Arc::clone(shard.lock().busy.entry(id).or_default());
         // The place is there before the wait, so that one who gives up waiting leaves it tidy.
-        let mut place = Place { shard, id, turn: None };
+        let mut place = Place { memory: self, shard, id, turn: None };
         place.turn = Some(turn.lock_owned().await);
         place
     }
@@ -225,26 +258,20 @@ impl Place<'_> {
     ) {
         let until = now.saturating_add(REMEMBERED_FOR);
         let answer = Arc::new(Remembered::new(rules, content(request), decision, until));
+        let (bytes, max_bytes) = (answer.bytes(), self.memory.max_shard_bytes);
         let mut shard = self.shard.lock();
-        let shard = &mut *shard;
-        while let Some((until, id)) = shard.order.front().copied() {
-            if now < until && shard.order.len() < MAX_PER_SHARD {
-                break;
-            }
-            shard.order.pop_front();
-            if now < until && !shard.has_warned {
-                shard.has_warned = true;
+        while let Some(had_expired) = shard.forget_oldest(now, bytes, max_bytes) {
+            if !had_expired && !self.memory.has_warned.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
-                    most = SHARDS * MAX_PER_SHARD,
+                    max_bytes = SHARDS * max_bytes,
                     "more request ids than are remembered came within a minute; the oldest are \
                      forgotten early, and a repeated call may be charged again"
                 );
             }
-            if shard.answers.get(&id).is_some_and(|answer| answer.until == until) {
-                shard.answers.remove(&id);
-            }
         }
-        shard.answers.insert(self.id, answer);
+        let before = shard.answers.insert(self.id, answer);
+        let before = before.map_or(0, |answer| answer.bytes());
+        shard.bytes = shard.bytes.saturating_add(bytes).saturating_sub(before);
         shard.order.push_back((until, self.id));
     }
 }
@@ -282,4 +309,57 @@ fn content(request: &Request<'_>) -> u128 {
         part(&mut hash, endpoint);
     }
     hash.digest128()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use tollgate_policy::RuleSet;
+    use tollgate_store::MemoryStore;
+
+    use super::*;
+    use crate::{Engine, ManualClock};
+
+    const MAX_BYTES: usize = 4 << 20;
+
+    /// However many limits an answer has, and however long their names are.
+    #[tokio::test]
+    async fn remembered_answers_are_bounded_in_bytes() {
+        let mut yaml = "default: false\nrules:\n".to_owned();
+        for number in 0..20 {
+            let name = "r".repeat(200);
+            let rule = format!(
+                "{{rule_id: {name}{number}, identifier_type: global, limit: 100000, window: 1d}}"
+            );
+            writeln!(yaml, "  - {rule}").unwrap();
+        }
+        let rules = RuleSet::from_yaml(&yaml, "rules").unwrap();
+        let clock = Arc::new(ManualClock::new(1_794_700_800 * SECOND));
+        let mut engine = Engine::new(MemoryStore::new(100), Arc::clone(&clock), rules);
+        engine.remembered = Memory::new(MAX_BYTES);
+        let remembered = |engine: &Engine<_>| {
+            let shards = engine.remembered.shards.iter().map(|shard| shard.lock());
+            shards.fold((0, 0), |(count, bytes), shard| {
+                assert_eq!(shard.answers.values().map(|it| it.bytes()).sum::<usize>(), shard.bytes);
+                (count + shard.answers.len(), bytes + shard.bytes)
+            })
+        };
+        let ask = async |engine: &Engine<_>, id: &str| {
+            let rules = engine.rules();
+            let request = Request { request_id: Some(id), ..Request::default() };
+            engine.decide_once(&rules, &request, |decision| decision.is_allowed()).await.unwrap()
+        };
+        for number in 0..2_000 {
+            assert!(ask(&engine, &number.to_string()).await);
+        }
+        let (count, bytes) = remembered(&engine);
+        assert!((100..2_000).contains(&count), "{count}");
+        assert!(bytes <= MAX_BYTES, "{bytes}");
+        clock.advance(REMEMBERED_FOR);
+        for number in 0..2_000 {
+            assert!(ask(&engine, &number.to_string()).await);
+        }
+        assert!(remembered(&engine).1 <= MAX_BYTES);
+    }
 }

@@ -187,7 +187,7 @@ impl<S: Store> Engine<S> {
             clock,
             rules: ArcSwap::from_pointee(ActiveRules { set: rules, version: 1 }),
             enforcement: AtomicU8::new(Enforcement::On as u8),
-            remembered: idempotency::Memory::default(),
+            remembered: idempotency::Memory::new(idempotency::MAX_REMEMBERED_BYTES),
             observer: None,
             reserved: ReservationFigures::default(),
             slot_book: slots::SlotBook::default(),
