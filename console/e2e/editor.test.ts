@@ -139,23 +139,27 @@ test('the plan of an API key is read, changed and taken away', async () => {
   await window.close();
 });
 
-test('a node with a file of rules says so, and offers no changes', async () => {
-  const file = JSON.stringify({ rules: [{ rule_id: 'from-file', ...RULE }] });
+test('a node with a file of rules shows them, and offers no changes', async () => {
+  const file = JSON.stringify({ rules: [{ rule_id: 'from-file', ...RULE }], deny_list: ['ip:203.0.113.0/24'], tiers: ['pro'] });
   const other = await Server.start(file);
   const window = await Window.open(browser, other);
   const { page } = window;
   await window.signIn();
   await page.getByText('The rules of this node come from a file.').waitFor();
   await page.getByRole('link', { name: 'Rules' }).click();
-  await page.getByText('The rules are in a file').waitFor();
   expect(await page.getByRole('link', { name: 'New rule' }).count()).toBe(0);
-  expect(await page.getByText('built-in default').count()).toBe(0);
+  await page.getByRole('link', { name: 'from-file' }).click();
+  await page.getByText('In plain words').waitFor();
+  expect(await page.getByRole('button', { name: 'Review and save' }).count()).toBe(0);
+  expect(await page.getByLabel('How many').isDisabled()).toBe(true);
   await page.getByRole('link', { name: 'Lists' }).click();
-  await page.getByText('The lists are in the file of rules').waitFor();
+  await page.getByText('203.0.113.0/24').filter({ visible: true }).first().waitFor();
   expect(await page.getByRole('button', { name: 'Block somebody' }).count()).toBe(0);
   await page.getByRole('link', { name: 'Plans' }).click();
-  await page.getByText('The plans are in the file of rules').waitFor();
+  await page.getByText('pro', { exact: true }).first().waitFor();
   expect(await page.getByRole('button', { name: 'New plan' }).count()).toBe(0);
+  await window.go('/rulez');
+  await page.getByText('There is no such page').waitFor();
   await window.close();
   await other.end();
 });

@@ -292,7 +292,7 @@ function FromFile() {
     <div className="banner">
       <Icon name="rules" />
       <p>
-        <b>The rules of this node come from a file.</b> It was started with <code>--rules</code>: rules, lists and plans are changed there, and are not shown here.
+        <b>The rules of this node come from a file.</b> It was started with <code>--rules</code>: rules, lists and plans are shown here, and changed there.
       </p>
     </div>
   );

@@ -213,7 +213,7 @@ function TierCard({ client, known }: { client: Client; known: string }) {
       <Load query={tiers} rows={1}>
         {(list) =>
           list.length === 0 ? (
-            <p className="muted">{isFromFile ? 'The plans are in the file of rules.' : <>There are no plans yet. <Link href="/tiers">Make some</Link>.</>}</p>
+            <p className="muted">{isFromFile ? 'The file of rules has no plans.' : <>There are no plans yet. <Link href="/tiers">Make some</Link>.</>}</p>
           ) : (
             <Field label="This client has">
               {(props) => (

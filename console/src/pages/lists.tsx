@@ -20,7 +20,7 @@ const KINDS = [
 type Kind = (typeof KINDS)[number]['value'];
 
 export default function Lists() {
-  const { operate, isFromFile } = useMay();
+  const { operate } = useMay();
   const [query, setQuery] = useQuery();
   const kind: Kind = query.get('list') === 'whitelist' ? 'whitelist' : 'blacklist';
   const [find, setFind] = useState('');
@@ -53,9 +53,7 @@ export default function Lists() {
           <Segmented label="Which list" value={kind} options={KINDS} onChange={(value) => setQuery({ list: value === 'blacklist' ? null : value })} />
         </div>
         <Load query={list}>
-          {(data) => data.length === 0 && isFromFile ? (
-            <Empty icon="lists" title="The lists are in the file of rules" />
-          ) : data.length === 0 ? (
+          {(data) => data.length === 0 ? (
             <Empty icon="lists" title={kind === 'blacklist' ? 'Nobody is blocked' : 'Nobody is let through unseen'}>
               <p>{kind === 'blacklist' ? 'Who is put here is refused at once, with status 403.' : 'Who is put here passes, and nothing is counted.'}</p>
             </Empty>

@@ -45,7 +45,7 @@ export default function Rules() {
   const columns = useColumns(usage, may.view, may.rules);
   return (
     <>
-      <PageHead title="Rules" about={rules.data && !may.isFromFile ? `${plural(rules.data.length, 'rule')}${found.length === rules.data.length ? '' : `, ${short(found.length)} shown`}` : 'Who may do how much'}>
+      <PageHead title="Rules" about={rules.data ? `${plural(rules.data.length, 'rule')}${found.length === rules.data.length ? '' : `, ${short(found.length)} shown`}` : 'Who may do how much'}>
         {may.rules && (
           <Link href="/rules/new" className="button primary">
             <Icon name="plus" size={16} /> New rule
@@ -64,8 +64,8 @@ export default function Rules() {
         <Load query={rules} rows={8}>
           {(data) =>
             data.length === 0 ? (
-              <Empty icon="rules" title={may.isFromFile ? 'The rules are in a file' : may.isTenant ? 'No rules of your own yet' : 'No rules yet'}>
-                <p>{may.isFromFile ? 'This node goes by a file of rules; none is kept here.' : may.isTenant ? 'The rules of the installation apply. Yours can only be tighter.' : 'Until there is one, each user gets the built-in default: 100 requests per hour for each model.'}</p>
+              <Empty icon="rules" title={may.isTenant ? 'No rules of your own yet' : 'No rules yet'}>
+                <p>{may.isTenant ? 'The rules of the installation apply. Yours can only be tighter.' : 'Until there is one, each user gets the built-in default: 100 requests per hour for each model.'}</p>
                 {may.rules && <Link href="/rules/new" className="button primary"><Icon name="plus" size={16} /> Make the first rule</Link>}
               </Empty>
             ) : found.length === 0 ? (

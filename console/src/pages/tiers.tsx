@@ -10,7 +10,7 @@ import { type Column, Table } from '../ui/table';
 import { toast } from '../ui/toast';
 
 export default function Tiers() {
-  const { operate, isFromFile } = useMay();
+  const { operate } = useMay();
   const [editing, setEditing] = useState<Tier | 'new' | null>(null);
   const [ending, setEnding] = useState<Tier | null>(null);
   const tiers = useAsk({ queryKey: ['tiers'], queryFn: ({ signal }) => all<Tier>('tiers', {}, signal) });
@@ -33,7 +33,7 @@ export default function Tiers() {
       </PageHead>
       <Card className="flush">
         <Load query={tiers}>
-          {(list) => list.length === 0 && isFromFile ? <Empty icon="tiers" title="The plans are in the file of rules" /> : list.length === 0 ? <Empty icon="tiers" title="No plans yet"><p>Such as free, pro and enterprise. One can be the default of everyone who has no other.</p></Empty> : <Table label="Plans" columns={columns} rows={list} id={(tier) => tier.name} />}
+          {(list) => list.length === 0 ? <Empty icon="tiers" title="No plans yet"><p>Such as free, pro and enterprise. One can be the default of everyone who has no other.</p></Empty> : <Table label="Plans" columns={columns} rows={list} id={(tier) => tier.name} />}
         </Load>
       </Card>
       <Holders tiers={tiers.data ?? []} />
@@ -93,7 +93,7 @@ function End({ tier, onClose }: { tier: Tier; onClose: () => void }) {
 
 /** There may be millions: a page of them, and a way to find one. */
 function Holders({ tiers }: { tiers: Tier[] }) {
-  const { operate, isFromFile } = useMay();
+  const { operate } = useMay();
   const queries = useQueryClient();
   const [query, setQuery] = useQuery();
   const [cursor, setCursor] = useState<string | null>(null);
@@ -132,7 +132,7 @@ function Holders({ tiers }: { tiers: Tier[] }) {
       <Load query={holders}>
         {({ items, next_cursor: next }) => (
           <>
-            {items.length === 0 ? <Empty icon="clients" title={isFromFile ? 'Who has which plan is in the file of rules' : 'No client has a plan of its own'} /> : <Table label="Clients with a plan" columns={columns} rows={items} id={(entry) => entry.id} />}
+            {items.length === 0 ? <Empty icon="clients" title="No client has a plan of its own" /> : <Table label="Clients with a plan" columns={columns} rows={items} id={(entry) => entry.id} />}
             {(next ?? cursor) && (
               <div className="pager">
                 <Button disabled={cursor === null} onClick={() => setCursor(null)}>First</Button>

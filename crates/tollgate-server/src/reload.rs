@@ -94,7 +94,7 @@ fn read(path: &Path) -> Result<String, RulesError> {
 }
 
 /// [`read`] for a file that is looked at again and again: a pipe or a folder would block or fail.
-fn read_again(path: &Path) -> Result<String, RulesError> {
+pub(crate) fn read_again(path: &Path) -> Result<String, RulesError> {
     let unreadable = |error| RulesError::Unreadable { path: path.to_owned(), error };
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(unreadable(std::io::Error::other("it is not a regular file")));

@@ -8,6 +8,7 @@ use tollgate_control::{
     Changed, ControlError, Entry, EntryFilter, Kind, Page, Put, Step, StepKind, document,
 };
 
+use super::file_entries::page_of;
 use super::read::{Query, body, precondition};
 use super::respond::{AdminError, Answer};
 use super::routes::PREFIX;
@@ -34,7 +35,10 @@ impl Admin {
         if let Some(own) = asked.tenant() {
             filter.tenant = Some(own.to_owned());
         }
-        let found = self.control.repository().list(kind, &filter, &page).await?;
+        let found = match self.file_entries(asked, kind).await? {
+            Some(entries) => page_of(entries, &filter, &page),
+            None => self.control.repository().list(kind, &filter, &page).await?,
+        };
         let is_full = found.len() >= page.limit as usize;
         let next = found.last().filter(|_| is_full).map(|last| last.id.clone());
         let items: Vec<Value> = found.iter().map(|entry| view::entry(entry, asked.now)).collect();
@@ -47,7 +51,10 @@ impl Admin {
 
     pub(super) async fn get(&self, asked: &Asked, kind: Kind) -> Result<Answer, AdminError> {
         Query::new(&asked.query)?.end()?;
-        let found = self.control.repository().get(kind, asked.id()).await?;
+        let found = match self.file_entries(asked, kind).await? {
+            Some(entries) => entries.into_iter().find(|entry| entry.id == asked.id()),
+            None => self.control.repository().get(kind, asked.id()).await?,
+        };
         let found = found
             .filter(|entry| asked.tenant().is_none_or(|own| entry.tenant.as_deref() == Some(own)));
         let Some(entry) = found else {

@@ -28,6 +28,7 @@ mod decisions;
 mod entries;
 mod events;
 mod feed;
+mod file_entries;
 pub(crate) mod openapi;
 mod playground;
 mod queue;

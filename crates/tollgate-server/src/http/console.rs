@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use axum::body::Body;
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
-    HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, REFERRER_POLICY, VARY,
+    ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY,
+    CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, REFERRER_POLICY, VARY,
     X_CONTENT_TYPE_OPTIONS,
 };
 use http::{Method, Response, StatusCode};
@@ -58,19 +58,37 @@ again, or start it with `make run`.\nThe admin API works all the same: GET /open
 
 /// The answer to a path of the console, if it is one.
 pub(super) fn answer(method: &Method, path: &str, headers: &HeaderMap) -> Option<Response<Body>> {
-    let is_page = is_page(path);
-    let file = match FILES.iter().find(|file| file.path == path) {
-        Some(file) => file,
-        None if !is_page => return None,
-        None => match FILES.iter().find(|file| file.path == INDEX) {
-            Some(index) => index,
-            None => return Some(missing()),
-        },
-    };
     if *method != Method::GET && *method != Method::HEAD {
         return None;
     }
-    Some(send(file, headers))
+    if let Some(file) = FILES.iter().find(|file| file.path == path) {
+        return Some(send(file, headers));
+    }
+    let is_page = is_page(path);
+    // A person who mistyped an address gets the console's own page for that.
+    if !is_page && !(wants_page(headers) && !is_reserved(path)) {
+        return None;
+    }
+    let Some(index) = FILES.iter().find(|file| file.path == INDEX) else {
+        return is_page.then(missing);
+    };
+    let mut response = send(index, headers);
+    if !is_page && response.status() == StatusCode::OK {
+        *response.status_mut() = StatusCode::NOT_FOUND;
+    }
+    Some(response)
+}
+
+/// Whether a browser opens a page.
+fn wants_page(headers: &HeaderMap) -> bool {
+    let given = headers.get_all(ACCEPT).iter().filter_map(|given| given.to_str().ok());
+    given.flat_map(|given| given.split(',')).any(|one| one.trim().starts_with("text/html"))
+}
+
+/// What belongs to APIs and files is answered by them, also when it is not there.
+fn is_reserved(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or_default();
+    ["admin", "api", "rate-limit", "queue", "v1", "assets"].contains(&first)
 }
 
 fn is_page(path: &str) -> bool {
@@ -186,6 +204,22 @@ mod tests {
             ["/rate-limit/allow", "/admin/x", "/metrics", "/api/v1", "//", "/rulesx", "/x/rules"]
         {
             assert!(!is_page(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn only_browsers_get_a_page_for_what_is_not_there() {
+        let status = |path: &str, accept: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, HeaderValue::from_static(accept));
+            answer(&Method::GET, path, &headers).map(|response| response.status())
+        };
+        let browser = "text/html,application/xhtml+xml,*/*;q=0.8";
+        let expected = (!FILES.is_empty()).then_some(StatusCode::NOT_FOUND);
+        assert_eq!(status("/rulez", browser), expected);
+        assert_eq!(status("/rulez", "*/*"), None);
+        for api in ["/admin/api/v1/x", "/rate-limit/x", "/assets/x.js"] {
+            assert_eq!(status(api, browser), None, "{api}");
         }
     }
 
