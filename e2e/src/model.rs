@@ -501,7 +501,7 @@ impl Made {
             return None;
         }
         if self.behaviour.error_after == Some(step) {
-            return Some(Ok(self.message_fails()));
+            return Some(Ok(Self::message_fails()));
         }
         let text = match step.cmp(&self.tokens) {
             std::cmp::Ordering::Less => {

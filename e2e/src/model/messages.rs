@@ -73,7 +73,7 @@ impl Made {
             + &event(&json!({"type": "message_stop"}))
     }
 
-    pub(super) fn message_fails(&self) -> String {
+    pub(super) fn message_fails() -> String {
         event(&error("overloaded_error"))
     }
 }
