@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use tollgate_e2e::{ADMIN_TOKEN, Admin, Server, ServerBuilder, eventually, server::binary};
@@ -111,6 +112,53 @@ fn decisions_are_found_by_every_attribute_in_postgres() {
     let server =
         ServerBuilder::default().args(&["--postgres", &database].map(str::to_owned)).start();
     search_finds_by_every_attribute(&server);
+}
+
+/// A tenant searches once at a time. The table is locked, so that a search lasts until another one has been refused.
+#[test]
+fn a_second_search_of_a_tenant_is_refused_meanwhile() {
+    let postgres = Postgres::start();
+    let database = postgres.database();
+    let name = database.rsplit('/').next().unwrap().split('?').next().unwrap();
+    let server =
+        ServerBuilder::default().args(&["--postgres", &database].map(str::to_owned)).start();
+    let (_, token) = server.admin().token("tenant_admin", Some("acme"));
+    let tenant = || Admin::with_token(server.admin_addr(), &token);
+    let search = || tenant().call("GET", "decisions?from=15m", &[], None);
+    assert_eq!(search().status, 200);
+    let is_over = AtomicBool::new(false);
+    let refused = std::thread::scope(|scope| {
+        let lock = "BEGIN; LOCK TABLE rate_limit_audit_log; SELECT pg_sleep(600)";
+        scope.spawn(|| std::panic::catch_unwind(|| postgres.query(name, lock)));
+        let locked = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted \
+                      AND relation = 'rate_limit_audit_log'::regclass";
+        eventually("the table is locked", || postgres.query(name, locked) == "1");
+        let (send, refusals) = std::sync::mpsc::channel();
+        for _ in 0..2 {
+            let (send, is_over) = (send.clone(), &is_over);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    let answer = search();
+                    if answer.status == 429 {
+                        is_over.store(true, Ordering::Relaxed);
+                        send.send(answer).unwrap();
+                    }
+                }
+            });
+        }
+        let refused = refusals.recv_timeout(std::time::Duration::from_secs(60));
+        is_over.store(true, Ordering::Relaxed);
+        postgres.query(
+            name,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+             WHERE query LIKE '%pg_sleep(600)%' AND pid <> pg_backend_pid()",
+        );
+        refused
+    });
+    let refused = refused.expect("a refusal");
+    assert_eq!(refused.json()["error"]["code"], "TOO_MANY_SEARCHES", "{}", refused.text());
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert_eq!(search().status, 200, "the other one is over");
 }
 
 #[test]

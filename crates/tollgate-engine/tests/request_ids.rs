@@ -20,7 +20,7 @@ fn rules(limit: u64, rest: &str) -> RuleSet {
     RuleSet::from_yaml(&yaml, "rules").unwrap()
 }
 
-fn request<'a>(id: Option<&'a str>) -> Request<'a> {
+fn request(id: Option<&str>) -> Request<'_> {
     let mut request = Request { request_id: id, ..Request::default() };
     request.attributes.set(Known::UserId, "ann");
     request

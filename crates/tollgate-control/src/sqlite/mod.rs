@@ -1,5 +1,7 @@
 //! SQLite: a file of its own, for one process. What was accepted survives a power cut.
 
+mod searching;
+
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -13,6 +15,7 @@ use sqlx::sqlite::{
 };
 use tokio::time::Instant;
 
+use self::searching::SearchSession;
 use crate::sql::query::Query;
 use crate::sql::session::{Session, fetch_int, pool_session};
 use crate::sql::{Access, Dialect, Driver, Migration, failure};
@@ -21,8 +24,7 @@ use crate::{HistoryBounds, RepositoryError, Waker};
 /// How many may read at once; readers do not wait for the writer.
 const READERS: u32 = 4;
 
-/// How many may search decisions at once. They have connections of their own: SQLite does not stop a statement when its
-/// call runs out of time.
+/// How many may search decisions at once. They have connections of their own, so that others do not wait for them.
 const SEARCHERS: u32 = 4;
 
 /// How long a call waits for its turn, within this process and behind others.
@@ -186,7 +188,10 @@ impl Driver for SqliteRepository {
     async fn session(&self, access: Access) -> Result<Box<dyn Session>, RepositoryError> {
         let pool = match access {
             Access::Read => &self.readers,
-            Access::Search => &self.searchers,
+            Access::Search => {
+                let session = SearchSession::new(connected(&self.searchers).await?).await?;
+                return Ok(Box::new(session));
+            }
             Access::Write => &self.writer,
         };
         Ok(Box::new(SqliteSession::new(connected(pool).await?)))

@@ -262,3 +262,39 @@ pub(crate) async fn a_search_goes_by_time_and_its_pages_have_no_gaps(ground: Gro
     assert!(seen.is_sorted_by(|one, next| one > next), "{seen:?}");
     assert_eq!(repository.count_decisions(&filter, 10).await.unwrap(), 10, "and no further");
 }
+
+/// A search that finds nothing and never ends stops when it takes too long: it no longer reads the file.
+pub(crate) async fn a_search_that_takes_too_long_stops(ground: Ground) {
+    use sqlx::{Connection as _, SqliteConnection, raw_sql, sqlite::SqliteConnectOptions};
+    let repository = ground.ready().await;
+    ground
+        .run(
+            "ALTER TABLE rate_limit_audit_log RENAME TO log;
+             CREATE VIEW rate_limit_audit_log AS
+             WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers)
+             SELECT log.* FROM numbers CROSS JOIN log ON log.id = -n",
+        )
+        .await;
+    let filter = DecisionFilter { tenant_id: Some("acme".to_owned()), ..DecisionFilter::default() };
+    let error = repository.search_decisions(&filter, None, 10).await.unwrap_err();
+    assert!(error.to_string().contains("narrow the time range"), "{error}");
+    let tollgate_control::DatabaseConfig::Sqlite(path) = &ground.config else { unreachable!() };
+    let options = SqliteConnectOptions::new().filename(path);
+    let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+    // As long as it reads, what was written since is not put into the file.
+    raw_sql("CREATE TABLE written_since (id INTEGER)").execute(&mut connection).await.unwrap();
+    let stopped = async {
+        loop {
+            let checkpoint = sqlx::query_as("PRAGMA wal_checkpoint(TRUNCATE)");
+            let (busy, _, _): (i64, i64, i64) =
+                checkpoint.fetch_one(&mut connection).await.unwrap();
+            if busy == 0 {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    let stopped = tokio::time::timeout(std::time::Duration::from_secs(30), stopped).await;
+    stopped.expect("the statement has ended");
+    repository.close().await;
+}

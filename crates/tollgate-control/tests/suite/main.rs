@@ -88,3 +88,9 @@ on_both! {
 async fn a_flood_keeps_the_tables_of_postgres_small() {
     decisions::a_flood_keeps_the_tables_small(Ground::postgres()).await;
 }
+
+/// PostgreSQL ends a statement with its connection.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_that_takes_too_long_stops() {
+    decisions::a_search_that_takes_too_long_stops(Ground::sqlite()).await;
+}

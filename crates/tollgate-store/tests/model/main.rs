@@ -7,6 +7,7 @@
 //! | `driver.rs`, `changes.rs`, `records.rs` | play one on a store and on the oracle |
 //! | `memory.rs`, `redis.rs` | the stores that are exact |
 //! | `nodes.rs`, `fleet.rs` | histories of several nodes on one Redis |
+//! | `steps.rs` | a clock that steps back and forward mints no quota |
 //! | `leased.rs`, `resilient.rs`, `cut.rs` | the stores that promise a bound |
 //! | `minimize.rs`, `shrink.rs` | make a failing history small |
 //! | `run.rs` | plays many, and prints the first that fails |
@@ -42,3 +43,4 @@ mod redis_support;
 mod resilient;
 mod run;
 mod shrink;
+mod steps;

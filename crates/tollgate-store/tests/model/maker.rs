@@ -55,7 +55,7 @@ fn terms(draw: &mut Draw, algorithm: Algorithm, quota: u64) -> Terms {
     Terms { quota, burst }
 }
 
-fn meter(draw: &mut Draw) -> Meter {
+pub fn meter(draw: &mut Draw) -> Meter {
     let algorithm = draw.pick(&Algorithm::ALL);
     let is_bucket = algorithm.is_bucket();
     let window =
@@ -83,7 +83,7 @@ fn meter(draw: &mut Draw) -> Meter {
     Meter { shape: Shape { algorithm, window, scale }, is_calendar, terms, partition }
 }
 
-fn cost(draw: &mut Draw, meter: &Meter) -> u64 {
+pub fn cost(draw: &mut Draw, meter: &Meter) -> u64 {
     let Terms { quota, burst } = meter.terms[0];
     let capacity = if meter.shape.algorithm.is_bucket() { burst } else { quota };
     match draw.below(12) {

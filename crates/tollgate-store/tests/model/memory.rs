@@ -16,9 +16,15 @@ const SHRINK_TRIES: u32 = 20_000;
 const MANNER: SendOptions =
     SendOptions { grain: 1, has_records: true, reuses_slots: true, gives_up: false };
 
-struct Memory {
+pub struct Memory {
     store: MemoryStore,
     now: AtomicU64,
+}
+
+impl Memory {
+    pub fn new() -> Self {
+        Self { store: MemoryStore::new(1_000), now: AtomicU64::new(0) }
+    }
 }
 
 impl Ground for Memory {
@@ -42,7 +48,7 @@ impl Ground for Memory {
 }
 
 /// Futures of the memory store are ready at once.
-fn ready<T>(future: impl Future<Output = T>) -> T {
+pub fn ready<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
         Poll::Pending => panic!("the memory store does not wait"),
@@ -55,9 +61,6 @@ fn memory() {
         seeds(HISTORIES),
         |seed| History::new(seed, MANNER),
         SHRINK_TRIES,
-        |history| {
-            let ground = Memory { store: MemoryStore::new(1_000), now: AtomicU64::new(0) };
-            ready(play(&ground, history, "h"))
-        },
+        |history| ready(play(&Memory::new(), history, "h")),
     );
 }

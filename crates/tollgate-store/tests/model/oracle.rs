@@ -63,6 +63,14 @@ impl Account {
         Self { shape, live: Vec::new() }
     }
 
+    /// Forgets what a store may forget that has looked at this instant: members of a log and slots that are over.
+    pub fn forget(&mut self, seen: Nanos) {
+        let is_listed = self.is_slots() || self.shape.algorithm == Algorithm::SlidingWindowLog;
+        let mut live = std::mem::take(&mut self.live);
+        live.retain(|charge| !is_listed || self.ends(charge) > seen);
+        self.live = live;
+    }
+
     const fn is_slots(&self) -> bool {
         matches!(self.shape.algorithm, Algorithm::Concurrency)
     }
