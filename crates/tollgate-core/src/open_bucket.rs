@@ -8,19 +8,27 @@
 //!
 //! Charges of one instant can change places without a difference, so all refundable charges of an instant are one entry, and a
 //! receipt names its charge by the instant. An entry is dropped when its charge is refunded or closed, when nothing of its
-//! effect is left (the bucket was empty since), or, being a short-lived hold, when nobody can want it back any more. Beyond
-//! [`MAX_OPEN_CHARGES`] one entry becomes final: the oldest hold, or else the oldest. Chunks on lease have as many places of
-//! their own, so that they displace no reservation, and reservations displace no chunk whose rest is still to be returned.
+//! effect is left (the bucket was empty since), or, being a short-lived hold, when nobody can want it back any more.
+//! Reservations, holds and chunks on lease have [`MAX_OPEN_CHARGES`] places each, so that none of them displaces another sort:
+//! beyond that, the oldest entry of the same sort becomes final.
 
 use crate::pace::Pace;
 use crate::state::Refundable;
 use crate::{Bucket, Nanos, SECOND, Span};
 
-/// The most entries of one bucket.
+/// The most entries of one bucket for each sort: reservations, holds, and chunks on lease.
 pub const MAX_OPEN_CHARGES: usize = 64;
 
 /// How long a charge that is [`Refundable::Briefly`] can be refunded.
 pub const BRIEF: Nanos = 10 * SECOND;
+
+/// What the charges of an entry are. Each sort has [`MAX_OPEN_CHARGES`] places of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    Reserved,
+    Held,
+    OnLease,
+}
 
 /// The refundable charges of one instant, and the final charges between them and the next entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,12 +66,13 @@ impl OpenBucket {
         Self { tat: bucket.tat, base: bucket.tat, unit, charges: Vec::new(), finalized: 0 }
     }
 
-    /// The bucket that was taken apart by [`OpenBucket::base`], [`OpenBucket::unit`] and [`OpenBucket::charges`]. Entries beyond
-    /// [`MAX_OPEN_CHARGES`] become final.
+    /// The bucket that was taken apart by [`OpenBucket::base`], [`OpenBucket::unit`] and [`OpenBucket::charges`]. Entries of a
+    /// sort beyond [`MAX_OPEN_CHARGES`] become final.
     pub fn from_parts(base: Span, unit: u64, charges: Vec<OpenCharge>) -> Self {
         let mut bucket = Self { tat: base, base, unit, charges, finalized: 0 };
-        bucket.trim(false);
-        bucket.trim(true);
+        for sort in [Sort::Reserved, Sort::Held, Sort::OnLease] {
+            bucket.trim(sort);
+        }
         bucket.finalized = 0;
         bucket.replay();
         bucket
@@ -143,13 +152,15 @@ impl OpenBucket {
             Some(last) if refundable == Refundable::No => last.append_final(instant, span, unit),
             Some(last) if last.at == at => {
                 last.span = last.span.plus(span, unit);
-                let was_leased = last.is_leased;
-                let is_leased = was_leased || (last.is_brief && refundable == Refundable::OnLease);
+                let before = last.sort();
+                let is_leased =
+                    last.is_leased || (last.is_brief && refundable == Refundable::OnLease);
                 last.is_leased = is_leased && refundable != Refundable::UntilClosed;
                 last.is_brief &= refundable == Refundable::Briefly;
+                let sort = last.sort();
                 // It has become one of the others, of which there may be enough.
-                if was_leased != last.is_leased {
-                    self.trim(!was_leased);
+                if sort != before {
+                    self.trim(sort);
                 }
             }
             None if refundable == Refundable::No || span.is_zero() => self.base = self.tat,
@@ -160,24 +171,24 @@ impl OpenBucket {
 
     /// Adds an entry.
     fn open(&mut self, at: Nanos, span: Span, refundable: Refundable) {
-        while self.charges.first().is_some_and(|first| first.is_brief && first.at + BRIEF <= at) {
+        while self.charges.first().is_some_and(|first| first.is_over(at)) {
             self.finalize(0);
         }
         let is_brief = refundable == Refundable::Briefly;
         let is_leased = refundable == Refundable::OnLease;
-        self.charges.push(OpenCharge { at, is_brief, is_leased, span, ..OpenCharge::default() });
-        self.trim(is_leased);
+        let charge = OpenCharge { at, is_brief, is_leased, span, ..OpenCharge::default() };
+        self.charges.push(charge);
+        self.trim(charge.sort());
     }
 
     /// Makes entries of one sort final until they are within their bound. The newest entry stays.
-    fn trim(&mut self, is_leased: bool) {
-        let is_of_sort = |charge: &&OpenCharge| charge.is_leased == is_leased;
-        while self.charges.iter().filter(is_of_sort).count() > MAX_OPEN_CHARGES {
-            let Some((_, older)) = self.charges.split_last() else { return };
-            let hold = older.iter().position(|charge| charge.is_brief && !is_leased);
-            let oldest = older.iter().position(|charge| charge.is_leased == is_leased);
-            let Some(place) = hold.or(oldest) else { return };
-            self.finalized += 1;
+    fn trim(&mut self, sort: Sort) {
+        while self.charges.iter().filter(|charge| charge.sort() == sort).count() > MAX_OPEN_CHARGES
+        {
+            let Some((newest, older)) = self.charges.split_last() else { return };
+            let Some(place) = older.iter().position(|charge| charge.sort() == sort) else { return };
+            let is_over = older.get(place).is_some_and(|oldest| oldest.is_over(newest.at));
+            self.finalized += u32::from(!is_over);
             self.finalize(place);
         }
     }
@@ -296,6 +307,19 @@ impl OpenBucket {
 }
 
 impl OpenCharge {
+    const fn sort(&self) -> Sort {
+        match self {
+            Self { is_brief: true, .. } => Sort::Held,
+            Self { is_leased: true, .. } => Sort::OnLease,
+            _ => Sort::Reserved,
+        }
+    }
+
+    /// Whether it is a hold that nobody can want back any more.
+    const fn is_over(&self, now: Nanos) -> bool {
+        self.is_brief && self.at + BRIEF <= now
+    }
+
     /// Adds a final charge behind the entry.
     fn append_final(&mut self, instant: Span, span: Span, unit: u64) {
         self.added = self.added.plus(span, unit);

@@ -87,7 +87,7 @@ fn check(limit: &Limit, origin: Nanos, ops: &[Op], drops: bool) -> Result<(), Te
         let expected = replayed(limit, &charges, now);
         prop_assert_eq!((status.used, status.reset_at), expected, "after {:?} at {}", op, now);
         if let State::Open(open) = &state {
-            prop_assert!(open.charges().len() <= 2 * MAX_OPEN_CHARGES);
+            prop_assert!(open.charges().len() <= 3 * MAX_OPEN_CHARGES);
         }
     }
     Ok(())
@@ -207,23 +207,55 @@ fn beyond_the_bound_the_oldest_charge_becomes_final() {
     }
 }
 
-/// Holds make room for each other before they push a reservation out, and do not outlive their time.
+/// Holds push out no reservation, and do not outlive their time.
 #[test]
 fn holds_push_out_no_reservation() {
     let limit = per_day(Algorithm::TokenBucket, 10_000);
-    let (mut state, mut now) = (limit.fresh(), SECOND);
-    let reserved = limit.charge(&mut state, &Ask::cost(9).refundable(), now);
     let hold = Ask { refundable: Refundable::Briefly, ..Ask::cost(1) };
-    for _ in 0..1_000 {
-        now += 1;
+    for reservations in [1, MAX_OPEN_CHARGES] {
+        let (mut state, mut now) = (limit.fresh(), SECOND);
+        let mut reserved = Vec::new();
+        for _ in 0..reservations {
+            now += 1;
+            reserved.push(limit.charge(&mut state, &Ask::cost(9).refundable(), now));
+        }
+        for _ in 0..1_000 {
+            now += 1;
+            limit.charge(&mut state, &hold, now);
+        }
+        for receipt in &reserved {
+            assert_eq!(limit.give_back(&mut state, receipt, now), 9);
+        }
+        assert_eq!(limit.status(&state, now).used, 1_000);
+        now += BRIEF;
         limit.charge(&mut state, &hold, now);
+        let State::Open(open) = &mut state else { panic!("{state:?}") };
+        let left = (open.charges().len(), open.take_finalized());
+        assert_eq!(left, (1, 936), "those before are over");
     }
-    limit.give_back(&mut state, &reserved, now);
-    assert_eq!(limit.status(&state, now).used, 1_000);
-    now += BRIEF;
-    limit.charge(&mut state, &hold, now);
+}
+
+/// Reservations push out no hold whose request is not decided yet.
+#[test]
+fn reservations_push_out_no_hold() {
+    let limit = per_day(Algorithm::TokenBucket, 10_000);
+    let (mut state, mut now) = (limit.fresh(), SECOND);
+    let hold = Ask { refundable: Refundable::Briefly, ..Ask::cost(5) };
+    let mut held = Vec::new();
+    for _ in 0..MAX_OPEN_CHARGES {
+        now += 1;
+        held.push(limit.charge(&mut state, &hold, now));
+    }
+    for _ in 0..MAX_OPEN_CHARGES + 36 {
+        now += 1;
+        limit.charge(&mut state, &Ask::cost(1).refundable(), now);
+    }
     let State::Open(open) = &mut state else { panic!("{state:?}") };
-    assert_eq!((open.charges().len(), open.take_finalized()), (1, 937), "those before are over");
+    assert_eq!((open.charges().len(), open.take_finalized()), (2 * MAX_OPEN_CHARGES, 36));
+    for receipt in &held {
+        assert_eq!(limit.give_back(&mut state, receipt, now), 5);
+    }
+    assert_eq!(limit.status(&state, now).used, 100);
 }
 
 /// A chunk on lease takes no place of a reservation, and a reservation none of a chunk.

@@ -6,24 +6,18 @@ use smallvec::SmallVec;
 use tollgate_core::{Examination, Nanos, Outcome, SlotId};
 use tollgate_policy::{Known, ListMatch, NoMatch};
 use tollgate_store::{
-    Charge, Claim, Decided, Failure, Mode, Outcomes, Store, check_outcomes, passes, report_broken,
+    Charge, Decided, Failure, Mode, Outcomes, Store, check_outcomes, passes, report_broken,
 };
 use tracing::{Instrument as _, trace_span};
 
 use crate::answer::{Answer, shape};
+use crate::claims::Claimed;
 use crate::decision::Decision;
-use crate::idempotency::Place;
 use crate::limit_checks::{LimitChecks, Stores, charge, check_slots, collect, new_slot};
 use crate::observer::{TRACE_TARGET, is_traced};
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
 use crate::{ActiveRules, Enforcement, Engine, EngineError};
-
-/// How often a node looks whether another one has answered a request id that both were given.
-const LOOKS_FOR_ANSWER: u32 = 8;
-
-/// The time between two looks.
-const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(5);
 
 impl<S: Store> Engine<S> {
     /// Decides a request by these rules, and charges it if `mode` says so and it passes. With
@@ -57,7 +51,7 @@ impl<S: Store> Engine<S> {
         Ok(decision)
     }
 
-    async fn decide_into<'r>(
+    pub(crate) async fn decide_into<'r>(
         &self,
         rules: &'r ActiveRules,
         request: &Request<'r>,
@@ -294,14 +288,19 @@ impl<S: Store> Engine<S> {
             Some(Err(())) => return Err(EngineError::RequestIdReused),
             None => {}
         }
-        let (is_claimed, answer) = self.claim(&place, request).await?;
-        let charged = self.decide_and_reserve(rules, request, answer.as_ref(), &mut decision).await;
-        if is_claimed {
+        let claimed = self.claim(&place, request).await?;
+        if let Claimed::Unknown(error) = claimed
+            && Box::pin(self.refuse_unclaimed(rules, request, error, &mut decision)).await?
+        {
+            self.notify_observer(request, &decision);
+            return Ok(show(&decision));
+        }
+        let answer = claimed.answer();
+        let charged = self.decide_and_reserve(rules, request, answer, &mut decision).await;
+        if matches!(claimed, Claimed::Ours | Claimed::Unknown(_)) {
             let allowed = charged.is_ok() && decision.is_allowed();
             let made = allowed.then(|| Answer::of(&decision).encode());
-            // If this fails, the claim expires, and a repeated call to another node is charged
-            // again.
-            let _ = self.store.publish(place.id(), place.content(request), made.as_deref()).await;
+            self.publish(&place, request, made.as_deref()).await;
         }
         charged?;
         // If another node answered, its own observer has seen the decision.
@@ -312,29 +311,6 @@ impl<S: Store> Engine<S> {
             place.remember(request, rules, &decision, now);
         }
         Ok(show(&decision))
-    }
-
-    /// Whether this node is to answer the request's id, and if another one did, what.
-    async fn claim(
-        &self,
-        place: &Place<'_>,
-        request: &Request<'_>,
-    ) -> Result<(bool, Option<Answer>), EngineError> {
-        for _ in 0..LOOKS_FOR_ANSWER {
-            // A store that cannot tell leaves the id to this node's own memory.
-            let claim = self.store.claim(place.id(), place.content(request)).await;
-            match claim.unwrap_or(Claim::NotShared) {
-                Claim::NotShared => return Ok((false, None)),
-                Claim::Yours => return Ok((true, None)),
-                Claim::OtherContent => return Err(EngineError::RequestIdReused),
-                Claim::Answered(bytes) => match Answer::decode(&bytes) {
-                    Some(answer) => return Ok((false, Some(answer))),
-                    None => return Err(EngineError::RequestIdUnreadable),
-                },
-                Claim::Pending => tokio::time::sleep(LOOK_INTERVAL).await,
-            }
-        }
-        Err(EngineError::RequestIdInUse)
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod answer;
 mod batch;
+mod claims;
 mod clock;
 mod debt;
 mod decide;

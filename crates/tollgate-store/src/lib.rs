@@ -37,7 +37,7 @@ use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, Slot, SlotId};
 pub use contract::{REFUSED, check_outcomes, report_broken};
 pub use home::{Consistency, Home, OnFailure};
 pub use memory::MemoryStore;
-pub use outcome::{Claim, Decided, Degraded, Failure, Fallback, StoreError};
+pub use outcome::{Claim, Decided, Degraded, Failure, Fallback, RequestClaim, StoreError};
 pub use record::{MAX_RECORD_BYTES, RecordAnswer, RecordAsk};
 #[cfg(feature = "redis")]
 pub use secret::api_key_id;
@@ -262,21 +262,19 @@ pub trait Store: Send + Sync {
         &[]
     }
 
-    /// The answer that nodes share under a request's id, or the right to make it. Different
-    /// requests with the same id differ in their `content`.
+    /// The answer that nodes share under a request's id, or the right to make it. A claim that is
+    /// repeated is answered as before: so its fate is learned if an answer was lost.
     fn claim(
         &self,
-        _id: u128,
-        _content: u128,
+        _claim: &RequestClaim,
     ) -> impl Future<Output = Result<Claim, StoreError>> + Send {
         std::future::ready(Ok(Claim::NotShared))
     }
 
-    /// Shares the answer to a claimed id; `None` forgets the claim.
+    /// Shares the answer to a claimed id, unless there is one; `None` forgets the owner's claim.
     fn publish(
         &self,
-        _id: u128,
-        _content: u128,
+        _claim: &RequestClaim,
         _answer: Option<&[u8]>,
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
         std::future::ready(Ok(()))

@@ -192,6 +192,17 @@ impl From<Failure> for StoreError {
     }
 }
 
+/// Who asks to answer a request's id, and for what content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestClaim {
+    /// The request's id.
+    pub id: u128,
+    /// Different requests with the same id differ in it.
+    pub content: u128,
+    /// The engine that claims it; one engine has at most one claim to an id at a time.
+    pub owner: u64,
+}
+
 /// What a shared memory of answers says about a request's id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claim {

@@ -11,7 +11,8 @@ use tollgate_core::{Limit, Nanos, Outcome, Receipt, Slot, SlotId};
 use crate::{
     Adjusted, Adjustment, Charge, Claim, Consistency, Counter, Decided, Degraded, Failure,
     Fallback, GiveBack, Home, Membership, MemoryStore, Mode, Outcomes, RecordAnswer, RecordAsk,
-    Request, Settlement, Store, StoreError, SyncStore, check_outcomes, passes, report_broken,
+    Request, RequestClaim, Settlement, Store, StoreError, SyncStore, check_outcomes, passes,
+    report_broken,
 };
 
 /// A shared store that knows how many nodes share it.
@@ -478,21 +479,16 @@ impl<S: Member> Store for Placed<S> {
         &self.names
     }
 
-    async fn claim(&self, id: u128, content: u128) -> Result<Claim, StoreError> {
+    async fn claim(&self, claim: &RequestClaim) -> Result<Claim, StoreError> {
         match self.shared.first() {
-            Some(store) => store.claim(id, content).await,
+            Some(store) => store.claim(claim).await,
             None => Ok(Claim::NotShared),
         }
     }
 
-    async fn publish(
-        &self,
-        id: u128,
-        content: u128,
-        answer: Option<&[u8]>,
-    ) -> Result<(), StoreError> {
+    async fn publish(&self, claim: &RequestClaim, answer: Option<&[u8]>) -> Result<(), StoreError> {
         match self.shared.first() {
-            Some(store) => store.publish(id, content, answer).await,
+            Some(store) => store.publish(claim, answer).await,
             None => Ok(()),
         }
     }

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis_support::{Probe, now, options, until_it_answers};
-use tollgate_core::{Algorithm, Ask, Receipt, SlotId};
+use tollgate_core::{Algorithm, Ask, MAX_OPEN_CHARGES, Receipt, SlotId};
 use tollgate_store::redis::{RedisKind, RedisOptions, RedisStore};
-use tollgate_store::{Charge, Decided, Mode, Outcomes, Request, Role, Store, StoreError};
+use tollgate_store::{Charge, Decided, GiveBack, Mode, Outcomes, Request, Role, Store, StoreError};
 use tollgate_testkit::{Cluster, slot_of};
 
 async fn connected(cluster: &Cluster, timeout: Duration) -> RedisStore {
@@ -279,6 +279,44 @@ async fn refused_requests_over_several_slots_leave_nothing_on_a_bucket() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
+}
+
+/// The holds of such requests make no reservation final, however many are open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_requests_over_several_slots_make_no_reservation_final() {
+    let cluster = Cluster::start(3, 0);
+    let store = connected(&cluster, Duration::from_secs(5)).await;
+    let open = Probe::of("open", Algorithm::TokenBucket, 100_000);
+    let full = Probe::of("full", Algorithm::FixedWindow, 0);
+    let decide = async |charges: &[Charge<'_>], mode| {
+        let mut outcomes = Outcomes::new();
+        store.decide(&[Request { charges, mode }], now(), &mut outcomes).await.unwrap();
+        outcomes[0]
+    };
+    let reserve = [open.charge(&["one"], Ask::cost(10).refundable(), Role::Must)];
+    let mut receipts = Vec::new();
+    for _ in 0..MAX_OPEN_CHARGES {
+        receipts.push(decide(&reserve, Mode::Charge).await.receipt);
+    }
+    let refused = [
+        open.charge(&["one"], Ask::cost(1), Role::Must),
+        full.charge(&["another"], Ask::cost(1), Role::Must),
+    ];
+    for _ in 0..8 {
+        decide(&refused, Mode::Charge).await;
+    }
+    for receipt in receipts {
+        let Charge { counter, limit, .. } = reserve[0];
+        let returned = GiveBack { counter, limit, receipt };
+        store.give_back(&[returned], now()).await.unwrap();
+    }
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    // What the last requests held is given back, if not at once then soon.
+    while decide(&reserve, Mode::Peek).await.status.used > 0 {
+        assert!(tokio::time::Instant::now() < deadline, "something stays charged");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(store.metrics().finalized_charges(), 0);
 }
 
 /// A request that another slot refuses names a concurrency slot that its caller holds already: that stays held.

@@ -16,7 +16,8 @@ use redis_support::{Probe, now, options, until_it_answers};
 use tollgate_core::{Algorithm, Ask, Receipt, SECOND, SlotId};
 use tollgate_store::redis::{Operation, Password, RedisKind, RedisOptions, RedisStore};
 use tollgate_store::{
-    Announcement, Failure, GiveBack, LeaseAsk, Mode, Outcomes, Request, Role, SharedStore, Store,
+    Announcement, Failure, GiveBack, LeaseAsk, Mode, Outcomes, Request, RequestClaim, Role,
+    SharedStore, Store,
 };
 use tollgate_testkit::{Cluster, FaultProxy, Redis, eventually};
 
@@ -317,8 +318,9 @@ async fn every_key_has_an_end() {
     }
     let announcement = Announcement { node: "node", ttl: 5 * SECOND, has_reported: true };
     store.announce(&announcement).await.unwrap();
-    store.claim(1, 2).await.unwrap();
-    store.publish(1, 2, Some(b"answer")).await.unwrap();
+    let claim = RequestClaim { id: 1, content: 2, owner: 3 };
+    store.claim(&claim).await.unwrap();
+    store.publish(&claim, Some(b"answer")).await.unwrap();
     let keys = server.call(&["KEYS", "*"]).unwrap().ok().unwrap();
     assert!(keys.list().len() >= 15, "{keys:?}");
     for key in keys.list() {

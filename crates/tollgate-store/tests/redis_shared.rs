@@ -18,26 +18,35 @@ use tollgate_core::{
 use tollgate_store::leased::{LeaseOptions, Leased};
 use tollgate_store::{
     Adjustment, Announcement, Change, Charge, Claim, Consistency, Failure, GiveBack, Home,
-    LeaseAsk, LeaseGrant, Membership, MemoryStore, Mode, Outcomes, Request, Role, RollEntry,
-    Settlement, SharedStore, Store,
+    LeaseAsk, LeaseGrant, Membership, MemoryStore, Mode, Outcomes, Request, RequestClaim, Role,
+    RollEntry, Settlement, SharedStore, Store,
 };
 
 #[tokio::test]
 async fn an_id_is_answered_by_one_node_and_known_to_all() {
     let clock = VirtualClock::new();
     let store = &clock.store;
-    assert_eq!(store.claim(7, 1).await.unwrap(), Claim::Yours);
-    assert_eq!(store.claim(7, 1).await.unwrap(), Claim::Pending);
-    assert_eq!(store.claim(7, 2).await.unwrap(), Claim::OtherContent);
-    store.publish(7, 1, None).await.unwrap();
-    assert_eq!(store.claim(7, 2).await.unwrap(), Claim::Yours, "a forgotten claim is free");
+    let claim = |content, owner| RequestClaim { id: 7, content, owner };
+    let claimed = async |content, owner| store.claim(&claim(content, owner)).await.unwrap();
+    let publish = async |content, owner, answer: Option<&[u8]>| {
+        store.publish(&claim(content, owner), answer).await.unwrap();
+    };
+    assert_eq!(claimed(1, 1).await, Claim::Yours);
+    assert_eq!(claimed(1, 2).await, Claim::Pending);
+    assert_eq!(claimed(1, 1).await, Claim::Yours, "its owner repeats it");
+    assert_eq!(claimed(2, 1).await, Claim::OtherContent);
+    publish(1, 2, None).await;
+    assert_eq!(claimed(1, 2).await, Claim::Pending, "another's claim is not forgotten");
+    publish(1, 1, None).await;
+    assert_eq!(claimed(2, 1).await, Claim::Yours, "a forgotten claim is free");
     let answer = [0, 255, 1, b'}', b':'];
-    store.publish(7, 2, Some(&answer)).await.unwrap();
-    assert_eq!(store.claim(7, 2).await.unwrap(), Claim::Answered(answer.to_vec()));
-    assert_eq!(store.claim(7, 1).await.unwrap(), Claim::OtherContent);
-    store.publish(7, 1, None).await.unwrap();
-    store.publish(7, 1, Some(b"other")).await.unwrap();
-    assert_eq!(store.claim(7, 2).await.unwrap(), Claim::Answered(answer.to_vec()));
+    publish(2, 1, Some(&answer)).await;
+    assert_eq!(claimed(2, 1).await, Claim::Answered(answer.to_vec()));
+    assert_eq!(claimed(2, 2).await, Claim::Answered(answer.to_vec()));
+    assert_eq!(claimed(1, 1).await, Claim::OtherContent);
+    publish(1, 1, None).await;
+    publish(1, 1, Some(b"other")).await;
+    assert_eq!(claimed(2, 2).await, Claim::Answered(answer.to_vec()));
 }
 
 #[tokio::test]

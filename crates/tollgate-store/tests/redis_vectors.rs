@@ -310,7 +310,7 @@ async fn values_of_earlier_versions_are_read() {
     for foreign in [
         "string.rep('x', 108)",
         "'TGB3' .. string.rep('x', 103)",
-        "'TGB3' .. string.rep('x', 64 + 129 * 64)",
+        "'TGB3' .. string.rep('x', 64 + 193 * 64)",
     ] {
         let write = format!("redis.call('SET', KEYS[1], {foreign})");
         clock.server().call(&["EVAL", &write, "1", key]).unwrap().ok().unwrap();
@@ -346,6 +346,28 @@ async fn open_charges_of_one_key_stay_bounded() {
     assert_eq!(remote.decide(Ask::cost(1), Mode::Peek).await.status.used, 700);
     let length = clock.server().call(&["STRLEN", "tg:{k}:bounded:t:k"]).unwrap().text();
     assert!(length == "8" || length == "32", "no list is left: {length}");
+}
+
+/// Holds push out no reservation, and reservations no hold.
+#[tokio::test]
+async fn holds_and_reservations_have_places_of_their_own() {
+    let clock = VirtualClock::new();
+    let remote = bucket(&clock, "sorts", 1_000_000, 86_400_000_000 * MICRO);
+    let hold = Ask { refundable: Refundable::Briefly, ..Ask::cost(3) };
+    for order in [[hold, Ask::cost(7).refundable()], [Ask::cost(7).refundable(), hold]] {
+        let mut receipts = Vec::new();
+        for ask in order {
+            for _ in 0..MAX_OPEN_CHARGES {
+                clock.set(clock.get() + MICRO);
+                receipts.push(remote.decide(ask, Mode::Charge).await.receipt);
+            }
+        }
+        assert_eq!(clock.store.metrics().finalized_charges(), 0);
+        for receipt in &receipts {
+            remote.give_back(*receipt).await;
+        }
+        assert_eq!(remote.decide(Ask::cost(1), Mode::Peek).await.status.used, 0);
+    }
 }
 
 /// The whole suite where every edge is hit exactly.

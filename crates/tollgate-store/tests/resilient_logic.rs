@@ -15,8 +15,8 @@ use leased_support::{COSTS, Remote, World, charge, counter, failing, limit};
 use tollgate_core::{Algorithm, Ask, Examination, Limit, Nanos, Outcome, Receipt, SECOND, SlotId};
 use tollgate_store::resilient::{Resilient, ResilientOptions};
 use tollgate_store::{
-    Charge, Claim, Counter, Decided, Degraded, Failure, Fallback, GiveBack, Membership, Mode,
-    OnFailure, Outcomes, Request, Role, Store, passes,
+    Charge, Counter, Decided, Degraded, Failure, Fallback, GiveBack, Membership, Mode, OnFailure,
+    Outcomes, Request, RequestClaim, Role, Store, passes,
 };
 
 const LONG: Nanos = 30 * 24 * 3600 * SECOND;
@@ -413,8 +413,9 @@ async fn the_rest_of_the_trait_without_a_store() {
     let limit = limit(Algorithm::FixedWindow, 5, LONG);
     let key = counter("rest", &["k"], failing(OnFailure::Local));
     world.set_down(true);
-    assert_eq!(store.claim(1, 2).await, Ok(Claim::NotShared));
-    assert_eq!(store.publish(1, 2, None).await, Ok(()));
+    let claim = RequestClaim { id: 1, content: 2, owner: 3 };
+    assert!(store.claim(&claim).await.is_err(), "the engine decides what that means");
+    assert!(store.publish(&claim, None).await.is_err());
     for _ in 0..5 {
         assert!(one(&store, key, &limit, 1, world.now()).await.examination.admits());
     }

@@ -36,8 +36,8 @@ use tollgate_core::{Limit, Nanos, Refundable, SECOND, Slot, SlotId};
 
 use crate::{
     Adjusted, Announcement, Charge, Claim, Consistency, Counter, Decided, GiveBack, Home, LeaseAsk,
-    LeaseGrant, Mode, Outcomes, RecordAnswer, RecordAsk, Request, Role, Roll, Settlement,
-    SharedStore, Store, StoreError,
+    LeaseGrant, Mode, Outcomes, RecordAnswer, RecordAsk, Request, RequestClaim, Role, Roll,
+    Settlement, SharedStore, Store, StoreError,
 };
 pub use figures::{LeaseFigures, Overshoot};
 use key::Fingerprints;
@@ -301,17 +301,12 @@ impl<S: SharedStore + 'static> Store for Leased<S> {
         self.shared.inner.names()
     }
 
-    async fn claim(&self, id: u128, content: u128) -> Result<Claim, StoreError> {
-        self.shared.inner.claim(id, content).await
+    async fn claim(&self, claim: &RequestClaim) -> Result<Claim, StoreError> {
+        self.shared.inner.claim(claim).await
     }
 
-    async fn publish(
-        &self,
-        id: u128,
-        content: u128,
-        answer: Option<&[u8]>,
-    ) -> Result<(), StoreError> {
-        self.shared.inner.publish(id, content, answer).await
+    async fn publish(&self, claim: &RequestClaim, answer: Option<&[u8]>) -> Result<(), StoreError> {
+        self.shared.inner.publish(claim, answer).await
     }
 }
 

@@ -42,8 +42,8 @@ use tollgate_core::{Limit, Nanos, Slot, SlotId};
 
 use crate::{
     Adjusted, Announcement, Claim, Counter, Decided, Failure, GiveBack, Home, LeaseAsk, LeaseGrant,
-    Outcomes, RecordAnswer, RecordAsk, Request, Roll, Settlement, SharedStore, Store, StoreError,
-    report_broken,
+    Outcomes, RecordAnswer, RecordAsk, Request, RequestClaim, Roll, Settlement, SharedStore, Store,
+    StoreError, report_broken,
 };
 use cluster::Cluster;
 use connect::Endpoint;
@@ -202,17 +202,12 @@ impl Store for RedisStore {
         Some(self.hub.speller.conceal(secret))
     }
 
-    async fn claim(&self, id: u128, content: u128) -> Result<Claim, StoreError> {
-        Ok(self.hub.claim(id, content).await?)
+    async fn claim(&self, claim: &RequestClaim) -> Result<Claim, StoreError> {
+        Ok(self.hub.claim(claim).await?)
     }
 
-    async fn publish(
-        &self,
-        id: u128,
-        content: u128,
-        answer: Option<&[u8]>,
-    ) -> Result<(), StoreError> {
-        Ok(self.hub.publish(id, content, answer).await?)
+    async fn publish(&self, claim: &RequestClaim, answer: Option<&[u8]>) -> Result<(), StoreError> {
+        Ok(self.hub.publish(claim, answer).await?)
     }
 }
 

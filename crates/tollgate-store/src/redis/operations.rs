@@ -14,7 +14,7 @@ use super::msgpack::{Element, Elements};
 use super::script::Script;
 use crate::{
     Announcement, Claim, Counter, Failure, GiveBack, MAX_REPORTED_SLOTS, MAX_ROLL, Membership,
-    Request, Roll, RollEntry,
+    Request, RequestClaim, Roll, RollEntry,
 };
 
 /// How long an id is being answered before another node may try, and how long the answer is known, in
@@ -198,8 +198,8 @@ impl Hub {
         roll(&reply).ok_or(Failure::Protocol)
     }
 
-    pub(super) async fn claim(self: &Arc<Self>, id: u128, content: u128) -> Result<Claim, Failure> {
-        let mut reply = self.answers(1, id, content, CLAIM_MILLIS, b"").await?;
+    pub(super) async fn claim(self: &Arc<Self>, claim: &RequestClaim) -> Result<Claim, Failure> {
+        let mut reply = self.answers(1, claim, CLAIM_MILLIS, b"").await?;
         match (reply.number(0), reply.elements.pop()) {
             (Some(0), _) => Ok(Claim::Yours),
             (Some(1), _) => Ok(Claim::Pending),
@@ -211,29 +211,28 @@ impl Hub {
 
     pub(super) async fn publish(
         self: &Arc<Self>,
-        id: u128,
-        content: u128,
+        claim: &RequestClaim,
         answer: Option<&[u8]>,
     ) -> Result<(), Failure> {
         let what = if answer.is_some() { 2 } else { 3 };
-        self.answers(what, id, content, ANSWER_MILLIS, answer.unwrap_or_default()).await?;
+        self.answers(what, claim, ANSWER_MILLIS, answer.unwrap_or_default()).await?;
         Ok(())
     }
 
     async fn answers(
         self: &Arc<Self>,
         what: u64,
-        id: u128,
-        content: u128,
+        claim: &RequestClaim,
         millis: u64,
         answer: &[u8],
     ) -> Result<Reply, Failure> {
         let (mut keys, mut body) = (Keys::default(), Elements::default());
-        keys.push(&self.speller.own(&format!("{id:032x}"), "answer"));
+        keys.push(&self.speller.own(&format!("{:032x}", claim.id), "answer"));
         body.number(what);
-        body.text(format!("{content:032x}").as_bytes());
+        body.text(format!("{:032x}", claim.content).as_bytes());
         body.number(millis);
         body.text(answer);
+        body.text(format!("{:016x}", claim.owner).as_bytes());
         self.run(Operation::Answers, &self.scripts.answers, &keys, &body).await
     }
 

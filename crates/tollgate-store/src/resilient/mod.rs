@@ -40,8 +40,8 @@ use crate::once::Once;
 use crate::placed::Member;
 use crate::{
     Adjusted, Charge, Claim, Counter, Decided, GiveBack, Home, Membership, MemoryStore, Mode,
-    OnFailure, Outcomes, RecordAnswer, RecordAsk, Request, Role, Settlement, SharedStore, Store,
-    StoreError, check_outcomes,
+    OnFailure, Outcomes, RecordAnswer, RecordAsk, Request, RequestClaim, Role, Settlement,
+    SharedStore, Store, StoreError, check_outcomes,
 };
 pub use figures::FallbackFigures;
 use handover::{Awaited, Handover};
@@ -408,18 +408,11 @@ impl<S: SharedStore> Store for Resilient<S> {
         self.inner.names()
     }
 
-    async fn claim(&self, id: u128, content: u128) -> Result<Claim, StoreError> {
-        Ok(self.inner.claim(id, content).await.unwrap_or(Claim::NotShared))
+    async fn claim(&self, claim: &RequestClaim) -> Result<Claim, StoreError> {
+        self.inner.claim(claim).await
     }
 
-    async fn publish(
-        &self,
-        id: u128,
-        content: u128,
-        answer: Option<&[u8]>,
-    ) -> Result<(), StoreError> {
-        // A node that waits for the answer decides by itself after a while.
-        let _unheard = self.inner.publish(id, content, answer).await;
-        Ok(())
+    async fn publish(&self, claim: &RequestClaim, answer: Option<&[u8]>) -> Result<(), StoreError> {
+        self.inner.publish(claim, answer).await
     }
 }

@@ -7,7 +7,7 @@ use tollgate_core::{Limit, Nanos, Slot, SlotId};
 use tollgate_store::redis::{RedisKind, RedisOptions, RedisStore};
 use tollgate_store::{
     Adjusted, Claim, Counter, Decided, GiveBack, Home, MemoryStore, Outcomes, RecordAnswer,
-    RecordAsk, Request, Settlement, Store, StoreError, SyncStore,
+    RecordAsk, Request, RequestClaim, Settlement, Store, StoreError, SyncStore,
 };
 
 use super::Opened;
@@ -239,16 +239,11 @@ impl Store for GateStore {
         on!(self, store => store.as_sync())
     }
 
-    async fn claim(&self, id: u128, content: u128) -> Result<Claim, StoreError> {
-        on!(self, store => store.claim(id, content).await)
+    async fn claim(&self, claim: &RequestClaim) -> Result<Claim, StoreError> {
+        on!(self, store => store.claim(claim).await)
     }
 
-    async fn publish(
-        &self,
-        id: u128,
-        content: u128,
-        answer: Option<&[u8]>,
-    ) -> Result<(), StoreError> {
-        on!(self, store => store.publish(id, content, answer).await)
+    async fn publish(&self, claim: &RequestClaim, answer: Option<&[u8]>) -> Result<(), StoreError> {
+        on!(self, store => store.publish(claim, answer).await)
     }
 }

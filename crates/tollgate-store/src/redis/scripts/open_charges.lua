@@ -7,7 +7,7 @@
 --   [5] [6] added and [7] [8] floor: the final charges that followed, tat -> max(tat + added, floor)
 -- Entries that nobody has looked at stay the bytes they were read as.
 
--- Of reservations and holds, and as many again of chunks on lease.
+-- Of reservations, as many again of holds, and as many of chunks on lease.
 local MAX_OPEN_CHARGES = 64
 -- Whether a charge can be refunded; 0: no.
 local BRIEFLY, UNTIL_CLOSED, ON_LEASE = 1, 2, 3
@@ -69,7 +69,7 @@ local function read_open(value)
   if magic == OLDER_MAGIC then is_older = true elseif magic ~= OPEN_MAGIC then return nil end
   local head_bytes = is_older and OLDER_HEAD_BYTES or OPEN_HEAD_BYTES
   local bytes = #value - head_bytes
-  if bytes < 0 or bytes % ENTRY_BYTES ~= 0 or bytes > 2 * MAX_OPEN_CHARGES * ENTRY_BYTES then
+  if bytes < 0 or bytes % ENTRY_BYTES ~= 0 or bytes > 3 * MAX_OPEN_CHARGES * ENTRY_BYTES then
     return nil
   end
   local head = {struct.unpack(is_older and OLDER_HEAD or OPEN_HEAD, value, #OPEN_MAGIC + 1)}
@@ -145,27 +145,22 @@ end
 
 local HOLD, LEASED = 1, 2
 
--- Whether nobody can want the first entry back any more.
-local function is_first_over(state, at)
-  local first = entry_at_place(state, 1)
-  return first[2] == HOLD and first[1] + BRIEF <= at
+-- Whether an entry is a hold that nobody can want back any more.
+local function is_over(entry, at)
+  return entry[2] == HOLD and entry[1] + BRIEF <= at
 end
 
--- How many entries of one sort there are, and the one that becomes final if there are too many: the oldest hold, or else the
--- oldest, but never the newest of all.
-local function count_of(state, is_leased)
-  local count, hold, oldest = 0, nil, nil
+-- How many entries of one sort there are, and the one that becomes final if there are too many: the oldest, but never the
+-- newest of all.
+local function count_of(state, sort)
+  local count, oldest = 0, nil
   for i = 1, #state.entries do
-    local sort = entry_at_place(state, i)[2]
-    if (sort == LEASED) == is_leased then
+    if entry_at_place(state, i)[2] == sort then
       count = count + 1
-      if i < #state.entries then
-        oldest = oldest or i
-        if sort == HOLD then hold = hold or i end
-      end
+      if i < #state.entries then oldest = oldest or i end
     end
   end
-  return count, hold or oldest
+  return count, oldest
 end
 
 local SORT_OF = {[BRIEFLY] = HOLD, [UNTIL_CLOSED] = 0, [ON_LEASE] = LEASED}
@@ -182,19 +177,19 @@ local function is_full(state, refundable)
   local at = math.max(now, state[3])
   local is_empty = state[1] < at or (state[1] == at and state[2] == 0)
   if is_empty then return false end
-  local is_leased = refundable == ON_LEASE
   if state[3] >= at then
     local sort = entry_at_place(state, #state.entries)[2]
-    is_leased = joined_sort(sort, refundable) == LEASED
-    return is_leased ~= (sort == LEASED) and count_of(state, is_leased) >= MAX_OPEN_CHARGES
+    local joined = joined_sort(sort, refundable)
+    return joined ~= sort and count_of(state, joined) >= MAX_OPEN_CHARGES
   end
-  return count_of(state, is_leased) >= MAX_OPEN_CHARGES and (is_leased or not is_first_over(state, at))
+  local count, oldest = count_of(state, SORT_OF[refundable])
+  return count >= MAX_OPEN_CHARGES and not is_over(entry_at_place(state, oldest), at)
 end
 
 -- Makes entries of one sort final until they are within their bound.
-local function trim(state, is_leased)
+local function trim(state, sort)
   while #state.entries > MAX_OPEN_CHARGES do
-    local count, place = count_of(state, is_leased)
+    local count, place = count_of(state, sort)
     if count <= MAX_OPEN_CHARGES or not place then return end
     finalize(state, place)
   end
@@ -254,16 +249,15 @@ local function charge_open(state, span, span_part, refundable)
   elseif count > 0 and state[3] == at then
     local last = entry_at_place(state, count)
     last[3], last[4] = add_spans(last[3], last[4], span, span_part, unit)
-    local was_leased = last[2] == LEASED
-    last[2] = joined_sort(last[2], refundable)
+    local before = last[2]
+    last[2] = joined_sort(before, refundable)
     -- It has become one of the others, of which there may be enough.
-    local is_leased = last[2] == LEASED
-    if is_leased ~= was_leased then trim(state, is_leased) end
+    if last[2] ~= before then trim(state, last[2]) end
   else
-    while state.entries[1] and is_first_over(state, at) do finalize(state, 1) end
+    while state.entries[1] and is_over(entry_at_place(state, 1), at) do finalize(state, 1) end
     state.entries[#state.entries + 1] = {at, SORT_OF[refundable], span, span_part, 0, 0, 0, 0}
     state[3] = at
-    trim(state, refundable == ON_LEASE)
+    trim(state, SORT_OF[refundable])
   end
 end
 

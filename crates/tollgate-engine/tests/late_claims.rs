@@ -1,0 +1,95 @@
+//! A request id that nodes share over a real server whose answers are lost: it is charged once.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "these are tests: a panic is how they fail")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate_core::SECOND;
+use tollgate_engine::{Engine, EngineError, Request, SystemClock};
+use tollgate_policy::{Known, RuleSet};
+use tollgate_store::Mode;
+use tollgate_store::redis::{RedisOptions, RedisStore};
+use tollgate_store::resilient::{Resilient, ResilientOptions};
+use tollgate_testkit::{FaultProxy, PATIENCE, Redis};
+
+const RULES: &str = "
+default: false
+rules:
+- {rule_id: tenant, identifier_type: tenant_id, limit: 1000, window: 30d, algorithm: fixed_window,
+   unit: cost, on_store_failure: closed}
+";
+
+/// Of one attempt: each call to Redis makes two.
+const TIMEOUT: Duration = Duration::from_millis(400);
+
+type Node = Engine<Resilient<RedisStore>>;
+
+async fn node(url: String, name: &str) -> Node {
+    let options = RedisOptions { urls: vec![url], timeout: TIMEOUT, ..RedisOptions::default() };
+    let redis = RedisStore::connect(options).await.unwrap();
+    let store = Resilient::new(redis, ResilientOptions::new(name.to_owned()));
+    let rules = RuleSet::from_yaml(RULES, "t").unwrap();
+    Engine::new(store, Arc::new(SystemClock::default()), rules)
+}
+
+fn request<'a>(tenant: &'a str, id: &'a str, reserve: bool) -> Request<'a> {
+    let mut request = Request { cost: Some(10), request_id: Some(id), ..Request::default() };
+    request.attributes.set(Known::TenantId, tenant);
+    request.reserve = reserve.then_some(60 * SECOND);
+    request
+}
+
+/// Whether the request was allowed.
+async fn ask(node: &Node, request: &Request<'_>) -> Result<bool, EngineError> {
+    let rules = node.rules();
+    node.decide_once(&rules, request, |decision| decision.is_allowed()).await
+}
+
+/// Asks until the request is allowed: while the store is unavailable it is refused.
+async fn ask_until_allowed(node: &Node, request: &Request<'_>) {
+    let deadline = node.clock().now() + PATIENCE.as_nanos() as u64;
+    loop {
+        let _ = node.store().heal(node.clock().now()).await;
+        match ask(node, request).await {
+            Ok(true) => return,
+            Ok(false) | Err(EngineError::Store(_) | EngineError::RequestIdInUse) => {}
+            Err(error) => panic!("{error}"),
+        }
+        assert!(node.clock().now() < deadline, "never allowed");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// What the server has counted for a tenant.
+async fn used(node: &Node, tenant: &str) -> u64 {
+    let rules = node.rules();
+    let request = Request { request_id: None, ..request(tenant, "", false) };
+    let decision = node.decide(&rules, &request, Mode::Peek).await.unwrap();
+    assert!(decision.degraded.is_none());
+    decision.scopes().next().unwrap().outcome.status.used
+}
+
+/// The answers of the claim, of the repeated claim, of the decision or of the publication are lost,
+/// whichever come: the calls ran.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_id_whose_answers_are_lost_is_charged_once() {
+    let server = Redis::start();
+    let proxy = FaultProxy::start(server.addr());
+    let first = node(proxy.url("redis"), "first").await;
+    let second = node(server.url(), "second").await;
+    ask_until_allowed(&first, &request("warm", "warm", false)).await;
+    for lost in 1..=6 {
+        for reserve in [false, true] {
+            let name = format!("{lost} {reserve}");
+            let request = request(&name, &name, reserve);
+            proxy.swallow_replies(lost);
+            let answer = ask(&first, &request).await;
+            proxy.heal();
+            ask_until_allowed(&second, &request).await;
+            ask_until_allowed(&first, &request).await;
+            let counted = used(&second, &name).await;
+            assert_eq!(counted, 10, "{name} answers lost, first answer {answer:?}");
+        }
+    }
+}
