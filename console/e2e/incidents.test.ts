@@ -44,3 +44,29 @@ test('nodes with rules of different owners are reported, until one is left', asy
   await window.close();
   await one.end();
 });
+
+test('a lost store is a banner with the next step, and stays on the timeline', async () => {
+  const node = await Server.startWith(['--redis', `unix://${socket}`]);
+  await node.admin('POST', 'rules', { rule_id: 'per-user', identifier_type: 'user_id', limit: 100, window: '1h' });
+  await node.allow({ userId: 'ann' });
+  const window = await Window.open(browser, node);
+  await window.signIn(node.token);
+  redis.kill('SIGSTOP');
+  const alert = window.page.getByRole('alert').getByText('A shared store does not answer.');
+  await vi.waitUntil(async () => {
+    await node.allow({ userId: 'ann' });
+    return (await alert.count()) > 0;
+  }, { timeout: 30_000, interval: 300 });
+  await window.page.getByText('Check that Redis runs').waitFor();
+  await window.accessible('an incident');
+  redis.kill('SIGCONT');
+  await vi.waitUntil(async () => {
+    await node.allow({ userId: 'ann' });
+    return (await alert.count()) === 0;
+  }, { timeout: 30_000, interval: 300 });
+  const timeline = window.page.locator('.card', { hasText: 'Timeline' });
+  await timeline.getByText('A shared store does not answer.').waitFor();
+  await timeline.getByText('over', { exact: true }).first().waitFor();
+  await window.close();
+  await node.end();
+});

@@ -180,6 +180,18 @@ test('what happened at a time is on the overview: 0 clicks', async () => {
   expect(clicks).toBe(0);
 });
 
+test('who changed a rule, and undo it: 3 clicks', async () => {
+  await server.admin('PUT', 'rules/per-user', { ...RULE, limit: 6 });
+  await begin();
+  await click(window.page.getByRole('link', { name: 'rule.update per-user' }).first());
+  await window.page.getByText('first').first().waitFor();
+  await click(window.page.getByRole('button', { name: 'Roll back to version 1' }));
+  await click(dialog().getByRole('button', { name: 'Roll back' }));
+  await window.page.getByText('per-user is as it was in version 1.').waitFor();
+  expect(clicks).toBeLessThanOrEqual(3);
+  expect(await server.admin('GET', 'rules/per-user')).toMatchObject({ rule: { limit: 5 } });
+});
+
 test('refusals arrive live, can be filtered and paused', async () => {
   await begin('/audit?kind=decisions&result=denied&user_id=carl');
   await click(window.page.getByRole('switch', { name: 'Live' }));

@@ -18,7 +18,7 @@ use crate::ready::{self, variable};
 const DEFAULT_URL: &str = "http://127.0.0.1:8080";
 
 /// What every admin path begins with.
-const PREFIX: &str = "/admin/api/v1/rate-limits/";
+pub(crate) const PREFIX: &str = "/admin/api/v1/rate-limits/";
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// For calls that change many things at once.

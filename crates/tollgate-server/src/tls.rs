@@ -98,7 +98,7 @@ fn read(config: &TlsConfig) -> Result<(ServerConfig, i64), TlsError> {
         return Err(TlsError::File { file: "tls".to_owned(), problem });
     };
     let own = certificates(cert_file)?;
-    let ends_at = own.first().and_then(|leaf| certificate_end(leaf)).unwrap_or(0);
+    let ends_at = own.first().and_then(certificate_end).unwrap_or(0);
     let builder = match (&config.client_ca_file, config.client_certificates) {
         (Some(file), mode) if mode != ClientCertificates::Off => {
             let mut roots = RootCertStore::empty();

@@ -14,6 +14,7 @@ use crate::args::{ConfigArgs, DemoArgs};
 use crate::client::{Call, Caller, TlsFiles};
 use crate::failure::{Ended, Failure};
 use crate::ready::Ready;
+use crate::server::PREFIX;
 
 /// The rules, lists and plans of the demo.
 const RULES: &str = include_str!("demo.yaml");
@@ -151,7 +152,10 @@ fn set_up(caller: &Caller) -> Result<(), Failure> {
         sleep(ATTEMPT_EVERY);
     }
     let rules = crate::yaml::read(RULES).context("the rules of the demo")?;
-    ask(caller, "POST", "/admin/api/v1/rate-limits/apply", Some(&rules.to_string()))
+    ask(caller, "POST", &format!("{PREFIX}apply"), Some(&rules.to_string()))?;
+    let client = |name: &str, tier: &str| json!({ "identifier_type": "tenant_id", "identifier": name, "tier": tier });
+    let tiers = json!({ "client_tiers": [client("acme", "enterprise"), client("globex", "pro")] });
+    ask(caller, "POST", &format!("{PREFIX}client-tiers"), Some(&tiers.to_string()))
 }
 
 fn ask(

@@ -66,7 +66,8 @@ pub(super) fn answer(method: &Method, path: &str, headers: &HeaderMap) -> Option
     }
     let is_page = is_page(path);
     // A person who mistyped an address gets the console's own page for that.
-    if !is_page && !(wants_page(headers) && !is_reserved(path)) {
+    let is_mistyped = wants_page(headers) && !is_reserved(path);
+    if !is_page && !is_mistyped {
         return None;
     }
     let Some(index) = FILES.iter().find(|file| file.path == INDEX) else {
