@@ -63,7 +63,10 @@ impl<S: Store> Engine<S> {
         for request in requests {
             let (mut decision, mut checks) = (Decision::pending(rules.version), LimitChecks::new());
             self.prepare(rules, request, &mut decision, &mut checks);
-            let wrong = self.check_keys(rules, request, &mut decision, &mut checks).err();
+            let keyed = self.check_keys(rules, request, &mut decision, &mut checks);
+            let priced =
+                keyed.and_then(|()| self.check_prices(rules, request, &mut decision, &mut checks));
+            let wrong = priced.err();
             if wrong.is_some() {
                 checks.clear();
             }

@@ -3,7 +3,9 @@
 use num_bigint::BigUint;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tollgate_policy::prices::{Currency, MAX_AMOUNT_NANOS, Money, PriceTable, TokenKind, Usage};
+use tollgate_policy::prices::{
+    Currency, MAX_AMOUNT_NANOS, Money, Price, PriceTable, TokenKind, Usage,
+};
 
 fn table(text: &str) -> PriceTable {
     PriceTable::parse(text, "prices.yaml").unwrap()
@@ -322,6 +324,38 @@ fn ten_thousand_usages_cost_what_big_decimals_say() {
             Ok(())
         })
         .unwrap();
+}
+
+#[test]
+fn the_example_file_is_good() {
+    let prices = table(include_str!("../../../examples/prices.yaml"));
+    let nanos = |model: &str, usage: &Usage| prices.price(model, 0).unwrap().money(usage).nanos;
+    assert_eq!(nanos("gpt-4o", &Usage::new(1_000, 100)), 3_500_000);
+    assert_eq!(nanos("gpt-4o-mini-2026", &Usage::new(1_000, 100)), 210_000);
+    assert_eq!(nanos("dall-e-3", &Usage::default().with_images(2)), 80_000_000);
+    assert_eq!(nanos("unknown", &Usage::new(1, 0)), 15_000);
+}
+
+#[test]
+fn a_price_survives_its_bytes() {
+    let prices = table(include_str!("../../../examples/prices.yaml"));
+    for model in ["gpt-4o", "claude-sonnet-5", "dall-e-3", "unknown"] {
+        let price = prices.price(model, 0).unwrap();
+        let mut bytes = Vec::new();
+        price.write(&mut bytes);
+        bytes.push(7);
+        assert_eq!(Price::read(&bytes), Some((price.clone(), &[7][..])));
+        for length in 0..bytes.len() - 1 {
+            assert_eq!(Price::read(&bytes[..length]), None);
+        }
+    }
+}
+
+#[test]
+fn more_of_a_request_is_no_further_request() {
+    let priced = one("per_million: {input: \"1\", output: \"1\"}, per_request: \"2\"");
+    assert_eq!(nanos(&priced, &Usage::new(0, 5)), 2_000_005_000);
+    assert_eq!(nanos(&priced, &Usage::new(0, 5).with_requests(0)), 5_000);
 }
 
 #[test]

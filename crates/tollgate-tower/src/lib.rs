@@ -23,7 +23,7 @@ pub mod service;
 
 pub use background::{in_background, unfinished};
 pub use body::LimitedBody;
-pub use decide::{Decide, Dialect, EdgeRequest, Line, Pass, Postponed, Ruling};
+pub use decide::{Decide, Dialect, EdgeRequest, EdgeUsage, Line, Pass, Postponed, Ruling};
 pub use engine::{InProcess, TakePlace};
 pub use headers::{HeaderFamilies, HeaderLines};
 pub use held::Held;

@@ -32,6 +32,9 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// After how long to try again a store that does not answer.
 const UNKNOWN_RETRY: Duration = Duration::from_secs(1);
 
+/// The code and the type of a refusal by a budget that is exhausted.
+const INSUFFICIENT_QUOTA: &str = "insufficient_quota";
+
 /// The header that says that a retry is of no use.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
@@ -93,8 +96,11 @@ pub(crate) fn rejected(rejection: Rejection) -> Response<Bytes> {
         code => (status, code.to_ascii_lowercase()),
     };
     let unit = refused_by.and_then(|refused_by| refused_by.unit);
+    let is_over_budget = status == StatusCode::TOO_MANY_REQUESTS && unit == Some(Unit::Money);
+    let code = if is_over_budget { INSUFFICIENT_QUOTA.to_owned() } else { code };
     let kind = match (status, unit) {
-        (StatusCode::TOO_MANY_REQUESTS, Some(Unit::Tokens)) => "tokens",
+        _ if is_over_budget => INSUFFICIENT_QUOTA,
+        (StatusCode::TOO_MANY_REQUESTS, Some(unit)) if unit.counts_usage() => "tokens",
         (status, _) => kind_of(status),
     };
     let message =
@@ -104,6 +110,10 @@ pub(crate) fn rejected(rejection: Rejection) -> Response<Bytes> {
     let all = response.headers_mut();
     headers.put_into(all);
     match retry_after {
+        // Clients retry by themselves; a budget is not renewed while they do.
+        _ if is_over_budget => {
+            all.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
+        }
         Some(after) => put_retry_after(all, after),
         None if !is_refused => {}
         None if status == StatusCode::SERVICE_UNAVAILABLE => put_retry_after(all, UNKNOWN_RETRY),
@@ -151,6 +161,25 @@ mod tests {
             assert_eq!(duration(Duration::from_millis(millis)), text);
         }
         assert_eq!(duration(Duration::from_nanos(1)), "1ms", "rounded up");
+    }
+
+    #[test]
+    fn an_exhausted_budget_is_not_worth_a_retry() {
+        let refused = |unit| Rejection {
+            refused_by: Some(crate::RefusedBy { unit: Some(unit), ..crate::RefusedBy::default() }),
+            ..Rejection::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMIT_EXCEEDED", "over")
+                .retry_after(Duration::from_secs(9))
+        };
+        let shaped = rejected(refused(Unit::Money));
+        let body: serde_json::Value = serde_json::from_slice(shaped.body()).unwrap();
+        assert_eq!(body["error"]["code"], "insufficient_quota");
+        assert_eq!(body["error"]["type"], "insufficient_quota");
+        assert_eq!(shaped.headers()[SHOULD_RETRY], "false");
+        assert!(!shaped.headers().contains_key(RETRY_AFTER));
+        let shaped = rejected(refused(Unit::OutputTokens));
+        let body: serde_json::Value = serde_json::from_slice(shaped.body()).unwrap();
+        assert_eq!(body["error"]["type"], "tokens");
+        assert_eq!(shaped.headers()[RETRY_AFTER], "9");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! All amounts are integers of 1e-9 currency units ("nanos"). A request's money is summed exactly and rounded up
 //! once, so that a budget is never charged less than the table says.
 
+mod bytes;
 mod currency;
 mod decimal;
 mod price;

@@ -67,16 +67,24 @@ impl TokenKind {
 
 /// What a request used. The input counts all input tokens, cached ones and sound included; the output counts all
 /// output tokens, reasoning and sound included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Usage {
     tokens: [u64; TokenKind::ALL.len()],
     images: u64,
+    requests: u64,
+}
+
+/// One request that used nothing.
+impl Default for Usage {
+    fn default() -> Self {
+        Self::new(0, 0)
+    }
 }
 
 impl Usage {
-    /// A usage of input and output alone.
+    /// One request with input and output alone.
     pub const fn new(input: u64, output: u64) -> Self {
-        Self { tokens: [input, output, 0, 0, 0, 0, 0], images: 0 }
+        Self { tokens: [input, output, 0, 0, 0, 0, 0], images: 0, requests: 1 }
     }
 
     /// The same with so many tokens of a kind.
@@ -93,6 +101,18 @@ impl Usage {
     pub const fn with_images(mut self, images: u64) -> Self {
         self.images = images;
         self
+    }
+
+    /// The same of so many requests; 0 where it is more of a request that was counted before.
+    #[must_use]
+    pub const fn with_requests(mut self, requests: u64) -> Self {
+        self.requests = requests;
+        self
+    }
+
+    /// How many requests it is of.
+    pub const fn requests(&self) -> u64 {
+        self.requests
     }
 
     /// The images that have a price of their own.
@@ -120,7 +140,7 @@ impl Usage {
 }
 
 /// Prices of a million tokens by kind; a kind without one has the price of its whole.
-type Prices = [Option<u64>; TokenKind::ALL.len()];
+pub(super) type Prices = [Option<u64>; TokenKind::ALL.len()];
 
 /// The price of one model. All amounts are nanos.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -169,7 +189,7 @@ impl Price {
         let nanos = tokens
             .div_ceil(TOKENS_PER_PRICE)
             .saturating_add(images)
-            .saturating_add(u128::from(self.per_request));
+            .saturating_add(u128::from(usage.requests) * u128::from(self.per_request));
         let nanos = u64::try_from(nanos).unwrap_or(u64::MAX).min(MAX_AMOUNT_NANOS);
         Money { currency: self.currency, nanos }
     }

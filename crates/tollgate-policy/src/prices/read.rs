@@ -4,9 +4,9 @@ use tollgate_core::LATEST;
 
 use super::price::{MAX_LONG_CONTEXT_TIERS, TokenKind};
 use super::table::{Entry, MAX_MODEL_BYTES, MAX_PRICES, Pattern};
-use super::{Currency, Price, parse_nanos};
-use crate::check::{choice, instant, plain, require};
-use crate::fields::Fields;
+use super::{Currency, Price};
+use crate::check::{choice, currency, instant, plain, require};
+use crate::fields::{Fields, as_money};
 use crate::node::{Kind, Node};
 use crate::problem::Report;
 
@@ -94,14 +94,8 @@ fn read_entry(node: &Node, number: usize, report: &mut Report) -> Option<Entry> 
 fn read_price(fields: &Fields<'_>, report: &mut Report) -> Option<Price> {
     let code = fields.text("currency", report);
     let path = fields.path("currency");
-    let currency = require(code.as_ref(), fields.at, &path, report).and_then(|code| {
-        let currency = Currency::from_code(&code.value);
-        if currency.is_none() {
-            let message = "is not a currency code of ISO 4217, such as USD or EUR";
-            report.add(code.at, Some(&path), message);
-        }
-        currency
-    });
+    let code = require(code.as_ref(), fields.at, &path, report);
+    let currency = code.and_then(|code| currency(code, &path, report));
     let mut price = Price::free(currency.unwrap_or(Currency::USD));
     let per_request = amount(fields, "per_request", report);
     let per_image = amount(fields, "per_image", report);
@@ -167,19 +161,6 @@ fn read_long_context(fields: &Fields<'_>, price: &mut Price, report: &mut Report
     price.long_context.sort_by_key(|(above, _)| std::cmp::Reverse(*above));
 }
 
-/// An amount in quotes. A number without quotes passes through doubles in many programs that write such files.
 fn amount(fields: &Fields<'_>, name: &str, report: &mut Report) -> Option<u64> {
-    let node = fields.node(name)?;
-    let text = match &node.kind {
-        Kind::Scalar { text, plain: false } => parse_nanos(text),
-        _ => Err(super::AmountError::NotDecimal),
-    };
-    match text {
-        Ok(nanos) => Some(nanos),
-        Err(error) => {
-            let message = format!("{error}, not {}", node.describe());
-            report.add_wrong_type(node.at, Some(&fields.path(name)), message);
-            None
-        }
-    }
+    as_money(fields.node(name)?, &fields.path(name), report)
 }
