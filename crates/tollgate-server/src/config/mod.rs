@@ -11,6 +11,7 @@ mod control;
 mod edge;
 mod listener;
 mod openai;
+mod prices;
 mod problem;
 mod raw;
 mod read;
@@ -35,6 +36,7 @@ pub use edge::{
 };
 pub use listener::HttpListener;
 pub use openai::{ModelConfig, OpenAiConfig, UnknownModels};
+pub use prices::{PricesConfig, PricesError};
 pub use problem::{ConfigProblem, ConfigProblems, Origin};
 pub use stores::{DEFAULT_STORE, RedisKind, Secret, StoreConfig, without_password};
 pub use telemetry::{DecisionLogConfig, StatsdConfig, TelemetryConfig, TracesConfig};
@@ -68,6 +70,8 @@ pub struct Config {
     pub data_dir: Option<PathBuf>,
     /// The rule file; the built-in default rule alone if absent.
     pub rules: Option<PathBuf>,
+    /// What models cost.
+    pub prices: PricesConfig,
     /// Whether refusals are enforced.
     pub enforcement: Enforcement,
     /// The control plane.
