@@ -1,6 +1,7 @@
 //! Models behind the gateway: limited by tokens, on an estimate first, then by what they truly used.
 
 mod answers;
+mod budget;
 mod chaos;
 mod clients;
 mod doors;

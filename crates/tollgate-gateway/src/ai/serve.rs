@@ -8,7 +8,8 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use tollgate_tower::{
-    Decide, Dialect, EdgeRequest, Format, HeaderLines, Held, Identity, Line, Pass, Rejection,
+    Decide, Dialect, EdgeRequest, EdgeUsage, Format, HeaderLines, Held, Identity, Line, Pass,
+    Rejection,
 };
 
 use super::access::{drop_model_headers, keep_own_key};
@@ -187,6 +188,10 @@ impl<D: Decide> Worker<D> {
             let name = estimate.model.clone();
             asked.model_id = Some(name.clone());
             asked.tokens = Some(estimate.total().min(MAX_ESTIMATE));
+            asked.usage = Some(EdgeUsage {
+                input: estimate.prompt.min(MAX_ESTIMATE),
+                output: estimate.output.min(MAX_ESTIMATE),
+            });
             let (refusal, leads_on) = match self.decide_in_line(asked).await {
                 Ok(pass) => {
                     // Nobody has a place while it waits for something else.
