@@ -2,6 +2,7 @@
 
 mod answers;
 mod anthropic;
+mod budget;
 mod chaos;
 mod clients;
 mod doors;

@@ -404,8 +404,8 @@ async fn over_grpc_it_is_the_same() {
         let id = reserved.decision.reservation_id.expect("a reservation");
         let renewed = tollgate.renew(&id, Some(Duration::from_secs(1_200))).await.expect("held");
         assert!(renewed.renewed && renewed.expires_at > reserved.expires_at);
-        let actual = Actual { tokens: Some(1_250), cost: None };
-        let settled = tollgate.settle(&id, actual).await.expect("it settles");
+        let actual = Actual::tokens(1_250);
+        let settled = tollgate.settle(&id, actual.clone()).await.expect("it settles");
         assert_eq!((settled.refunded_tokens, settled.extra_tokens), (0, 250));
         assert_eq!(tollgate.settle(&id, actual).await.expect("again"), settled);
         let rejected = |result: Result<_, ClientError>| match result {

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
 use tokio::runtime::Runtime;
-use tollgate_engine::{Actual, Engine, fuzzed};
+use tollgate_engine::{Actual, Amounts, Engine, fuzzed};
 use tollgate_fuzz::{choice, engine, runtime};
 use tollgate_store::MemoryStore;
 
@@ -22,12 +22,13 @@ fuzz_target!(|input: &[u8]| {
     if let Some(read) = fuzzed::read(&again, instance) {
         assert_eq!(ENGINE.written(&read, instance), again);
     }
-    let truth = [None, Some(0), Some(1), Some(u64::MAX >> 11)];
-    let tokens = truth[usize::from(kind) % truth.len()];
-    let cost = truth[usize::from(kind / 4) % truth.len()];
+    let figures = [None, Some(0), Some(1), Some(u64::MAX >> 11)];
+    let tokens = figures[usize::from(kind) % figures.len()];
+    let cost = figures[usize::from(kind / 4) % figures.len()];
+    let truth = Actual::from(Amounts { tokens, cost, ..Amounts::NONE });
     let id = u128::from(kind);
     RUNTIME.with(|runtime| {
-        let _ = runtime.block_on(ENGINE.settle(id, &receipts, Actual { tokens, cost }));
+        let _ = runtime.block_on(ENGINE.settle(id, &receipts, truth));
         let _ = runtime.block_on(ENGINE.give_back(&receipts));
         let _ = runtime.block_on(ENGINE.renew(&receipts));
     });

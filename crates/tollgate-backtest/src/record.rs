@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
 
 use tollgate_core::Nanos;
-use tollgate_engine::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES};
+use tollgate_engine::{Amounts, MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES};
 use tollgate_policy::{Attributes, Known, MAX_PATH_BYTES};
 
 /// The part of an IPv6 address that one client is assumed to have to itself, as in the gateway.
@@ -70,6 +70,11 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// What it uses, by unit.
+    pub(crate) fn amounts(&self) -> Amounts {
+        Amounts { cost: self.cost, tokens: self.tokens, ..Amounts::NONE }
+    }
+
     /// Forgets everything and keeps the room.
     pub(crate) fn clear(&mut self) {
         let (mut text, mut extras) =

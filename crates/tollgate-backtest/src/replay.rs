@@ -139,8 +139,7 @@ impl Replay {
         let now = tollgate_engine::Clock::now(&*self.clock);
         self.shadows.add(&after_rules.set, &attributes, now);
         let client = self.tally.client(&attributes);
-        let mut request =
-            Request { attributes, cost: record.cost, tokens: record.tokens, ..Request::default() };
+        let mut request = Request { attributes, amounts: record.amounts(), ..Request::default() };
         let mut before = None;
         if let (Some(side), Some(rules)) = (&mut self.before, &before_rules) {
             before = side.decide(rules, &mut request, record, now, |_| {});

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tollgate_core::Nanos;
-use tollgate_engine::{Decision, Engine, ManualClock, MissingKey, Request};
+use tollgate_engine::{Amounts, Decision, Engine, ManualClock, MissingKey, Request};
 use tollgate_policy::{Known, RequestPath};
 use tollgate_store::{MemoryStore, Mode};
 
@@ -97,8 +97,10 @@ fn live(calls: &[Call]) -> (Vec<String>, String) {
         let region = if call.user % 2 == 0 { "eu" } else { "us" };
         let endpoint = ENDPOINTS.get(call.endpoint).unwrap();
         let path = RequestPath::parse(endpoint).unwrap();
-        let mut request =
-            Request { cost: call.cost, tokens: Some(call.tokens), ..Request::default() };
+        let mut request = Request {
+            amounts: Amounts { cost: call.cost, ..Amounts::tokens(call.tokens) },
+            ..Request::default()
+        };
         request.attributes.set(Known::UserId, &user);
         request.attributes.set(Known::TenantId, &tenant);
         request.attributes.set_path(&path);

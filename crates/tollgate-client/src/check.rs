@@ -6,6 +6,8 @@ use std::fmt;
 use serde::Serialize;
 use tollgate_proto::v1::AllowRequest;
 
+use crate::usage::{Money, Usage};
+
 /// Declares [`Check`] with a builder method for each of its texts, and its message in gRPC.
 macro_rules! check {
     ($($(#[$doc:meta])+ $name:ident),+ $(,)?) => {
@@ -21,6 +23,16 @@ macro_rules! check {
             pub(crate) cost: Option<u64>,
             #[serde(skip_serializing_if = "Option::is_none")]
             pub(crate) tokens: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub(crate) input_tokens: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub(crate) output_tokens: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub(crate) cached_tokens: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub(crate) money: Option<Money>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            pub(crate) usage: Option<Usage>,
             #[serde(skip_serializing_if = "BTreeMap::is_empty")]
             pub(crate) attributes: BTreeMap<String, String>,
         }
@@ -41,6 +53,11 @@ macro_rules! check {
                     $($name: self.$name.clone().unwrap_or_default(),)+
                     cost: self.cost,
                     tokens: self.tokens,
+                    input_tokens: self.input_tokens,
+                    output_tokens: self.output_tokens,
+                    cached_tokens: self.cached_tokens,
+                    money: self.money.clone().map(Money::into_message),
+                    usage: self.usage.map(Usage::into_message),
                     attributes: self.attributes.clone(),
                 }
             }
@@ -108,6 +125,41 @@ impl Check {
     #[must_use]
     pub const fn tokens(mut self, tokens: u64) -> Self {
         self.tokens = Some(tokens);
+        self
+    }
+
+    /// What it costs on rules of unit `input_tokens`.
+    #[must_use]
+    pub const fn input_tokens(mut self, tokens: u64) -> Self {
+        self.input_tokens = Some(tokens);
+        self
+    }
+
+    /// What it costs on rules of unit `output_tokens`.
+    #[must_use]
+    pub const fn output_tokens(mut self, tokens: u64) -> Self {
+        self.output_tokens = Some(tokens);
+        self
+    }
+
+    /// What it costs on rules of unit `cached_tokens`.
+    #[must_use]
+    pub const fn cached_tokens(mut self, tokens: u64) -> Self {
+        self.cached_tokens = Some(tokens);
+        self
+    }
+
+    /// What it costs on rules of unit money.
+    #[must_use]
+    pub fn money(mut self, money: Money) -> Self {
+        self.money = Some(money);
+        self
+    }
+
+    /// What it uses by kind; the server prices it by the model.
+    #[must_use]
+    pub const fn usage(mut self, usage: Usage) -> Self {
+        self.usage = Some(usage);
         self
     }
 

@@ -40,7 +40,7 @@
 //! let reserved = tollgate.reserve(&check, None).await?;
 //! if let Some(id) = &reserved.decision.reservation_id {
 //!     // …
-//!     tollgate.settle(id, Actual { tokens: Some(874), cost: None }).await?;
+//!     tollgate.settle(id, Actual::tokens(874)).await?;
 //! }
 //! # Ok(())
 //! # }
@@ -61,6 +61,7 @@ mod over_http;
 mod reservation;
 pub mod retry;
 mod tls;
+mod usage;
 
 pub use caller::{HttpCaller, error_chain};
 pub use check::Check;
@@ -71,3 +72,4 @@ pub use options::{ClientOptions, DEFAULT_MAX_REFUSAL_AGE, DEFAULT_MAX_REFUSALS, 
 pub use reservation::{Actual, Renewed, Reserved, Settled};
 pub use retry::{Retry, RetryAfter};
 pub use tls::{ClientIdentity, ServerTrust};
+pub use usage::{Money, OtherUnits, Usage};

@@ -23,6 +23,7 @@ use crate::error::ClientError;
 use crate::options::{ClientOptions, base, connector, millis};
 use crate::over_http::RESERVATION_NOT_FOUND;
 use crate::reservation::{Actual, Renewed, Reserved, Settled};
+use crate::usage::{Money, OtherUnits, Usage};
 
 /// The largest answer that is read; a batch of a thousand is far below.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
@@ -114,8 +115,16 @@ impl GrpcTransport {
     }
 
     pub(crate) async fn settle(&self, id: &str, actual: Actual) -> Result<Settled, ClientError> {
-        let (reservation_id, Actual { tokens, cost }) = (id.to_owned(), actual);
-        let request = self.request(SettleRequest { reservation_id, cost, tokens });
+        let request = self.request(SettleRequest {
+            reservation_id: id.to_owned(),
+            cost: actual.cost,
+            tokens: actual.tokens,
+            input_tokens: actual.input_tokens,
+            output_tokens: actual.output_tokens,
+            cached_tokens: actual.cached_tokens,
+            money: actual.money.map(Money::into_message),
+            usage: actual.usage.map(Usage::into_message),
+        });
         let answer = self.client.clone().settle(request).await;
         let answer = answer.map_err(|status| self.failure(&status))?.into_inner();
         Ok(Settled {
@@ -123,6 +132,8 @@ impl GrpcTransport {
             extra_tokens: answer.extra_tokens,
             refunded_cost: answer.refunded_cost,
             extra_cost: answer.extra_cost,
+            refunded: OtherUnits::of_message(answer.refunded),
+            extra: OtherUnits::of_message(answer.extra),
         })
     }
 
@@ -133,6 +144,7 @@ impl GrpcTransport {
         Ok(Settled {
             refunded_tokens: answer.refunded_tokens,
             refunded_cost: answer.refunded_cost,
+            refunded: OtherUnits::of_message(answer.refunded),
             ..Settled::default()
         })
     }

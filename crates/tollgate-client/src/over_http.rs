@@ -55,8 +55,8 @@ struct HeldBody<'a> {
 }
 
 impl<'a> HeldBody<'a> {
-    const fn new(reservation_id: &'a str) -> Self {
-        Self { reservation_id, actual: Actual { tokens: None, cost: None }, ttl_ms: None }
+    fn new(reservation_id: &'a str) -> Self {
+        Self { reservation_id, actual: Actual::default(), ttl_ms: None }
     }
 }
 

@@ -51,6 +51,7 @@ impl Shared {
                         reset_at,
                         window_seconds: 60,
                         burst: None,
+                        money: None,
                     }],
                     ..Default::default()
                 })

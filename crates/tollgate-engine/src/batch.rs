@@ -64,7 +64,10 @@ impl<S: Store> Engine<S> {
     ) -> Asked<'e, 'r> {
         let (mut decision, mut checks) = (Decision::pending(rules.version), LimitChecks::new());
         self.prepare(rules, request, &mut decision, &mut checks);
-        let mut wrong = self.check_keys(rules, request, &mut decision, &mut checks).err();
+        let keyed = self.check_keys(rules, request, &mut decision, &mut checks);
+        let priced =
+            keyed.and_then(|()| self.check_prices(rules, request, &mut decision, &mut checks));
+        let mut wrong = priced.err();
         if wrong.is_some() {
             checks.clear();
         }

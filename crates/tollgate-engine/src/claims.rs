@@ -112,7 +112,11 @@ impl<S: Store> Engine<S> {
     }
 
     /// Whether a limit that applies is strict, and closed when the store fails.
-    fn is_strict(&self, rules: &ActiveRules, request: &Request<'_>) -> Result<bool, EngineError> {
+    fn is_strict<'r>(
+        &self,
+        rules: &'r ActiveRules,
+        request: &Request<'r>,
+    ) -> Result<bool, EngineError> {
         let (mut decision, mut checks) = (Decision::pending(rules.version), LimitChecks::new());
         self.resolve(rules, request, &mut decision, &mut checks)?;
         let (stores, mut charges) = (Stores::new(&self.store, request), Charges::new());

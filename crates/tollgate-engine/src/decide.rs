@@ -80,7 +80,8 @@ impl<S: Store> Engine<S> {
     ) -> Result<(), EngineError> {
         let _resolve = is_traced().then(|| trace_span!(target: TRACE_TARGET, "resolve").entered());
         self.prepare(rules, request, decision, checks);
-        self.check_keys(rules, request, decision, checks)
+        self.check_keys(rules, request, decision, checks)?;
+        self.check_prices(rules, request, decision, checks)
     }
 
     /// All that can be said without the store; what is to be asked of it is left in `checks`.

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use smallvec::SmallVec;
 use tollgate_core::{Examination, Limit, Nanos, Outcome, SlotId, StateKind};
+use tollgate_policy::prices::{Currency, Price};
 use tollgate_policy::{Action, Applied, KeyPart, Known, Resolution, Rule, RuleLimit};
 use tollgate_store::{Degraded, Fallback, Role};
 
@@ -120,6 +121,8 @@ pub struct Decision<'r> {
     pub(crate) deciding: Option<u32>,
     /// What was said of a deny- or allow-listed caller.
     pub(crate) note: Option<&'r str>,
+    /// What the model costs, where a rule counts money.
+    pub(crate) price: Option<&'r Price>,
     /// When it was asked for, by this node's clock.
     pub(crate) asked_at: Nanos,
 }
@@ -143,6 +146,7 @@ impl<'r> Decision<'r> {
             scopes: Scopes::new(),
             deciding: None,
             note: None,
+            price: None,
             asked_at: 0,
         }
     }
@@ -285,13 +289,13 @@ impl<'r> Decision<'r> {
             "rule {:?} (scope {}) {whose}: {} of {} {} used{}",
             scope.rule.id,
             scope.rule.scope,
-            status.used,
-            scope.capacity,
-            scope.rule.unit.name(),
+            scope.rule.figure(status.used),
+            scope.rule.figure(scope.capacity),
+            unit_name(scope.rule),
             window_text(scope.limit),
         );
         if self.is_allowed() {
-            let _ = write!(text, ", {} remaining", status.remaining);
+            let _ = write!(text, ", {} remaining", scope.rule.figure(status.remaining));
             return text;
         }
         if self.reason == Reason::StoreUnavailable {
@@ -299,12 +303,13 @@ impl<'r> Decision<'r> {
         } else if scope.quota == 0 {
             text.push_str("; a limit of 0 suspends");
         } else if self.reason == Reason::CostExceedsLimit {
-            let _ = write!(text, "; this request costs {}, which can never pass", scope.cost);
+            let cost = scope.rule.figure(scope.cost);
+            let _ = write!(text, "; this request costs {cost}, which can never pass");
         } else if let Some(after) = self.retry_after() {
             // Rounded up, as everywhere: at that time it passes, not just before.
             let millis = after.div_ceil(1_000_000);
             let (seconds, millis) = (millis / 1_000, millis % 1_000);
-            let cost = scope.cost;
+            let cost = scope.rule.figure(scope.cost);
             let _ =
                 write!(text, "; this request costs {cost} and passes in {seconds}.{millis:03} s");
         }
@@ -446,6 +451,10 @@ pub(crate) fn applied<'a, 'r>(
     let (enforced, observed) = (&resolution.enforced, &resolution.observed);
     let number = number as usize;
     enforced.get(number).or_else(|| observed.get(number.checked_sub(enforced.len())?))
+}
+
+fn unit_name(rule: &Rule) -> &'static str {
+    rule.currency.map_or(rule.unit.name(), Currency::code)
 }
 
 fn window_text(limit: &RuleLimit) -> String {

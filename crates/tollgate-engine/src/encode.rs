@@ -5,6 +5,7 @@
 
 use tollgate_core::{Algorithm, Calendar, CalendarUnit, Limit, LimitSpec, Receipt, SlotId, Window};
 use tollgate_policy::Unit;
+use tollgate_policy::prices::{Currency, Price};
 use tollgate_store::{Consistency, Home, OnFailure, Store};
 
 use crate::receipts::{Part, Receipts};
@@ -15,19 +16,38 @@ const FORMAT: u8 = 1;
 /// The same bytes, for charges that a fallback of this process made. Such a record never leaves the process.
 const FORMAT_HERE: u8 = 2;
 
+/// The formats of charges of which some are money: the currency and the price at admission come last.
+const FORMAT_MONEY: u8 = 3;
+const FORMAT_MONEY_HERE: u8 = 4;
+
 /// The most charges that are read.
 const MAX_PARTS: u16 = 1024;
 
 /// The most values of one key.
 const MAX_KEY_PARTS: u8 = 64;
 
-const UNITS: [Unit; 4] = [Unit::Requests, Unit::Tokens, Unit::Cost, Unit::Concurrency];
+/// In the order of their bytes: older nodes do not know the last ones, and refuse a record with them.
+const UNITS: [Unit; 8] = [
+    Unit::Requests,
+    Unit::Tokens,
+    Unit::Cost,
+    Unit::Concurrency,
+    Unit::InputTokens,
+    Unit::OutputTokens,
+    Unit::CachedTokens,
+    Unit::Money,
+];
 
 /// Encodes receipts. `instance` names this process. Secrets are written as the store conceals them;
 /// a charge that only this process could find again, by the secret itself, is left out and not
 /// refunded.
 pub(crate) fn encode<S: Store>(receipts: &Receipts, instance: u64, store: &S) -> Vec<u8> {
-    let mut bytes = vec![if receipts.is_here { FORMAT_HERE } else { FORMAT }];
+    let mut bytes = vec![match (receipts.is_here, receipts.currency.is_some()) {
+        (false, false) => FORMAT,
+        (true, false) => FORMAT_HERE,
+        (false, true) => FORMAT_MONEY,
+        (true, true) => FORMAT_MONEY_HERE,
+    }];
     bytes.extend_from_slice(&instance.to_le_bytes());
     let count = bytes.len();
     bytes.extend_from_slice(&[0; 2]);
@@ -44,6 +64,13 @@ pub(crate) fn encode<S: Store>(receipts: &Receipts, instance: u64, store: &S) ->
     }
     if let Some(place) = bytes.get_mut(count..count + 2) {
         place.copy_from_slice(&parts.to_le_bytes());
+    }
+    if let Some(currency) = receipts.currency {
+        currency.write(&mut bytes);
+        bytes.push(u8::from(receipts.price.is_some()));
+        if let Some(price) = &receipts.price {
+            price.write(&mut bytes);
+        }
     }
     bytes
 }
@@ -149,9 +176,11 @@ fn push_receipt(bytes: &mut Vec<u8>, receipt: &Receipt) {
 /// Reads receipts. What a process that is not `instance` counted alone stays as it is.
 pub(crate) fn decode(bytes: &[u8], instance: u64) -> Option<Receipts> {
     let mut reader = Reader(bytes);
-    let is_here = match reader.byte()? {
-        FORMAT => false,
-        FORMAT_HERE => true,
+    let (is_here, has_money) = match reader.byte()? {
+        FORMAT => (false, false),
+        FORMAT_HERE => (true, false),
+        FORMAT_MONEY => (false, true),
+        FORMAT_MONEY_HERE => (true, true),
         _ => return None,
     };
     let is_own = reader.u64()? == instance;
@@ -164,6 +193,9 @@ pub(crate) fn decode(bytes: &[u8], instance: u64) -> Option<Receipts> {
         let mut part = reader.part()?;
         part.is_remote = part.is_local() && !is_own;
         receipts.parts.push(part);
+    }
+    if has_money {
+        (receipts.currency, receipts.price) = reader.money()?;
     }
     reader.0.is_empty().then_some(receipts)
 }
@@ -191,6 +223,22 @@ impl Reader<'_> {
 
     fn u64(&mut self) -> Option<u64> {
         self.chunk().map(u64::from_le_bytes)
+    }
+
+    /// The currency of the money, and its price if it was priced.
+    fn money(&mut self) -> Option<(Option<Currency>, Option<Box<Price>>)> {
+        let (currency, rest) = Currency::read(self.0)?;
+        self.0 = rest;
+        let price = match self.byte()? {
+            0 => None,
+            1 => {
+                let (price, rest) = Price::read(self.0)?;
+                self.0 = rest;
+                Some(Box::new(price))
+            }
+            _ => return None,
+        };
+        Some((Some(currency), price))
     }
 
     fn text(&mut self) -> Option<String> {
@@ -320,7 +368,7 @@ mod tests {
             }
         }
         parts.push(Part { receipt: Receipt::Slot(SlotId(9)), ..parts[0].clone() });
-        Receipts { parts, is_here: false }
+        Receipts { parts, ..Receipts::default() }
     }
 
     /// The debug output of every field, without the window that a calendar has cached.
@@ -356,6 +404,29 @@ mod tests {
         }
     }
 
+    /// The same charges, with money at a price.
+    fn priced() -> Receipts {
+        let file = "prices: [{model: m, currency: EUR, per_million: {input: \"1\", output: \"2\"}, \
+                    long_context: {above: 9, input: \"3\"}}]";
+        let prices = tollgate_policy::prices::PriceTable::parse(file, "prices").unwrap();
+        let price = prices.price("m", 0).cloned().map(Box::new);
+        Receipts { currency: Currency::from_code("EUR"), price, ..receipts() }
+    }
+
+    #[test]
+    fn the_price_at_admission_is_kept() {
+        for receipts in [priced(), Receipts { price: None, is_here: true, ..priced() }] {
+            let bytes = encode(&receipts, 5, &MemoryStore::new(1));
+            let read = decode(&bytes, 5).unwrap();
+            assert_eq!((read.currency, &read.price), (receipts.currency, &receipts.price));
+            assert_eq!(read.is_here, receipts.is_here);
+            assert_eq!(printed(&read), printed(&receipts));
+            for length in 0..bytes.len() {
+                assert!(decode(&bytes[..length], 5).is_none(), "{length}");
+            }
+        }
+    }
+
     #[test]
     fn what_is_cut_or_strange_is_refused() {
         let bytes = encode(&receipts(), 5, &MemoryStore::new(1));
@@ -366,7 +437,7 @@ mod tests {
         longer.push(0);
         assert!(decode(&longer, 5).is_none());
         let mut other = bytes;
-        other[0] = FORMAT_HERE + 1;
+        other[0] = FORMAT_MONEY_HERE + 1;
         assert!(decode(&other, 5).is_none());
     }
 

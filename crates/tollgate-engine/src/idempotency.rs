@@ -7,7 +7,8 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tollgate_core::{Nanos, SECOND};
-use tollgate_policy::Known;
+use tollgate_policy::prices::TokenKind;
+use tollgate_policy::{Known, Unit};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::ActiveRules;
@@ -291,19 +292,38 @@ fn content(request: &Request<'_>) -> u128 {
         part(&mut hash, name);
         part(&mut hash, value);
     }
-    for figure in [request.cost, request.tokens] {
+    for figure in [request.amounts.cost, request.amounts.tokens] {
         hash.update(&figure.unwrap_or(u64::MAX).to_le_bytes());
+    }
+    // Nodes that know of no other units must find the same in what has none.
+    for unit in [Unit::InputTokens, Unit::OutputTokens, Unit::CachedTokens, Unit::Money] {
+        if let Some(amount) = request.amounts.get(unit) {
+            hash.update(unit.name().as_bytes());
+            hash.update(&amount.to_le_bytes());
+        }
+    }
+    if let Some(money) = request.amounts.money {
+        hash.update(money.currency.code().as_bytes());
+    }
+    if let Some(usage) = request.usage {
+        hash.update(b"usage");
+        for kind in TokenKind::ALL {
+            hash.update(&usage.tokens(kind).to_le_bytes());
+        }
+        hash.update(&usage.images().to_le_bytes());
+        hash.update(&usage.requests().to_le_bytes());
     }
     // Nodes that know of no reservations must find the same in what is none.
     if let Some(ttl) = request.reserve {
         hash.update(&ttl.to_le_bytes());
     }
-    if let Some(unit) = request.only {
-        hash.update(unit.name().as_bytes());
+    // As nodes wrote it that knew of tokens alone.
+    if request.is_more {
+        hash.update(Unit::Tokens.name().as_bytes());
     }
-    if let Some(unit) = request.skip {
+    if request.uses_nothing {
         hash.update(b"skip");
-        hash.update(unit.name().as_bytes());
+        hash.update(Unit::Tokens.name().as_bytes());
     }
     for endpoint in request.attributes.other_endpoints() {
         part(&mut hash, endpoint);

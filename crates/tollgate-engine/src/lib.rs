@@ -4,6 +4,7 @@
 //! limits ([`tollgate_store`]), then a [`Decision`] that explains itself. The rule set can be
 //! swapped at any time; a decision sees one set from beginning to end.
 
+mod amounts;
 mod answer;
 mod batch;
 mod claims;
@@ -13,6 +14,7 @@ mod decide;
 mod decide_now;
 mod decision;
 mod encode;
+mod ending;
 #[cfg(fuzzing)]
 pub mod fuzzed;
 mod holding;
@@ -21,6 +23,7 @@ mod limit_checks;
 mod limit_override;
 mod missing;
 mod observer;
+mod pricing;
 mod receipts;
 mod request;
 mod reservations;
@@ -34,19 +37,22 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use arc_swap::ArcSwap;
 use tollgate_policy::RuleSet;
+use tollgate_policy::prices::{Currency, PriceTable};
 use tollgate_store::{Store, StoreError};
 
+pub use amounts::{Actual, Amounts};
 pub use clock::{Clock, ManualClock, SharedClock, SystemClock};
 pub use decision::{Decision, Scope, Warning};
+pub use ending::Ending;
 pub use holding::SlotShares;
 pub use idempotency::REMEMBERED_FOR;
 pub use limit_override::{LimitOverride, OVERRIDE_WINDOWS};
 pub use missing::MissingKey;
 pub use observer::{Observer, TRACE_TARGET};
-pub use receipts::{Actual, Receipts, Settled};
+pub use receipts::{Receipts, Settled};
 pub use request::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Refunds, Request};
 pub use reservations::{
-    DEFAULT_RESERVATION_TTL, ENDED_RETENTION, Ending, MAX_RESERVATION_TTL, Renewed, Reservation,
+    DEFAULT_RESERVATION_TTL, ENDED_RETENTION, MAX_RESERVATION_TTL, Renewed, Reservation,
     ReservationCounts, ReservationFigures, new_reservation_id,
 };
 pub use slots::{HeldSlots, SlotsPage};
@@ -140,6 +146,38 @@ pub enum EngineError {
         /// The rule.
         rule_id: String,
     },
+    /// A rule counts money, and the model has no price.
+    #[error(
+        "rule {rule_id:?} counts money, and model {model:?} has no price: add it to the price table, state money, or \
+         set unpriced: default_price"
+    )]
+    Unpriced {
+        /// The rule.
+        rule_id: String,
+        /// The model.
+        model: String,
+    },
+    /// A rule counts money, and the tokens are of no model.
+    #[error(
+        "rule {rule_id:?} counts money, and the tokens are of no model: state modelId, or money"
+    )]
+    UsageWithoutModel {
+        /// The rule.
+        rule_id: String,
+    },
+    /// A rule counts money of one currency, and the request's is of another.
+    #[error("rule {rule_id:?} counts {expected}, and the money of this request is in {given}")]
+    OtherCurrency {
+        /// The rule.
+        rule_id: String,
+        /// What it counts.
+        expected: Currency,
+        /// What was stated, or what the price is in.
+        given: Currency,
+    },
+    /// A usage was settled of a reservation that was made with money and has no price.
+    #[error("this reservation has no price, because it was made with money: settle it with money")]
+    ReservationUnpriced,
     /// The request lacks the key of a rule that it should meet ([`MissingKey`]).
     #[error(
         "rule {rule_id:?} applies to this request, which has no {attribute}: it would not be limited by it. \
@@ -157,7 +195,9 @@ pub enum EngineError {
 /// The rule set in force.
 pub struct ActiveRules {
     /// The rules.
-    pub set: RuleSet,
+    pub set: Arc<RuleSet>,
+    /// What models cost.
+    pub prices: Arc<PriceTable>,
     /// Counts up with every swap, or is what the swap said.
     pub version: u64,
 }
@@ -186,7 +226,11 @@ impl<S: Store> Engine<S> {
         Self {
             store,
             clock,
-            rules: ArcSwap::from_pointee(ActiveRules { set: rules, version: 1 }),
+            rules: ArcSwap::from_pointee(ActiveRules {
+                set: Arc::new(rules),
+                prices: Arc::default(),
+                version: 1,
+            }),
             enforcement: AtomicU8::new(Enforcement::On as u8),
             remembered: idempotency::Memory::new(idempotency::MAX_REMEMBERED_BYTES),
             observer: None,
@@ -216,16 +260,32 @@ impl<S: Store> Engine<S> {
     /// Puts other rules in force, at once and without waiting for decisions under way.
     pub fn swap_rules(&self, set: RuleSet) -> u64 {
         missing::log_misspelt(&set);
-        let version = self.rules.load().version + 1;
-        self.rules.store(Arc::new(ActiveRules { set, version }));
-        version
+        let set = Arc::new(set);
+        let before = self.rules.rcu(|now| {
+            let (set, prices) = (Arc::clone(&set), Arc::clone(&now.prices));
+            ActiveRules { set, prices, version: now.version + 1 }
+        });
+        before.version + 1
     }
 
     /// Puts other rules in force under a version that the caller gives, such as the revision of the
     /// database they come from.
     pub fn swap_rules_as(&self, set: RuleSet, version: u64) {
         missing::log_misspelt(&set);
-        self.rules.store(Arc::new(ActiveRules { set, version }));
+        let set = Arc::new(set);
+        self.rules.rcu(|now| {
+            let (set, prices) = (Arc::clone(&set), Arc::clone(&now.prices));
+            ActiveRules { set, prices, version }
+        });
+    }
+
+    /// Puts other prices in force. What was reserved before is settled at the price of its admission.
+    pub fn swap_prices(&self, prices: PriceTable) {
+        let prices = Arc::new(prices);
+        self.rules.rcu(|now| {
+            let (set, prices) = (Arc::clone(&now.set), Arc::clone(&prices));
+            ActiveRules { set, prices, version: now.version }
+        });
     }
 
     /// Whether refusals are enforced.

@@ -58,13 +58,13 @@ pub(crate) fn collect<'r>(
     let applied = resolution.enforced.iter().chain(&resolution.observed);
     for (number, one) in (0..).zip(applied) {
         let rule = one.rule;
-        let is_other = request.only.is_some_and(|unit| unit != rule.unit);
-        if is_other || request.skip == Some(rule.unit) {
+        let counts_usage = rule.unit.counts_usage();
+        if request.is_more && !counts_usage || request.uses_nothing && counts_usage {
             continue;
         }
         let max_slot_ttl = max_slot_ttl(request);
         // What is under way already is not held up.
-        let max_delay = if request.only.is_some() { None } else { max_delay(rule) };
+        let max_delay = if request.is_more { None } else { max_delay(rule) };
         longest_wait = longest_wait.max(max_delay);
         let role = match rule.action {
             Action::LogOnly => Role::Watch,
@@ -72,9 +72,10 @@ pub(crate) fn collect<'r>(
             _ => Role::Must,
         };
         let cost = match rule.unit {
-            Unit::Requests | Unit::Cost => request.cost.or(one.listed_cost).unwrap_or(1),
-            Unit::Tokens => request.tokens.unwrap_or(0),
+            Unit::Requests | Unit::Cost => request.amounts.cost.or(one.listed_cost).unwrap_or(1),
             Unit::Concurrency => 1,
+            // Money that is not stated is priced later (`Engine::check_prices`).
+            unit => request.amounts.of(unit),
         };
         for limit in rule.limits_for(&request.attributes, now) {
             if let Some(Quota::Limited(quota)) = limit.for_tier(tier) {

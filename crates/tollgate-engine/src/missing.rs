@@ -44,7 +44,7 @@ impl<S: Store> Engine<S> {
         checks: &mut LimitChecks<'r>,
     ) -> Result<(), EngineError> {
         let is_open = matches!(decision.reason, Reason::WithinLimits | Reason::NoMatch);
-        if self.missing_key == MissingKey::Allow || !is_open || request.only.is_some() {
+        if self.missing_key == MissingKey::Allow || !is_open || request.is_more {
             return Ok(());
         }
         match find(rules, request, decision) {

@@ -35,7 +35,7 @@ impl<S> Engine<S> {
     #[inline]
     pub(crate) fn notify_observer(&self, request: &Request<'_>, decision: &Decision<'_>) {
         if let Some(observer) = &self.observer
-            && request.only.is_none()
+            && !request.is_more
         {
             let took = || self.clock.now().saturating_sub(decision.asked_at);
             observer.decided(request, decision, &took);

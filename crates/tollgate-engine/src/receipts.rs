@@ -4,6 +4,7 @@
 use smallvec::SmallVec;
 use tollgate_core::{Limit, MICRO, Nanos, Receipt, SECOND, SlotId};
 use tollgate_policy::Unit;
+use tollgate_policy::prices::{Currency, Money, Price, Usage};
 use tollgate_store::{
     Adjusted, Adjustment, Applied, Change, Consistency, Counter, GiveBack, Home, Settlement, Store,
     SyncStore,
@@ -12,7 +13,7 @@ use tollgate_store::{
 use crate::debt::max_owed;
 use crate::decision::{Decision, applied};
 use crate::limit_checks::Stores;
-use crate::{Engine, EngineError, Request};
+use crate::{Actual, Amounts, Engine, EngineError, Request};
 
 /// For how long a settlement is remembered beside the counters it changed: as long as anybody may
 /// repeat it, and somewhat longer.
@@ -24,6 +25,10 @@ pub struct Receipts {
     pub(crate) parts: Vec<Part>,
     /// A fallback of this node decided: no other node can give it back or settle it.
     pub(crate) is_here: bool,
+    /// What its money is, where it charged any: one request has one currency.
+    pub(crate) currency: Option<Currency>,
+    /// What the model cost at admission, where its money was priced.
+    pub(crate) price: Option<Box<Price>>,
 }
 
 /// One charge.
@@ -41,17 +46,8 @@ pub(crate) struct Part {
     pub(crate) is_remote: bool,
 }
 
-/// The truth about a request whose cost was estimated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Actual {
-    /// What it cost on rules of unit tokens; as estimated if absent.
-    pub tokens: Option<u64>,
-    /// What it cost on rules of unit cost; as estimated if absent.
-    pub cost: Option<u64>,
-}
-
 /// What a settlement changed, per request: every limit of a unit changed by that much, or by less
-/// where less was charged to it. The amounts of a unit in which no limit was charged are 0.
+/// where less was charged to it. An amount of 0 is absent.
 ///
 /// Refunded is what the counters gave back, and not what was asked for: a window that is over, a bucket that was empty since,
 /// a counter that was reset, and a charge that became final for want of room give back nothing; a bucket that has drained
@@ -59,14 +55,10 @@ pub struct Actual {
 /// answer gives back later counts as refunded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Settled {
-    /// Tokens that were given back.
-    pub refunded_tokens: u64,
-    /// Tokens that were used beyond what was reserved. A bucket owes no more of it than it pays off within a bound.
-    pub extra_tokens: u64,
-    /// Cost that was given back.
-    pub refunded_cost: u64,
-    /// Cost that was used beyond what was reserved.
-    pub extra_cost: u64,
+    /// What was given back.
+    pub refunded: Amounts,
+    /// What was used beyond what was reserved. A bucket owes no more of it than it pays off within a bound.
+    pub extra: Amounts,
 }
 
 impl Part {
@@ -76,7 +68,7 @@ impl Part {
     }
 
     /// What becomes of the charge when the truth is known.
-    fn change(&self, actual: &Actual) -> Change {
+    fn change(&self, truth: &Amounts) -> Change {
         if self.is_remote {
             return Change::Keep;
         }
@@ -84,9 +76,8 @@ impl Part {
             return Change::GiveBack(self.receipt);
         }
         let truth = match self.unit {
-            Unit::Tokens => actual.tokens,
-            Unit::Cost => actual.cost,
             Unit::Requests | Unit::Concurrency => None,
+            unit => truth.get(unit),
         };
         let charged = self.cost();
         match truth {
@@ -186,25 +177,67 @@ impl Receipts {
         self.charged(Unit::Cost).unwrap_or(0)
     }
 
+    /// The money that was charged, in the same way.
+    pub fn money(&self) -> Option<Money> {
+        let nanos = self.charged(Unit::Money)?;
+        self.currency.map(|currency| Money { currency, nanos })
+    }
+
+    /// Fails a truth that these charges cannot be settled by.
+    pub(crate) fn check_truth(&self, actual: &Actual) -> Result<(), EngineError> {
+        let Some(part) = self.parts.iter().find(|part| part.unit == Unit::Money) else {
+            return Ok(());
+        };
+        match (actual.amounts.money, self.currency) {
+            (Some(money), Some(expected)) if money.currency != expected => {
+                let (rule_id, given) = (part.rule_id.clone(), money.currency);
+                Err(EngineError::OtherCurrency { rule_id, expected, given })
+            }
+            (None, _) if actual.usage.is_some() && self.price.is_none() => {
+                Err(EngineError::ReservationUnpriced)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The truth by unit: money that is not stated is the price of the usage, as it was at admission.
+    fn truth(&self, actual: &Actual) -> Amounts {
+        // Tokens of no kind are priced as output, as they were at admission.
+        let tokens = || actual.amounts.tokens.map(|tokens| Usage::new(0, tokens));
+        let price = || Some(self.price.as_ref()?.money(&actual.usage.or_else(tokens)?));
+        let money = actual.amounts.money.or_else(price);
+        let money = money.filter(|money| self.currency == Some(money.currency));
+        Amounts { money, ..actual.amounts }
+    }
+
     fn charged(&self, unit: Unit) -> Option<u64> {
         self.parts.iter().filter(|part| part.unit == unit).map(Part::cost).max()
     }
 
     /// What settling it with this truth comes to, if the store gave so much of each part back.
-    fn settled(&self, actual: &Actual, refunds: &[u64]) -> Settled {
-        let extra = |unit, truth: Option<u64>| match (self.charged(unit), truth) {
-            (Some(charged), Some(truth)) => truth.saturating_sub(charged),
-            _ => 0,
-        };
-        let refunded = |unit| {
+    fn settled(&self, truth: &Amounts, refunds: &[u64]) -> Settled {
+        let extra = self.amounts(|unit| {
+            let (charged, truth) = (self.charged(unit)?, truth.get(unit)?);
+            Some(truth.saturating_sub(charged))
+        });
+        let refunded = self.amounts(|unit| {
             let parts = self.parts.iter().zip(refunds);
-            parts.filter(|(part, _)| part.unit == unit).map(|(_, back)| *back).max().unwrap_or(0)
-        };
-        Settled {
-            refunded_tokens: refunded(Unit::Tokens),
-            extra_tokens: extra(Unit::Tokens, actual.tokens),
-            refunded_cost: refunded(Unit::Cost),
-            extra_cost: extra(Unit::Cost, actual.cost),
+            parts.filter(|(part, _)| part.unit == unit).map(|(_, back)| *back).max()
+        });
+        Settled { refunded, extra }
+    }
+
+    /// Figures by unit; those that are 0 are absent.
+    fn amounts(&self, of: impl Fn(Unit) -> Option<u64>) -> Amounts {
+        let of = |unit| of(unit).filter(|amount| *amount > 0);
+        let money = || Some(Money { nanos: of(Unit::Money)?, currency: self.currency? });
+        Amounts {
+            cost: of(Unit::Cost),
+            tokens: of(Unit::Tokens),
+            input_tokens: of(Unit::InputTokens),
+            output_tokens: of(Unit::OutputTokens),
+            cached_tokens: of(Unit::CachedTokens),
+            money: money(),
         }
     }
 
@@ -262,9 +295,13 @@ impl<S: Store> Engine<S> {
                 is_remote: false,
             })
         };
+        let has_money = |scope: &crate::Scope<'_>| scope.rule.unit == Unit::Money;
+        let priced = decision.scopes.iter().filter(charged).find(|scope| has_money(scope));
         Receipts {
             parts: decision.scopes.iter().filter(charged).filter_map(part).collect(),
             is_here: decision.degraded.is_some(),
+            currency: priced.and_then(|scope| scope.rule.currency),
+            price: priced.and(decision.price).map(|price| Box::new(price.clone())),
         }
     }
 
@@ -324,6 +361,7 @@ impl<S: Store> Engine<S> {
         receipts: &Receipts,
         actual: Actual,
     ) -> Result<Settled, EngineError> {
+        receipts.check_truth(&actual)?;
         let (settled, applied) = self.apply_truth(id, receipts, actual).await?;
         if applied != Applied::Before {
             self.reserved.settled(&settled);
@@ -348,9 +386,13 @@ impl<S: Store> Engine<S> {
         actual: Actual,
     ) -> Option<Result<Settled, EngineError>> {
         let store = self.store.as_sync()?;
-        let adjusted = self.adjust_now(store, id, receipts, |part| part.change(&actual));
+        if let Err(error) = receipts.check_truth(&actual) {
+            return Some(Err(error));
+        }
+        let truth = receipts.truth(&actual);
+        let adjusted = self.adjust_now(store, id, receipts, |part| part.change(&truth));
         Some(adjusted.map(|adjusted| {
-            let settled = receipts.settled(&actual, &adjusted.refunded);
+            let settled = receipts.settled(&truth, &adjusted.refunded);
             if adjusted.applied != Applied::Before {
                 self.reserved.settled(&settled);
             }
@@ -366,7 +408,7 @@ impl<S: Store> Engine<S> {
     ) -> Option<Result<Settled, EngineError>> {
         let store = self.store.as_sync()?;
         Some(self.undo_now(store, id, receipts).map(|adjusted| {
-            let released = receipts.settled(&Actual::default(), &adjusted.refunded);
+            let released = receipts.settled(&Amounts::NONE, &adjusted.refunded);
             if adjusted.applied != Applied::Before {
                 self.reserved.released(&released);
             }
@@ -380,8 +422,9 @@ impl<S: Store> Engine<S> {
         receipts: &Receipts,
         actual: Actual,
     ) -> Result<(Settled, Applied), EngineError> {
-        let adjusted = self.adjust(id, receipts, |part| part.change(&actual)).await?;
-        Ok((receipts.settled(&actual, &adjusted.refunded), adjusted.applied))
+        let truth = receipts.truth(&actual);
+        let adjusted = self.adjust(id, receipts, |part| part.change(&truth)).await?;
+        Ok((receipts.settled(&truth, &adjusted.refunded), adjusted.applied))
     }
 
     pub(crate) async fn undo(
@@ -390,7 +433,7 @@ impl<S: Store> Engine<S> {
         receipts: &Receipts,
     ) -> Result<(Settled, Applied), EngineError> {
         let adjusted = self.adjust(id, receipts, Part::undone).await?;
-        Ok((receipts.settled(&Actual::default(), &adjusted.refunded), adjusted.applied))
+        Ok((receipts.settled(&Amounts::NONE, &adjusted.refunded), adjusted.applied))
     }
 
     pub(crate) fn undo_now(

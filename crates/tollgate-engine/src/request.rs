@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 
 use tollgate_core::Nanos;
-use tollgate_policy::{Attributes, Unit};
+use tollgate_policy::Attributes;
+use tollgate_policy::prices::Usage;
+
+use crate::Amounts;
 
 /// The longest value of one attribute.
 pub const MAX_VALUE_BYTES: usize = 256;
@@ -33,22 +36,23 @@ pub enum Refunds {
 pub struct Request<'a> {
     /// What is known of it.
     pub attributes: Attributes<'a>,
-    /// What it costs on rules of unit requests or cost; default by the rule, else 1.
-    pub cost: Option<u64>,
-    /// What it costs on rules of unit tokens; default 0.
-    pub tokens: Option<u64>,
+    /// How much it uses, by unit. The default is 0 for tokens, and for requests and cost what the rule says, else 1. Money
+    /// that is not stated is the price of the usage.
+    pub amounts: Amounts,
+    /// What it uses by kind of token, where money is to be priced by the table. Without it, tokens are priced as output.
+    pub usage: Option<Usage>,
     /// Makes the call idempotent.
     pub request_id: Option<&'a str>,
     /// The call is a reservation, to be settled within so long: what it costs is an estimate.
     pub reserve: Option<Nanos>,
     /// Whether its receipts are kept for a refund.
     pub refunds: Refunds,
-    /// More of a request that was allowed before: only limits of this unit are checked and charged,
+    /// More of a request that was allowed before: only limits of usage (tokens and money) are checked and charged,
     /// and the observer does not see another request. It does not wait.
-    pub only: Option<Unit>,
-    /// Limits of this unit are neither asked nor charged: the request uses nothing that they count, so that a caller who has
+    pub is_more: bool,
+    /// Limits of usage are neither asked nor charged: the request uses nothing that they count, so that a caller who has
     /// overdrawn one of them may still send it.
-    pub skip: Option<Unit>,
+    pub uses_nothing: bool,
     /// Nobody would release a slot: a request that a rule of unit concurrency applies to is
     /// [`EngineError::SlotNotHeld`](crate::EngineError::SlotNotHeld), and nothing is charged.
     pub refuses_slots: bool,

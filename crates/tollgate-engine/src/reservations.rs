@@ -16,10 +16,12 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tollgate_core::{MICRO, Nanos, SECOND};
+use tollgate_policy::Unit;
 use tollgate_store::{Applied, RecordAnswer, RecordAsk, Store};
 
-use crate::receipts::{Actual, Receipts, Settled};
-use crate::{Engine, EngineError, encode};
+use crate::ending::{Ending, How, decode_answer, encode_answer};
+use crate::receipts::{Receipts, Settled};
+use crate::{Actual, Engine, EngineError, encode};
 
 /// How long a reservation is held unless the request states a lifetime.
 pub const DEFAULT_RESERVATION_TTL: Nanos = 60 * SECOND;
@@ -38,25 +40,6 @@ pub struct Reservation {
     pub id: u128,
     /// When it is settled at its estimate unless something else was said.
     pub expires_at: Nanos,
-}
-
-/// How a reservation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
-    /// It was settled.
-    Settled,
-    /// It was released.
-    Released,
-}
-
-impl Ending {
-    /// The word for it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Settled => "settled",
-            Self::Released => "released",
-        }
-    }
 }
 
 /// What renewing did.
@@ -160,85 +143,11 @@ impl ReservationFigures {
     }
 
     fn changed(&self, settled: &Settled) {
-        self.refunded_tokens.fetch_add(settled.refunded_tokens, Relaxed);
-        self.extra_tokens.fetch_add(settled.extra_tokens, Relaxed);
-        self.refunded_cost.fetch_add(settled.refunded_cost, Relaxed);
-        self.extra_cost.fetch_add(settled.extra_cost, Relaxed);
+        self.refunded_tokens.fetch_add(settled.refunded.of(Unit::Tokens), Relaxed);
+        self.extra_tokens.fetch_add(settled.extra.of(Unit::Tokens), Relaxed);
+        self.refunded_cost.fetch_add(settled.refunded.of(Unit::Cost), Relaxed);
+        self.extra_cost.fetch_add(settled.extra.of(Unit::Cost), Relaxed);
     }
-}
-
-/// How a reservation is to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
-    Settle(Actual),
-    Release,
-}
-
-/// Changes when the bytes of [`How`] and of answers do.
-const FORMAT: u8 = 1;
-
-impl How {
-    const fn ending(self) -> Ending {
-        match self {
-            Self::Settle(_) => Ending::Settled,
-            Self::Release => Ending::Released,
-        }
-    }
-
-    fn encode(self) -> Vec<u8> {
-        let mut bytes = vec![FORMAT, self.ending() as u8];
-        if let Self::Settle(Actual { tokens, cost }) = self {
-            for figure in [tokens, cost] {
-                bytes.push(u8::from(figure.is_some()));
-                bytes.extend_from_slice(&figure.unwrap_or(0).to_le_bytes());
-            }
-        }
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let figure = |bytes: [u8; 9]| {
-            let [is_given, figure @ ..] = bytes;
-            (is_given == 1).then(|| u64::from_le_bytes(figure))
-        };
-        match bytes.split_first_chunk()? {
-            ([FORMAT, 0], rest) => {
-                let (tokens, rest) = rest.split_first_chunk()?;
-                let (cost, []) = rest.split_first_chunk()? else { return None };
-                Some(Self::Settle(Actual { tokens: figure(*tokens), cost: figure(*cost) }))
-            }
-            ([FORMAT, 1], []) => Some(Self::Release),
-            _ => None,
-        }
-    }
-}
-
-fn encode_answer(ending: Ending, settled: &Settled) -> Vec<u8> {
-    let Settled { refunded_tokens, extra_tokens, refunded_cost, extra_cost } = *settled;
-    let mut bytes = vec![FORMAT, ending as u8];
-    for figure in [refunded_tokens, extra_tokens, refunded_cost, extra_cost] {
-        bytes.extend_from_slice(&figure.to_le_bytes());
-    }
-    bytes
-}
-
-fn decode_answer(bytes: &[u8]) -> Option<(Ending, Settled)> {
-    let ([FORMAT, ending], rest) = bytes.split_first_chunk()? else { return None };
-    let ending = match ending {
-        0 => Ending::Settled,
-        1 => Ending::Released,
-        _ => return None,
-    };
-    let mut figures = rest
-        .chunks_exact(8)
-        .map(|eight| u64::from_le_bytes(<[u8; 8]>::try_from(eight).unwrap_or_default()));
-    let settled = Settled {
-        refunded_tokens: figures.next()?,
-        extra_tokens: figures.next()?,
-        refunded_cost: figures.next()?,
-        extra_cost: figures.next()?,
-    };
-    Some((ending, settled))
 }
 
 impl<S: Store> Engine<S> {
@@ -253,9 +162,14 @@ impl<S: Store> Engine<S> {
         id: u128,
         actual: Actual,
     ) -> Result<Settled, EngineError> {
-        let says_something = actual.tokens.is_some() || actual.cost.is_some();
+        let says_something = actual != Actual::default();
         if says_something && is_of_slots(id) && self.holds_only_slots(id).await? {
             return Err(EngineError::OnlySlots);
+        }
+        // How it ends is written down before its charges are read, and could not be changed then.
+        let names_money = actual.amounts.money.is_some() || actual.usage.is_some();
+        if names_money && let Some(receipts) = self.open_receipts(id).await? {
+            receipts.check_truth(&actual)?;
         }
         self.end(id, How::Settle(actual)).await
     }
@@ -269,13 +183,16 @@ impl<S: Store> Engine<S> {
     /// Whether nothing but slots is held under an id, as it is when a request was allowed and
     /// nothing reserved. The mark in the id excludes nearly all others, so this lookup is rare.
     async fn holds_only_slots(&self, id: u128) -> Result<bool, EngineError> {
-        let RecordAnswer::Open { content, .. } =
-            self.store.record(id, &LOOK, self.clock().now()).await?
-        else {
-            return Ok(false);
-        };
-        let receipts = encode::decode(&content, self.instance);
+        let receipts = self.open_receipts(id).await?;
         Ok(receipts.is_some_and(|receipts| receipts.is_only_slots()))
+    }
+
+    /// What an open reservation holds.
+    async fn open_receipts(&self, id: u128) -> Result<Option<Receipts>, EngineError> {
+        match self.store.record(id, &LOOK, self.clock().now()).await? {
+            RecordAnswer::Open { content, .. } => Ok(encode::decode(&content, self.instance)),
+            _ => Ok(None),
+        }
     }
 
     /// Gives all of a reservation back, or the slot of an admitted request. Repeated, it gives the first
@@ -376,32 +293,5 @@ impl<S: Store> Engine<S> {
             _ => expires_at,
         };
         Ok(Renewed { is_held, expires_at })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn how_and_answers_survive_their_bytes() {
-        let settle = |tokens, cost| How::Settle(Actual { tokens, cost });
-        for how in [How::Release, settle(None, None), settle(Some(0), None), settle(None, Some(9))]
-        {
-            let bytes = how.encode();
-            assert_eq!(How::decode(&bytes), Some(how));
-            for length in 0..bytes.len() {
-                assert_eq!(How::decode(&bytes[..length]), None);
-            }
-        }
-        let settled =
-            Settled { refunded_tokens: 1, extra_tokens: 2, refunded_cost: 3, extra_cost: u64::MAX };
-        for ending in [Ending::Settled, Ending::Released] {
-            let bytes = encode_answer(ending, &settled);
-            assert_eq!(decode_answer(&bytes), Some((ending, settled)));
-            for length in 0..bytes.len() {
-                assert_eq!(decode_answer(&bytes[..length]), None);
-            }
-        }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tollgate_core::SECOND;
 use tollgate_engine::{
-    Actual, Decision, Engine, EngineError, Hits, ManualClock, Part, Refunds, Request,
+    Actual, Amounts, Decision, Engine, EngineError, Hits, ManualClock, Part, Refunds, Request,
 };
 use tollgate_policy::{Known, RuleSet};
 use tollgate_store::conformance::Awaited;
@@ -28,8 +28,11 @@ fn engine<S: Store>(store: S) -> Engine<S> {
 }
 
 fn request<'a>(user: &'a str, tenant: &'a str, tokens: u64) -> Request<'a> {
-    let mut request =
-        Request { tokens: Some(tokens), refunds: Refunds::Always, ..Request::default() };
+    let mut request = Request {
+        amounts: Amounts::tokens(tokens),
+        refunds: Refunds::Always,
+        ..Request::default()
+    };
     request.attributes.set(Known::UserId, user);
     request.attributes.set(Known::TenantId, tenant);
     request
@@ -67,7 +70,7 @@ async fn history<S: Store>(engine: &Engine<S>) -> Vec<String> {
     let reserving = Request { reserve: Some(60 * SECOND), ..request("eve", "", 60) };
     let id = engine.decide_once(&rules, &reserving, held_under);
     let id = id.await.unwrap().unwrap();
-    let actual = Actual { tokens: Some(20), cost: None };
+    let actual = Actual::from(Amounts::tokens(20));
     seen.push(format!("{:?}", engine.settle_reservation(id, actual).await.unwrap()));
     let charged = request("eve", "", 60);
     let decision = engine.decide(&rules, &charged, Mode::Charge).await.unwrap();
@@ -115,9 +118,9 @@ fn without_a_future_a_store_that_answers_at_once_decides_the_same() {
     let second = engine.decide_once_now(&rules, &asked, figures).unwrap().unwrap();
     assert_eq!(second, "Denied HIT_SLOTS_LIMIT [1, 30, 1]");
     let receipts = engine.receipts(&asked, &first);
-    let actual = Actual { tokens: Some(10), cost: None };
-    assert_eq!(engine.settle_now(7, &receipts, actual).unwrap().unwrap().refunded_tokens, 20);
-    assert_eq!(engine.settle_now(7, &receipts, actual).unwrap().unwrap().refunded_tokens, 20);
+    let actual = Actual::from(Amounts::tokens(10));
+    assert_eq!(engine.settle_now(7, &receipts, actual).unwrap().unwrap().refunded.tokens, Some(20));
+    assert_eq!(engine.settle_now(7, &receipts, actual).unwrap().unwrap().refunded.tokens, Some(20));
     let third = engine.decide_now(&rules, &asked, Mode::Charge).unwrap().unwrap();
     assert_eq!(figures(&third), "Allowed WITHIN_LIMITS [1, 40, 2]", "settled once");
     let receipts = engine.receipts(&asked, &third);

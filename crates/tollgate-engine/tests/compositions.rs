@@ -9,14 +9,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::SECOND;
-use tollgate_engine::{Actual, Engine, EngineError, Reason, Request, SystemClock};
+use tollgate_engine::{Actual, Amounts, Engine, EngineError, Reason, Request, SystemClock};
+use tollgate_policy::prices::{Currency, Money, PriceTable, TokenKind, Usage};
 use tollgate_policy::{Known, RuleSet};
 use tollgate_store::leased::{LeaseOptions, Leased};
 use tollgate_store::placed::Placed;
-use tollgate_store::redis::{RedisOptions, RedisStore};
+use tollgate_store::redis::{RedisKind, RedisOptions, RedisStore};
 use tollgate_store::resilient::{Resilient, ResilientOptions};
 use tollgate_store::{Fallback, MemoryStore, Mode, SharedStore, Store, api_key_id};
-use tollgate_testkit::{Redis, Reply};
+use tollgate_testkit::{Cluster, Redis, Reply};
 
 const API_KEY: &str = "sk-live-raw-secret";
 const SECRET: &[u8] = b"what API keys are hashed with";
@@ -139,6 +140,7 @@ on_every_composition!(
     rules_say_what_happens_when_the_store_fails,
     rules_say_how_exact_a_counter_is,
     what_decide_holds_can_be_given_back,
+    money_is_counted_to_the_nano,
 );
 
 fn engine<S: Store>(store: S, rules: &str) -> Engine<S> {
@@ -147,7 +149,7 @@ fn engine<S: Store>(store: S, rules: &str) -> Engine<S> {
 }
 
 fn request<'a>() -> Request<'a> {
-    let mut request = Request { tokens: Some(10), ..Request::default() };
+    let mut request = Request { amounts: Amounts::tokens(10), ..Request::default() };
     request.attributes.set(Known::ApiKey, API_KEY);
     request.attributes.set(Known::TenantId, "acme");
     request.attributes.set(Known::UserId, "ann");
@@ -205,12 +207,9 @@ async fn exercise<S: Store>(engine: &Engine<S>) {
         assert!(decision.is_allowed(), "{}", decision.explain());
         let id = decision.reservation.unwrap().id;
         match ending {
-            0 => drop(
-                engine
-                    .settle_reservation(id, Actual { tokens: Some(3), cost: None })
-                    .await
-                    .unwrap(),
-            ),
+            0 => {
+                drop(engine.settle_reservation(id, Actual::from(Amounts::tokens(3))).await.unwrap())
+            }
             1 => drop(engine.release_reservation(id).await.unwrap()),
             2 => drop(engine.renew_reservation(id, None).await.unwrap()),
             // It stays open.
@@ -350,7 +349,8 @@ async fn what_decide_holds_can_be_given_back<S: Composition>() {
     engine.release_reservation(id).await.unwrap();
     assert_eq!((used("slots").await, used("tokens").await), (0, 10), "{}", S::NAME);
     // A reservation is made where it is asked for, and all of it is given back.
-    let reserving = Request { reserve: Some(60 * SECOND), tokens: Some(5), ..request() };
+    let reserving =
+        Request { reserve: Some(60 * SECOND), amounts: Amounts::tokens(5), ..request() };
     let decision = engine.decide(&rules, &reserving, Mode::Charge).await.unwrap();
     let id = decision.reservation.unwrap().id;
     assert_eq!((used("slots").await, used("tokens").await), (1, 15), "{}", S::NAME);
@@ -361,4 +361,75 @@ async fn what_decide_holds_can_be_given_back<S: Composition>() {
     assert_eq!(owed.err(), Some(EngineError::NotReservable), "{}", S::NAME);
     let peeked = engine.decide(&rules, &reserving, Mode::Peek).await.unwrap();
     assert!(peeked.reservation.is_none() && peeked.slot.is_none(), "{}", S::NAME);
+}
+
+const BUDGETS: &str = r#"
+- {rule_id: a-tenant, identifier_type: tenant_id, unit: money, currency: USD, limit: "9007199.254740991", calendar: year}
+- {rule_id: b-user, identifier_type: user_id, unit: money, currency: USD, limit: "0.05", calendar: year}
+- {rule_id: c-tokens, identifier_type: user_id, unit: tokens, limit: 100000, calendar: year}
+- {rule_id: d-input, identifier_type: user_id, unit: input_tokens, limit: 100000, calendar: year}
+"#;
+
+const PRICES: &str = r#"
+prices: [{model: m, currency: USD, per_million: {input: "2.50", output: "10", cached_read: "0.333333333"}}]
+"#;
+
+async fn money_is_counted_to_the_nano<S: Composition>() {
+    let redis = Redis::start();
+    count_money(S::on(&redis), S::NAME).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn money_is_counted_to_the_nano_on_a_cluster() {
+    let cluster = Cluster::start(3, 0);
+    let options = RedisOptions {
+        urls: cluster.urls(),
+        kind: RedisKind::Cluster,
+        timeout: Duration::from_secs(5),
+        api_key_secret: SECRET.to_vec(),
+        ..RedisOptions::default()
+    };
+    count_money(RedisStore::new(&options).unwrap(), "Cluster").await;
+}
+
+/// Reserves, settles and refuses by price, and compares every counter with the sum.
+async fn count_money<S: Store>(store: S, name: &str) {
+    let engine = engine(store, BUDGETS);
+    engine.swap_prices(PriceTable::parse(PRICES, "t").unwrap());
+    let rules = engine.rules();
+    let asked = |usage: Usage| {
+        let amounts = Amounts::of_usage(&usage);
+        let usage = Some(usage);
+        let mut asked = Request { amounts, usage, reserve: Some(60 * SECOND), ..request() };
+        asked.attributes.set(Known::ModelId, "m");
+        asked
+    };
+    let usage = Usage::new(7_001, 3_001);
+    let decision = engine.decide(&rules, &asked(usage), Mode::Charge).await.unwrap();
+    assert!(decision.is_allowed(), "{name}: {}", decision.explain());
+    let used = |decision: &tollgate_engine::Decision<'_>| -> Vec<u64> {
+        decision.scopes().map(|scope| scope.outcome.status.used).collect()
+    };
+    let reserved = 7_001 * 2_500 + 3_001 * 10_000;
+    assert_eq!(used(&decision), [reserved, reserved, 10_002, 7_001], "{name}");
+    // 0.0025 is left for the user: nothing is charged to the tenant or to the tokens either.
+    let refused = engine.decide(&rules, &asked(Usage::new(0, 300)), Mode::Charge).await.unwrap();
+    assert!(!refused.is_allowed(), "{name}");
+    let truth = Usage::new(7_000, 11).with(TokenKind::CachedRead, 6_999);
+    let id = decision.reservation.unwrap().id;
+    let settled = engine.settle_reservation(id, Actual::of_usage(truth)).await.unwrap();
+    // 6,999 cached tokens cost 2332.999997667 micro-dollars, rounded up with the rest.
+    let spent = 2_500 + 2_332_999_997_667_u64.div_ceil(1_000_000) + 110_000;
+    let money = Money { currency: Currency::USD, nanos: reserved - spent };
+    assert_eq!(settled.refunded.money, Some(money), "{name}");
+    let look = Request { reserve: None, ..asked(Usage::default()) };
+    let look = engine.decide(&rules, &look, Mode::Peek).await.unwrap();
+    assert_eq!(used(&look), [spent, spent, 7_011, 7_000], "{name}");
+    let all = Money { currency: Currency::USD, nanos: 50_000_000 - spent };
+    let amounts = Amounts { money: Some(all), ..Amounts::tokens(0) };
+    let last = Request { amounts, ..request() };
+    assert!(engine.decide(&rules, &last, Mode::Charge).await.unwrap().is_allowed(), "{name}");
+    let one = Amounts { money: Some(Money { nanos: 1, ..all }), ..Amounts::tokens(0) };
+    let over = engine.decide(&rules, &Request { amounts: one, ..request() }, Mode::Charge).await;
+    assert!(!over.unwrap().is_allowed(), "{name}: not a nano is left");
 }

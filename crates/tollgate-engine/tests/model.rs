@@ -33,8 +33,10 @@ use minimize::minimize;
 use oracle::{Account, Shape, Terms, Wanted};
 use tollgate_core::{Algorithm, Nanos, SECOND, Status};
 use tollgate_engine::{
-    Actual, ENDED_RETENTION, Ending, Engine, EngineError, ManualClock, Renewed, Request, Settled,
+    Actual, Amounts, ENDED_RETENTION, Ending, Engine, EngineError, ManualClock, Renewed, Request,
+    Settled,
 };
+use tollgate_policy::prices::{Currency, Money, format_nanos};
 use tollgate_policy::{Known, RuleSet};
 use tollgate_store::{MemoryStore, Mode};
 
@@ -52,6 +54,8 @@ enum Unit {
     Tokens,
     Cost,
     Slots,
+    /// As many nanos as tokens.
+    Money,
 }
 
 #[derive(Debug, Clone)]
@@ -66,7 +70,11 @@ impl ModelRule {
     fn yaml(&self, number: usize, terms: Terms) -> String {
         let Shape { algorithm, window, .. } = self.shape;
         let seconds = window / SECOND;
-        let quota = terms.quota;
+        let figure = |figure: u64| match self.unit {
+            Unit::Money => format!("\"{}\"", format_nanos(figure)),
+            _ => figure.to_string(),
+        };
+        let quota = figure(terms.quota);
         let head = format!(
             "rule_id: r{number}, scope: s{number}, identifier_type: user_id, limit: {quota}"
         );
@@ -74,12 +82,16 @@ impl ModelRule {
             Unit::Requests => "requests",
             Unit::Tokens => "tokens",
             Unit::Cost => "cost",
+            Unit::Money => "money, currency: USD",
             Unit::Slots => {
                 return format!("  - {{{head}, unit: concurrency, slot_ttl: {seconds}s}}\n");
             }
         };
-        let burst =
-            if algorithm.is_bucket() { format!(", burst: {}", terms.burst) } else { String::new() };
+        let burst = if algorithm.is_bucket() {
+            format!(", burst: {}", figure(terms.burst))
+        } else {
+            String::new()
+        };
         format!("  - {{{head}, unit: {unit}, algorithm: {algorithm}, window: {seconds}s{burst}}}\n")
     }
 }
@@ -142,9 +154,17 @@ fn model_rule(draw: &mut Draw) -> ModelRule {
         Unit::Tokens,
         Unit::Cost,
         Unit::Slots,
+        Unit::Money,
+        Unit::Money,
     ]);
     let algorithm = match unit {
         Unit::Slots => Algorithm::Concurrency,
+        // Money has no log.
+        Unit::Money => {
+            let all =
+                [Algorithm::FixedWindow, Algorithm::SlidingWindowCounter, Algorithm::TokenBucket];
+            draw.pick(&all)
+        }
         _ => draw.pick(&Algorithm::ALL[..6]),
     };
     let window = draw.pick(&[1, 10, 60, 3600, 86_400]) * SECOND;
@@ -248,7 +268,7 @@ struct Sums {
     released: u64,
     reserved_tokens: u64,
     reserved_cost: u64,
-    changed: Settled,
+    changed: [u64; 4],
 }
 
 struct World<'a> {
@@ -307,7 +327,10 @@ impl<'a> World<'a> {
         match *op {
             Op::Allow { id, asks } => self.decide(id, asks, None),
             Op::Reserve { id, asks, ttl } => self.decide(id, asks, Some(ttl)),
-            Op::Settle { of, tokens, cost } => self.settle(of, Actual { tokens, cost }),
+            Op::Settle { of, tokens, cost } => {
+                let amounts = Amounts { tokens, cost, money: tokens.map(dollars), ..Amounts::NONE };
+                self.settle(of, amounts)
+            }
             Op::Release { of } => self.release(of),
             Op::Renew { of, ttl } => self.renew(of, ttl),
             Op::Change { rule, terms } => {
@@ -339,7 +362,7 @@ impl<'a> World<'a> {
     fn cost_of(&self, rule: usize, asks: Asks) -> u64 {
         match self.history.rules[rule].unit {
             Unit::Requests | Unit::Cost => asks.cost,
-            Unit::Tokens => asks.tokens,
+            Unit::Tokens | Unit::Money => asks.tokens,
             Unit::Slots => 1,
         }
     }
@@ -426,16 +449,18 @@ impl<'a> World<'a> {
     }
 
     /// What an ending comes to, in the engine's words.
-    fn expected(&self, held: &Held, actual: Actual, refunds: Refunds) -> Settled {
+    fn expected(&self, held: &Held, actual: Amounts, refunds: Refunds) -> Settled {
         let extra = |unit, truth: Option<u64>| match (self.most(&held.charges, unit), truth) {
             (Some(charged), Some(truth)) => truth.saturating_sub(charged),
             _ => 0,
         };
         Settled {
-            refunded_tokens: refunds.tokens,
-            extra_tokens: extra(Unit::Tokens, actual.tokens),
-            refunded_cost: refunds.cost,
-            extra_cost: extra(Unit::Cost, actual.cost),
+            refunded: amounts(refunds.tokens, refunds.cost, refunds.money),
+            extra: amounts(
+                extra(Unit::Tokens, actual.tokens),
+                extra(Unit::Cost, actual.cost),
+                extra(Unit::Money, actual.tokens),
+            ),
         }
     }
 
@@ -452,10 +477,10 @@ impl<'a> World<'a> {
         })
     }
 
-    fn settle(&mut self, of: u32, actual: Actual) -> Verdict {
+    fn settle(&mut self, of: u32, actual: Amounts) -> Verdict {
         let Some(found) = self.find(of, Ending::Settled) else { return Ok(()) };
         let id = self.held[&of].id;
-        let shown = ready(self.engine.settle_reservation(id, actual));
+        let shown = ready(self.engine.settle_reservation(id, Actual::from(actual)));
         let says_something = actual.tokens.is_some() || actual.cost.is_some();
         let held = match found {
             Ok(held) => held,
@@ -467,7 +492,7 @@ impl<'a> World<'a> {
         let (now, mut refunds) = (self.now(), Refunds::default());
         for (rule, cost, terms) in held.charges.iter().copied() {
             let truth = match self.history.rules[rule].unit {
-                Unit::Tokens => actual.tokens,
+                Unit::Tokens | Unit::Money => actual.tokens,
                 Unit::Cost => actual.cost,
                 Unit::Requests => None,
                 Unit::Slots => {
@@ -507,7 +532,7 @@ impl<'a> World<'a> {
                 refunds.add(unit, account.refund((of, rule), cost, now));
             }
         }
-        let expected = self.expected(&held, Actual::default(), refunds);
+        let expected = self.expected(&held, Amounts::NONE, refunds);
         self.end(of, Ending::Released, expected);
         same("released", &shown, &Ok(expected))
     }
@@ -522,11 +547,9 @@ impl<'a> World<'a> {
             Ending::Settled => self.sums.settled += 1,
             Ending::Released => self.sums.released += 1,
         }
-        let changed = &mut self.sums.changed;
-        changed.refunded_tokens += settled.refunded_tokens;
-        changed.extra_tokens += settled.extra_tokens;
-        changed.refunded_cost += settled.refunded_cost;
-        changed.extra_cost += settled.extra_cost;
+        for (sum, figure) in self.sums.changed.iter_mut().zip(figures(&settled)) {
+            *sum += figure;
+        }
     }
 
     fn renew(&mut self, of: u32, ttl: Option<Nanos>) -> Verdict {
@@ -580,12 +603,12 @@ impl<'a> World<'a> {
             released: counts.released,
             reserved_tokens: counts.reserved_tokens,
             reserved_cost: counts.reserved_cost,
-            changed: Settled {
-                refunded_tokens: counts.refunded_tokens,
-                extra_tokens: counts.extra_tokens,
-                refunded_cost: counts.refunded_cost,
-                extra_cost: counts.extra_cost,
-            },
+            changed: [
+                counts.refunded_tokens,
+                counts.extra_tokens,
+                counts.refunded_cost,
+                counts.extra_cost,
+            ],
         };
         same("sums", &shown, &self.sums)
     }
@@ -609,9 +632,32 @@ impl<'a> World<'a> {
 
 fn request<'a>(asks: Asks) -> Request<'a> {
     let Asks { user, tokens, cost } = asks;
-    let mut request = Request { tokens: Some(tokens), cost: Some(cost), ..Request::default() };
+    let money = Some(dollars(tokens));
+    let amounts = Amounts { cost: Some(cost), tokens: Some(tokens), money, ..Amounts::NONE };
+    let mut request = Request { amounts, ..Request::default() };
     request.attributes.set(Known::UserId, USERS[user]);
     request
+}
+
+const fn dollars(nanos: u64) -> Money {
+    Money { currency: Currency::USD, nanos }
+}
+
+/// What a settlement names; an amount of 0 is absent.
+fn amounts(tokens: u64, cost: u64, money: u64) -> Amounts {
+    let some = |amount| Some(amount).filter(|amount| *amount > 0);
+    Amounts {
+        tokens: some(tokens),
+        cost: some(cost),
+        money: some(money).map(dollars),
+        ..Amounts::NONE
+    }
+}
+
+/// What the engine counts of a settlement.
+fn figures(settled: &Settled) -> [u64; 4] {
+    let Settled { refunded, extra } = settled;
+    [refunded.tokens, extra.tokens, refunded.cost, extra.cost].map(Option::unwrap_or_default)
 }
 
 fn same<T: PartialEq + fmt::Debug>(what: &str, shown: &T, expected: &T) -> Verdict {
@@ -657,6 +703,7 @@ fn simpler(op: &Op) -> Vec<Op> {
 struct Refunds {
     tokens: u64,
     cost: u64,
+    money: u64,
 }
 
 impl Refunds {
@@ -664,6 +711,7 @@ impl Refunds {
         match unit {
             Unit::Tokens => self.tokens = self.tokens.max(freed),
             Unit::Cost => self.cost = self.cost.max(freed),
+            Unit::Money => self.money = self.money.max(freed),
             Unit::Requests | Unit::Slots => {}
         }
     }

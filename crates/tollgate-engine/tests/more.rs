@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use tollgate_core::SECOND;
 use tollgate_engine::{
-    Actual, Decision, Engine, EngineError, ManualClock, Observer, Request, Settled,
+    Actual, Amounts, Decision, Engine, EngineError, ManualClock, Observer, Request, Settled,
 };
 use tollgate_policy::{Known, RuleSet, Unit};
 use tollgate_store::{MemoryStore, Mode};
@@ -52,13 +52,13 @@ fn bed(rules: &str) -> Bed {
 }
 
 fn request<'a>(tokens: u64) -> Request<'a> {
-    let mut request = Request { tokens: Some(tokens), ..Request::default() };
+    let mut request = Request { amounts: Amounts::tokens(tokens), ..Request::default() };
     request.attributes.set(Known::UserId, "ann");
     request
 }
 
 fn more<'a>(tokens: u64) -> Request<'a> {
-    Request { only: Some(Unit::Tokens), ..request(tokens) }
+    Request { is_more: true, ..request(tokens) }
 }
 
 impl Bed {
@@ -167,7 +167,10 @@ async fn a_slot_ends_with_its_reservation() {
 async fn what_holds_only_slots_is_not_settled_with_tokens() {
     let rules = RULES.replace("limit: 1,", "limit: 100,");
     let bed = bed(&rules);
-    let settle = |id, tokens, cost| bed.engine.settle_reservation(id, Actual { tokens, cost });
+    let settle = |id, tokens, cost| {
+        let amounts = Amounts { tokens, cost, ..Amounts::NONE };
+        bed.engine.settle_reservation(id, Actual::from(amounts))
+    };
     for _ in 0..20 {
         let id = bed.allow().await;
         for _ in 0..2 {
@@ -179,7 +182,7 @@ async fn what_holds_only_slots_is_not_settled_with_tokens() {
         assert_eq!(bed.slots().await, 0);
         let id = bed.reserve(5 * SECOND).await;
         let settled = settle(id, Some(0), None).await.unwrap();
-        assert_eq!(settled.refunded_tokens, 1, "a reservation always is");
+        assert_eq!(settled.refunded.of(Unit::Tokens), 1, "a reservation always is");
     }
     for id in [2, 3] {
         assert_eq!(settle(id, Some(5), None).await, Err(EngineError::ReservationUnknown));

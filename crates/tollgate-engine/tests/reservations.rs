@@ -8,10 +8,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tollgate_core::SECOND;
 use tollgate_engine::{
-    Actual, ENDED_RETENTION, Ending, Engine, EngineError, MAX_COST, ManualClock, Receipts, Refunds,
-    Request, Settled, new_reservation_id,
+    Actual, Amounts, ENDED_RETENTION, Ending, Engine, EngineError, MAX_COST, ManualClock, Receipts,
+    Refunds, Request, Settled, new_reservation_id,
 };
-use tollgate_policy::{Known, RuleSet};
+use tollgate_policy::{Known, RuleSet, Unit};
 use tollgate_store::{MemoryStore, Mode};
 
 /// The start of a day, so that no window ends while a test runs.
@@ -37,7 +37,11 @@ fn bed_of(rules: &str, store: MemoryStore) -> Bed {
 
 fn request<'a>(tokens: u64, cost: Option<u64>) -> Request<'a> {
     let refunds = Refunds::Always;
-    let mut request = Request { tokens: Some(tokens), cost, refunds, ..Request::default() };
+    let mut request = Request {
+        amounts: Amounts { cost, ..Amounts::tokens(tokens) },
+        refunds,
+        ..Request::default()
+    };
     request.attributes.set(Known::UserId, "ann");
     request
 }
@@ -68,7 +72,7 @@ impl Bed {
     }
 
     async fn settle(&self, id: u128, tokens: u64) -> Result<Settled, EngineError> {
-        let actual = Actual { tokens: Some(tokens), cost: None };
+        let actual = Actual::from(Amounts::tokens(tokens));
         self.engine.settle_reservation(id, actual).await
     }
 }
@@ -101,9 +105,15 @@ async fn every_unit_is_settled_by_its_own_truth() {
         let receipts = bed.charge(1_000, Some(7)).await;
         let id = new_reservation_id();
         for _ in 0..3 {
-            let settled = bed.engine.settle(id, &receipts, Actual { tokens, cost }).await.unwrap();
-            let Settled { refunded_tokens, extra_tokens, refunded_cost, extra_cost } = settled;
-            let actual = (refunded_tokens, extra_tokens, refunded_cost, extra_cost);
+            let settled = bed
+                .engine
+                .settle(id, &receipts, Actual::from(Amounts { tokens, cost, ..Amounts::NONE }))
+                .await
+                .unwrap();
+            let Settled { refunded, extra } = settled;
+            let of = |amounts: Amounts| (amounts.tokens.unwrap_or(0), amounts.cost.unwrap_or(0));
+            let (refunded, extra) = (of(refunded), of(extra));
+            let actual = (refunded.0, extra.0, refunded.1, extra.1);
             assert_eq!(actual, expected);
             let used = bed.used().await;
             for rule in TOKENS {
@@ -147,7 +157,10 @@ async fn a_release_gives_all_of_it_back_once() {
     let id = new_reservation_id();
     for _ in 0..3 {
         let released = bed.engine.release(id, &receipts).await.unwrap();
-        assert_eq!((released.refunded_tokens, released.refunded_cost), (1_000, 7));
+        assert_eq!(
+            (released.refunded.of(Unit::Tokens), released.refunded.of(Unit::Cost)),
+            (1_000, 7)
+        );
         let used = bed.used().await;
         for rule in TOKENS {
             assert_eq!(used[rule], 100, "{rule}");
@@ -162,12 +175,12 @@ async fn a_reservation_ends_one_way_and_is_forgotten_later() {
     let settled = bed.reserve(1_000, None).await.unwrap();
     let released = bed.reserve(500, None).await.unwrap();
     let first = bed.settle(settled, 400).await.unwrap();
-    assert_eq!(first.refunded_tokens, 600);
+    assert_eq!(first.refunded.of(Unit::Tokens), 600);
     assert_eq!(bed.settle(settled, 999).await, Ok(first), "the first answer");
     let was_settled = Err(EngineError::ReservationEnded(Ending::Settled));
     assert_eq!(bed.engine.release_reservation(settled).await, was_settled);
     let gone = bed.engine.release_reservation(released).await.unwrap();
-    assert_eq!(gone.refunded_tokens, 500);
+    assert_eq!(gone.refunded.tokens, Some(500));
     assert_eq!(bed.engine.release_reservation(released).await, Ok(gone));
     let was_released = EngineError::ReservationEnded(Ending::Released);
     assert_eq!(bed.settle(released, 1).await, Err(was_released.clone()));
@@ -326,7 +339,7 @@ async fn play(steps: Vec<Step>) {
                         let known_until = now + ENDED_RETENTION;
                         one.known = Course::Settled { truth, known_until };
                         assert_eq!(
-                            got.map(|it| it.extra_tokens),
+                            got.map(|it| it.extra.of(Unit::Tokens)),
                             Ok(truth.saturating_sub(one.estimate))
                         );
                     }
@@ -342,7 +355,7 @@ async fn play(steps: Vec<Step>) {
                 match one.ended(now) {
                     Ok(None) => {
                         one.known = Course::Released { known_until: now + ENDED_RETENTION };
-                        assert_eq!(got.map(|it| it.refunded_tokens), Ok(one.estimate));
+                        assert_eq!(got.map(|it| it.refunded.of(Unit::Tokens)), Ok(one.estimate));
                     }
                     Ok(Some(Ending::Released)) => assert!(got.is_ok(), "{got:?}"),
                     Ok(Some(other)) => assert_eq!(got, Err(EngineError::ReservationEnded(other))),
@@ -434,7 +447,7 @@ async fn a_settlement_refunds_what_it_reports() {
     let mut refunded = 0;
     for step in [5, 3, 10, 8] {
         for index in (0..4).map(|number| (number * 4 + step) % 16) {
-            refunded += bed.settle(ids[index], 100).await.unwrap().refunded_tokens;
+            refunded += bed.settle(ids[index], 100).await.unwrap().refunded.tokens.unwrap_or(0);
         }
     }
     assert_eq!(refunded, 64_000);
@@ -461,9 +474,9 @@ async fn a_settlement_reports_no_refund_of_what_is_gone() {
         } else {
             bed.engine.release_reservation(*id).await.unwrap()
         };
-        assert_eq!(settled.refunded_tokens, if is_final { 0 } else { 1_000 }, "{place}");
+        assert_eq!(settled.refunded.of(Unit::Tokens), if is_final { 0 } else { 1_000 }, "{place}");
     }
-    assert_eq!(bed.settle(ids[0], 0).await.unwrap().refunded_tokens, 0, "again");
+    assert_eq!(bed.settle(ids[0], 0).await.unwrap().refunded.tokens, None, "again");
     let counts = bed.engine.reservations().counts();
     assert_eq!((counts.reserved_tokens, counts.refunded_tokens), (100_000, 64_000));
     assert_eq!(bed.used().await["b"], counts.reserved_tokens - counts.refunded_tokens);
@@ -474,7 +487,7 @@ async fn a_settlement_reports_no_refund_of_what_is_gone() {
     let id = bed.reserve(600, None).await.unwrap();
     bed.clock.advance(11 * SECOND);
     let settled = bed.settle(id, 100).await.unwrap();
-    assert_eq!(settled.refunded_tokens, 0, "its window is over");
+    assert_eq!(settled.refunded.of(Unit::Tokens), 0, "its window is over");
 }
 
 /// Any number of reservations of one client, settled or left to expire, take bounded memory; a settlement that is repeated

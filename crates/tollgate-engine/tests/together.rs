@@ -248,7 +248,7 @@ async fn what_a_decision_charged_can_be_given_back_after_it_is_gone() {
         let mut request = Request::default();
         request.attributes.set(Known::Domain, "d");
         request.attributes.set(Known::UserId, "ann");
-        request.cost = Some(5);
+        request.amounts.cost = Some(5);
         let decision = engine.decide(&rules, &request, Mode::Charge).await.unwrap();
         engine.receipts(&request, &decision)
     };

@@ -4,6 +4,7 @@ use jiff::Timestamp;
 use tollgate_core::{LATEST, Nanos, SECOND};
 
 use crate::node::Spot;
+use crate::prices::Currency;
 use crate::problem::Report;
 use crate::raw::At;
 
@@ -83,6 +84,16 @@ pub(crate) fn choice<T: Copy>(
         report.add(*at, Some(field), message);
     }
     found
+}
+
+/// A currency by its code.
+pub(crate) fn currency(code: &At<String>, field: &str, report: &mut Report) -> Option<Currency> {
+    let currency = Currency::from_code(&code.value);
+    if currency.is_none() {
+        let message = "is not a currency code of ISO 4217, such as USD or EUR";
+        report.add(code.at, Some(field), message);
+    }
+    currency
 }
 
 /// A field that must be there.

@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::check::{choice, duration, window_length};
 use crate::model::{Quota, RuleLimit, Unit};
+use crate::prices::Currency;
 use crate::problem::Report;
 use crate::raw::{At, RawLimit, RawQuota, RawRule};
 
@@ -29,6 +30,8 @@ const NEGATIVE: &str = "must not be negative; 0 suspends";
 pub(crate) struct Shared<'f> {
     pub(crate) rule_id: &'f str,
     pub(crate) unit: Unit,
+    /// Of a rule that counts money.
+    pub(crate) currency: Option<Currency>,
     pub(crate) slot_ttl: Nanos,
     /// The tiers of the file, where it lists them.
     pub(crate) tiers: Option<&'f HashSet<&'f str>>,
@@ -134,7 +137,11 @@ fn compile_limit(
             report.add(value.at, Some(&path(&format!("tier_limits.{tier}"))), message);
         }
     }
-    let tag = tag(algorithm, &window);
+    let mut tag = tag(algorithm, &window);
+    // Amounts of different currencies are never added up.
+    if let Some(currency) = shared.currency {
+        tag = format!("{tag}+{currency}");
+    }
     let salt = salt(shared.rule_id, &tag);
     let window_seconds = match (&window, algorithm) {
         (_, Algorithm::Concurrency) => 0,
@@ -166,10 +173,8 @@ fn algorithm(
     let Some(given) = raw.algorithm.as_ref().or(inherited) else {
         return Some(match unit {
             Unit::Concurrency => Algorithm::Concurrency,
-            Unit::Requests | Unit::Tokens | Unit::Cost if raw.calendar.is_some() => {
-                Algorithm::FixedWindow
-            }
-            Unit::Requests | Unit::Tokens | Unit::Cost => Algorithm::TokenBucket,
+            _ if raw.calendar.is_some() => Algorithm::FixedWindow,
+            _ => Algorithm::TokenBucket,
         });
     };
     // Some write the names as constants.
@@ -183,6 +188,12 @@ fn algorithm(
         }
         (false, true) => {
             report.add(given.at, Some(&field), "algorithm concurrency needs unit: concurrency");
+            None
+        }
+        _ if unit == Unit::Money && found == Algorithm::SlidingWindowLog => {
+            let message = "money does not go with sliding_window_log, which keeps every amount; use \
+                           sliding_window_counter or fixed_window";
+            report.add(given.at, Some(&field), message);
             None
         }
         _ => Some(found),

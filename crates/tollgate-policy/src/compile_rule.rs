@@ -5,8 +5,8 @@ use tollgate_core::{Nanos, SECOND};
 
 use crate::Known;
 use crate::check::{
-    MAX_DESCRIPTION_BYTES, MAX_NAME_BYTES, MAX_RULE_ID_BYTES, choice, duration, instant, plain,
-    share_ppm, window_length,
+    MAX_DESCRIPTION_BYTES, MAX_NAME_BYTES, MAX_RULE_ID_BYTES, choice, currency, duration, instant,
+    plain, share_ppm, window_length,
 };
 use crate::compile_limit::{DEFAULT_SLOT_TTL, Shared, compile_limits};
 use crate::compile_matcher::{compile_applies, compile_costs, compile_key};
@@ -16,6 +16,7 @@ use crate::model::{
     Action, Consistency, OnStoreFailure, Quota, Rule, RuleLimit, STANDARD_SCOPES, Unit,
 };
 use crate::places::KeyPlaces;
+use crate::prices::Currency;
 use crate::problem::Report;
 use crate::raw::{At, RawRule};
 
@@ -50,7 +51,9 @@ pub(crate) fn compile_rule(
     }
     let unit = choice(raw.unit.as_ref(), "unit", Unit::ALL, Unit::name, report).unwrap_or_default();
     let slot_ttl = slot_ttl(raw, unit, report);
-    let shared = Shared { rule_id: &id, unit, slot_ttl, tiers: context.tiers.as_ref() };
+    let currency = rule_currency(raw, unit, report);
+    let tiers = context.tiers.as_ref();
+    let shared = Shared { rule_id: &id, unit, currency, slot_ttl, tiers };
     let limits = compile_limits(raw, &shared, report);
     let (identifier, key) = compile_key(raw, report);
     let action = choice(raw.action.as_ref(), "action", Action::ALL, Action::name, report)
@@ -92,6 +95,7 @@ pub(crate) fn compile_rule(
         id,
         scope,
         unit,
+        currency,
         action,
         limits,
         key_places: KeyPlaces::of(&key),
@@ -146,6 +150,23 @@ fn description(raw: &RawRule, report: &mut Report) -> Option<String> {
         report.add(value.at, Some("description"), message);
     }
     Some(value.value.clone())
+}
+
+/// The currency of a rule that counts money.
+fn rule_currency(raw: &RawRule, unit: Unit, report: &mut Report) -> Option<Currency> {
+    match (&raw.currency, unit) {
+        (Some(code), Unit::Money) => currency(code, "currency", report),
+        (Some(code), _) => {
+            report.add(code.at, Some("currency"), "goes with unit money only; leave it out");
+            None
+        }
+        (None, Unit::Money) => {
+            let at = raw.unit.as_ref().map_or(raw.at, |unit| unit.at);
+            report.add(at, Some("currency"), "is missing; unit money needs one, such as USD");
+            None
+        }
+        (None, _) => None,
+    }
 }
 
 fn slot_ttl(raw: &RawRule, unit: Unit, report: &mut Report) -> Nanos {

@@ -1,6 +1,7 @@
 //! Takes the fields of a map one by one, reporting what does not fit.
 
 use crate::node::{Entry, Kind, Node, Spot};
+use crate::prices::{AmountError, parse_nanos};
 use crate::problem::Report;
 use crate::raw::{At, Int, RawQuota, Text, Texts};
 
@@ -135,8 +136,11 @@ impl<'n> Fields<'n> {
         None
     }
 
-    pub(crate) fn quota(&self, name: &str, report: &mut Report) -> Option<At<RawQuota>> {
-        as_quota(self.node(name)?, &self.path(name), report)
+    /// An amount of money in quotes, in nanos.
+    pub(crate) fn money(&self, name: &str, report: &mut Report) -> Int {
+        let node = self.node(name)?;
+        let nanos = as_money(node, &self.path(name), report)?;
+        Some(At { at: node.at, value: i128::from(nanos) })
     }
 }
 
@@ -157,6 +161,31 @@ pub(crate) fn as_quota(node: &Node, path: &str, report: &mut Report) -> Option<A
             report.add_wrong_type(node.at, Some(path), message);
             return None;
         }
+    };
+    Some(At { at: node.at, value })
+}
+
+/// An amount of money in quotes, in nanos. A number without quotes passes through doubles in many programs that write
+/// such files.
+pub(crate) fn as_money(node: &Node, path: &str, report: &mut Report) -> Option<u64> {
+    let read = match &node.kind {
+        Kind::Scalar { text, plain: false } => parse_nanos(text),
+        _ => Err(AmountError::NotDecimal),
+    };
+    match read {
+        Ok(nanos) => Some(nanos),
+        Err(error) => {
+            let message = format!("{error}, not {}", node.describe());
+            report.add_wrong_type(node.at, Some(path), message);
+            None
+        }
+    }
+}
+
+pub(crate) fn as_money_quota(node: &Node, path: &str, report: &mut Report) -> Option<At<RawQuota>> {
+    let value = match &node.kind {
+        Kind::Scalar { text, .. } if text == "unlimited" => RawQuota::Unlimited,
+        _ => RawQuota::Number(i128::from(as_money(node, path, report)?)),
     };
     Some(At { at: node.at, value })
 }

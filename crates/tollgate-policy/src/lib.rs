@@ -35,6 +35,7 @@ mod overlap;
 mod path;
 mod pattern;
 mod places;
+pub mod prices;
 mod problem;
 mod raw;
 mod read;

@@ -6,6 +6,7 @@ use crate::compile_rule::RULE_PREFIX;
 use crate::envoy::EnvoyOptions;
 use crate::grants::RuleGrants;
 use crate::matcher::{Costs, Matcher};
+use crate::prices::{Currency, format_nanos};
 use crate::{KeyPlaces, Known};
 
 /// What a rule counts.
@@ -20,6 +21,28 @@ pub enum Unit {
     Cost,
     /// Requests under way at the same time.
     Concurrency,
+    /// The input tokens of a request, cached ones included.
+    InputTokens,
+    /// The output tokens of a request.
+    OutputTokens,
+    /// The input tokens of a request that were read from a cache.
+    CachedTokens,
+    /// The money that a request costs, in 1e-9 of the rule's currency.
+    Money,
+}
+
+impl Unit {
+    /// Whether it counts what a model used: tokens of some kind, or their price.
+    pub const fn counts_usage(self) -> bool {
+        match self {
+            Self::Tokens
+            | Self::InputTokens
+            | Self::OutputTokens
+            | Self::CachedTokens
+            | Self::Money => true,
+            Self::Requests | Self::Cost | Self::Concurrency => false,
+        }
+    }
 }
 
 /// What happens when a limit is exceeded.
@@ -116,6 +139,10 @@ names!(Unit {
     Tokens => "tokens",
     Cost => "cost",
     Concurrency => "concurrency",
+    InputTokens => "input_tokens",
+    OutputTokens => "output_tokens",
+    CachedTokens => "cached_tokens",
+    Money => "money",
 });
 names!(Action {
     Reject => "reject",
@@ -229,6 +256,8 @@ pub struct Rule {
     pub priority: i64,
     /// What it counts.
     pub unit: Unit,
+    /// The currency of a rule that counts money.
+    pub currency: Option<Currency>,
     /// What happens when a limit is exceeded.
     pub action: Action,
     /// How long a throttled request may wait.
@@ -292,6 +321,11 @@ impl Rule {
     pub(crate) fn displaces_default(&self, default: &Self) -> bool {
         (self.is_keyed_by_identity() || self.overrides.contains(&default.scope))
             && !self.is_of_tenant()
+    }
+
+    /// A figure of this rule as people read it: money as a decimal.
+    pub fn figure(&self, amount: u64) -> String {
+        if self.unit == Unit::Money { format_nanos(amount) } else { amount.to_string() }
     }
 
     /// True where the rule is only reported.

@@ -1,14 +1,14 @@
 //! Nodes into raw structs. The field names known here are the ones in the schema.
 
-use crate::Known;
 use crate::envoy::read_envoy;
-use crate::fields::{Fields, as_bool, as_quota, as_text, as_texts};
+use crate::fields::{Fields, as_bool, as_money_quota, as_quota, as_text, as_texts};
 use crate::node::{self, Kind, Node};
 use crate::problem::Report;
 use crate::raw::{
     At, RawApplies, RawClientTier, RawCost, RawDefault, RawEntry, RawGrant, RawLimit, RawRule,
     RawTier, RuleFile,
 };
+use crate::{Known, Unit};
 
 pub(crate) const FILE_FIELDS: &[&str] =
     &["rules", "allow_list", "deny_list", "tiers", "client_tiers", "grants", "default", "no_match"];
@@ -21,6 +21,7 @@ pub(crate) const DEFAULT_FIELDS: &[&str] = &[
     "key_by",
     "limits",
     "unit",
+    "currency",
     "slot_ttl",
     "costs",
     "soft_limit",
@@ -109,6 +110,8 @@ fn read_rule(node: &Node, index: usize, report: &mut Report) -> Option<RawRule> 
 
 fn read_rule_fields(fields: &Fields<'_>, report: &mut Report) -> RawRule {
     let before = report.wrong_types;
+    let unit = fields.node("unit").and_then(as_text);
+    let is_money = unit.is_some_and(|unit| unit.value == Unit::Money.name());
     let mut rule = RawRule {
         at: fields.at,
         rule_id: fields.text("rule_id", report),
@@ -119,8 +122,9 @@ fn read_rule_fields(fields: &Fields<'_>, report: &mut Report) -> RawRule {
         is_active: fields.flag("is_active", report),
         identifier_type: fields.text("identifier_type", report),
         key_by: fields.texts("key_by", report),
-        limit: read_limit(fields, String::new(), report),
+        limit: read_limit(fields, String::new(), is_money, report),
         unit: fields.text("unit", report),
+        currency: fields.text("currency", report),
         slot_ttl: fields.text("slot_ttl", report),
         soft_limit: fields.share("soft_limit", report),
         action: fields.text("action", report),
@@ -140,7 +144,7 @@ fn read_rule_fields(fields: &Fields<'_>, report: &mut Report) -> RawRule {
         let limits = items.iter().enumerate().filter_map(|(index, item)| {
             let name = format!("limits[{index}]");
             let inner = Fields::open(item, &name, LIMIT_FIELDS, report)?;
-            Some(read_limit(&inner, format!("{name}."), report))
+            Some(read_limit(&inner, format!("{name}."), is_money, report))
         });
         rule.limits = Some(At { at: node.at, value: limits.collect() });
     }
@@ -162,17 +166,26 @@ fn read_rule_fields(fields: &Fields<'_>, report: &mut Report) -> RawRule {
     rule
 }
 
-fn read_limit(fields: &Fields<'_>, prefix: String, report: &mut Report) -> RawLimit {
+/// Reads a limit. Where the rule counts money, its amounts are decimal strings; here they become nanos.
+fn read_limit(
+    fields: &Fields<'_>,
+    prefix: String,
+    is_money: bool,
+    report: &mut Report,
+) -> RawLimit {
+    let quota = |node: &Node, path: &str, report: &mut Report| {
+        if is_money { as_money_quota(node, path, report) } else { as_quota(node, path, report) }
+    };
     let tier_limits = fields.map("tier_limits", report).map(|map| {
         let value = map.value.iter().filter_map(|entry| {
             let path = format!("{prefix}tier_limits.{}", entry.key);
-            Some((entry.key.clone(), as_quota(&entry.value, &path, report)?))
+            Some((entry.key.clone(), quota(&entry.value, &path, report)?))
         });
         At { at: map.at, value: value.collect() }
     });
     RawLimit {
         at: fields.at,
-        limit: fields.quota("limit", report),
+        limit: fields.node("limit").and_then(|node| quota(node, &fields.path("limit"), report)),
         window_seconds: fields.int("window_seconds", report),
         window_ms: fields.int("window_ms", report),
         window: fields.text("window", report),
@@ -180,7 +193,7 @@ fn read_limit(fields: &Fields<'_>, prefix: String, report: &mut Report) -> RawLi
         timezone: fields.text("timezone", report),
         anchor_day: fields.int("anchor_day", report),
         algorithm: fields.text("algorithm", report),
-        burst: fields.int("burst", report),
+        burst: if is_money { fields.money("burst", report) } else { fields.int("burst", report) },
         tier_limits,
         prefix,
     }

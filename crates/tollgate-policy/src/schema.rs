@@ -55,7 +55,15 @@ pub fn rule_file_schema() -> Value {
                 "properties": merged(&[rule_fields(), default_fields(), limit_fields()])
             },
             "limit": {"type": "object", "additionalProperties": false, "properties": limit_fields()},
-            "quota": {"anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_QUOTA}, {"const": "unlimited"}]},
+            "quota": {"anyOf": [
+                {"type": "integer", "minimum": 0, "maximum": MAX_QUOTA},
+                {"const": "unlimited"},
+                {"$ref": "#/$defs/money"}
+            ]},
+            "money": {
+                "description": "An amount of a rule of unit money, such as \"5.00\"; at most 9007199.254740991.",
+                "type": "string", "pattern": "^[0-9]+(\\.[0-9]{1,9}0*)?$"
+            },
             "texts": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number", "boolean"]}}]},
             "applies_to": applies_to(),
             "cost": {
@@ -181,6 +189,7 @@ fn default_fields() -> Value {
             "type": "array", "minItems": 1, "maxItems": MAX_LIMITS, "items": {"$ref": "#/$defs/limit"}
         },
         "unit": described("What is counted. Default requests.", names(Unit::ALL, Unit::name)),
+        "currency": text("The currency of unit money, by its code of ISO 4217, such as USD."),
         "slot_ttl": {"description": "How long a slot of unit concurrency is held unless renewed: seconds, or such as 30s. Default 60 s.", "type": ["integer", "string"]},
         "costs": {
             "description": "What requests cost by endpoint and method.",
@@ -207,7 +216,7 @@ fn limit_fields() -> Value {
         "timezone": text("The IANA time zone of the calendar. Default UTC."),
         "anchor_day": {"description": "The day a calendar month starts at. Default 1.", "type": "integer", "minimum": 1, "maximum": 31},
         "algorithm": described("How it counts. Default token_bucket; fixed_window with calendar; concurrency with unit concurrency.", names(&Algorithm::ALL, Algorithm::name)),
-        "burst": {"description": "How much may pass at once (token_bucket, leaky_bucket, gcra). Default: the limit; 1 for gcra.", "type": "integer", "minimum": 1},
+        "burst": {"description": "How much may pass at once (token_bucket, leaky_bucket, gcra). Default: the limit; 1 for gcra.", "anyOf": [{"type": "integer", "minimum": 1}, {"$ref": "#/$defs/money"}]},
         "tier_limits": {
             "description": "The limits of single tiers.",
             "type": "object", "additionalProperties": {"$ref": "#/$defs/quota"}

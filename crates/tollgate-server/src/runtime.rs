@@ -63,6 +63,7 @@ impl Inside {
             .with_observer(Arc::<Witness>::clone(&witness))
             .with_slot_shares(Arc::<ReservationShares>::clone(&reservations));
         engine.set_enforcement(config.enforcement);
+        engine.swap_prices(config.prices.load()?);
         let engine = Arc::new(engine);
         let figures = Arc::new(ControlFigures::default());
         if config.rules.is_some() {

@@ -11,7 +11,7 @@ use tollgate_policy::RuleSet;
 use crate::admin::Admin;
 use crate::background::Housekeeping;
 use crate::banner::banner;
-use crate::config::Config;
+use crate::config::{Config, PricesError};
 use crate::control::{ControlPlane, ControlStartError, Surroundings};
 use crate::edge::grpc::GrpcDoor;
 use crate::edge::{Edge, EdgeError, trusted_proxies};
@@ -30,6 +30,9 @@ pub enum ServeError {
     /// The rules are wrong.
     #[error(transparent)]
     Rules(#[from] RulesError),
+    /// The prices are wrong.
+    #[error(transparent)]
+    Prices(#[from] PricesError),
     /// The control plane cannot start.
     #[error(transparent)]
     Control(#[from] ControlStartError),
@@ -73,6 +76,7 @@ impl ServeError {
         matches!(
             self,
             Self::Rules(_)
+                | Self::Prices(_)
                 | Self::Store(_)
                 | Self::Tls(_)
                 | Self::Edge(EdgeError::Wrong(_) | EdgeError::Identity(_))

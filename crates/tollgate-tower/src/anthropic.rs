@@ -18,16 +18,32 @@ const REQUESTS: Names = [
     HeaderName::from_static("anthropic-ratelimit-requests-remaining"),
     HeaderName::from_static("anthropic-ratelimit-requests-reset"),
 ];
-/// Input and output together. This API also has headers for each of the two; no limit here counts one alone.
+/// Input and output together.
 const TOKENS: Names = [
     HeaderName::from_static("anthropic-ratelimit-tokens-limit"),
     HeaderName::from_static("anthropic-ratelimit-tokens-remaining"),
     HeaderName::from_static("anthropic-ratelimit-tokens-reset"),
 ];
+const INPUT: Names = [
+    HeaderName::from_static("anthropic-ratelimit-input-tokens-limit"),
+    HeaderName::from_static("anthropic-ratelimit-input-tokens-remaining"),
+    HeaderName::from_static("anthropic-ratelimit-input-tokens-reset"),
+];
+const OUTPUT: Names = [
+    HeaderName::from_static("anthropic-ratelimit-output-tokens-limit"),
+    HeaderName::from_static("anthropic-ratelimit-output-tokens-remaining"),
+    HeaderName::from_static("anthropic-ratelimit-output-tokens-reset"),
+];
+const UNITS: [(Unit, Names); 4] = [
+    (Unit::Requests, REQUESTS),
+    (Unit::Tokens, TOKENS),
+    (Unit::InputTokens, INPUT),
+    (Unit::OutputTokens, OUTPUT),
+];
 
-/// What is left of requests and of tokens, each by the limit of which the least share is left.
+/// What is left of requests and of each kind of tokens, each by the limit of which the least share is left.
 pub(crate) fn each_unit(decision: &Decision<'_>, mut put: impl FnMut(HeaderName, HeaderValue)) {
-    for (unit, names) in [(Unit::Requests, REQUESTS), (Unit::Tokens, TOKENS)] {
+    for (unit, names) in UNITS {
         let (Some(scope), [limit, remaining, reset]) = (tightest(decision, unit), names) else {
             continue;
         };
@@ -51,6 +67,9 @@ fn rfc3339(at: Nanos) -> Option<HeaderValue> {
 pub(crate) fn rejected(rejection: Rejection) -> Response<Bytes> {
     let Rejection { status, code, message, retry_after, headers, refused_by, .. } = rejection;
     let is_refused = refused_by.is_some();
+    // Clients retry by themselves; a budget is not renewed while they do.
+    let is_over_budget = refused_by.is_some_and(|by| by.unit == Some(Unit::Money));
+    let retry_after = retry_after.filter(|_| !is_over_budget);
     let status = if is_refused && code == "NO_MATCH" { StatusCode::FORBIDDEN } else { status };
     let message =
         if is_refused { format!("Rate limit reached: {message}.") } else { message.into_owned() };

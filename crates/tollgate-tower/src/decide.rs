@@ -35,6 +35,9 @@ pub struct EdgeRequest {
     /// How many tokens it is thought to cost. What it truly cost settles its [`crate::PendingCharge`].
     #[serde(default)]
     pub tokens: Option<u64>,
+    /// What it is thought to use of input and output tokens, where rules may count money.
+    #[serde(default)]
+    pub usage: Option<EdgeUsage>,
     /// More tokens for a request that was let pass before: only limits of tokens are asked, no request is counted, no
     /// slot is taken, and nothing waits.
     #[serde(default)]
@@ -69,6 +72,15 @@ impl EdgeRequest {
         let endpoint = normalize_path(sent).ok()?;
         (Some(&*endpoint) == self.endpoint.as_deref()).then_some(sent)
     }
+}
+
+/// What a request is thought to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct EdgeUsage {
+    /// Input tokens.
+    pub input: u64,
+    /// Output tokens.
+    pub output: u64,
 }
 
 /// What a request waits for that finds no slot.

@@ -8,15 +8,16 @@ use sha2::{Digest, Sha256};
 use tokio::task::AbortHandle;
 use tollgate_core::Nanos;
 use tollgate_engine::{
-    Actual, Decision, Engine, EngineError, MAX_VALUE_BYTES, Receipts, Refunds, Request, Scope,
-    Settled, Verdict, new_reservation_id,
+    Actual, Amounts, Decision, Engine, EngineError, MAX_VALUE_BYTES, Receipts, Refunds, Request,
+    Scope, Settled, Verdict, new_reservation_id,
 };
+use tollgate_policy::prices::{TokenKind, Usage};
 use tollgate_policy::{Action, Known, RequestPath, Unit};
 use tollgate_store::Store;
 use tracing::Instrument as _;
 
 use crate::background::in_background;
-use crate::decide::{Decide, EdgeRequest, Line, Pass, Postponed, Ruling, no_ruling};
+use crate::decide::{Decide, EdgeRequest, EdgeUsage, Line, Pass, Postponed, Ruling, no_ruling};
 use crate::headers::{HeaderFamilies, HeaderLines};
 use crate::held::Held;
 use crate::identity::Identity;
@@ -136,7 +137,7 @@ impl<S: Store + 'static> InProcess<S> {
                     let receipts = self.engine.receipts(request, decision);
                     let rest = receipts.clone().without_slots();
                     if asked.tokens.is_some() {
-                        let pending = self.pending(rest, asked.tokens, place);
+                        let pending = self.pending(rest, request, place);
                         charge = pending.map(Unsent::estimated).unwrap_or_default();
                     } else if decision.wait > 0 {
                         let refund = self.hold(rest);
@@ -169,7 +170,7 @@ impl<S: Store + 'static> InProcess<S> {
     fn pending(
         &self,
         receipts: Receipts,
-        tokens: Option<u64>,
+        request: &Request<'_>,
         place: Option<Held>,
     ) -> Option<PendingCharge> {
         if receipts.is_empty() {
@@ -177,8 +178,9 @@ impl<S: Store + 'static> InProcess<S> {
         }
         self.engine.count_reserved(&receipts);
         let engine = Arc::clone(&self.engine);
-        let account = Charged { engine, receipts, id: new_reservation_id(), _place: place };
-        Some(PendingCharge::new(account, tokens.unwrap_or(0)))
+        let (id, usage) = (new_reservation_id(), request.usage);
+        let account = Charged { engine, receipts, id, usage, _place: place };
+        Some(PendingCharge::new(account, request.amounts.tokens.unwrap_or(0)))
     }
 
     /// What is given back when it is dropped. Slots are renewed until then; without a runtime to do it
@@ -226,13 +228,28 @@ struct Charged<S> {
     engine: Arc<Engine<S>>,
     receipts: Receipts,
     id: u128,
+    /// What it was thought to use, where that is known by kind.
+    usage: Option<Usage>,
     /// Given back with the charge's end, however it ends.
     _place: Option<Held>,
 }
 
+impl<S> Charged<S> {
+    /// So many tokens by kind: the input is what it was thought to be, the rest is output.
+    fn truth(&self, tokens: u64) -> Actual {
+        let usage = self.usage.map(|usage| {
+            let input = usage.tokens(TokenKind::Input).min(tokens);
+            Usage::new(input, tokens - input).with_requests(usage.requests())
+        });
+        let amounts = Amounts::tokens(tokens);
+        let by_kind = usage.as_ref().map_or(Amounts::NONE, Amounts::of_usage);
+        Actual { amounts: amounts.or(by_kind), usage }
+    }
+}
+
 impl<S: Store + 'static> Account for Charged<S> {
     fn settle(self: Box<Self>, tokens: u64) {
-        let actual = Actual { tokens: Some(tokens), cost: None };
+        let actual = self.truth(tokens);
         if let Some(settled) = self.engine.settle_now(self.id, &self.receipts, actual) {
             return report_unsettled(settled);
         }
@@ -303,12 +320,21 @@ fn request<'a>(
     asked: &'a EdgeRequest,
     path: Option<&'a RequestPath<'_>>,
 ) -> Result<Request<'a>, &'a str> {
-    let only = asked.is_more.then_some(Unit::Tokens);
-    let skip = asked.uses_no_tokens.then_some(Unit::Tokens);
     // What is charged on an estimate is settled; what waits for its turn may hang up.
     let refunds = if asked.tokens.is_some() { Refunds::Always } else { Refunds::WhileWaiting };
-    let (cost, tokens) = (asked.cost, asked.tokens);
-    let mut request = Request { cost, tokens, only, skip, refunds, ..Request::default() };
+    let usage = match (asked.tokens, asked.usage) {
+        (Some(tokens), Some(_)) if asked.is_more => Some(Usage::new(0, tokens).with_requests(0)),
+        (_, usage) => usage.map(|EdgeUsage { input, output }| Usage::new(input, output)),
+    };
+    let own = Amounts { cost: asked.cost, tokens: asked.tokens, ..Amounts::NONE };
+    let mut request = Request {
+        amounts: own.or(usage.as_ref().map_or(Amounts::NONE, Amounts::of_usage)),
+        usage,
+        is_more: asked.is_more,
+        uses_nothing: asked.uses_no_tokens,
+        refunds,
+        ..Request::default()
+    };
     let identity = &asked.identity;
     let known = [
         (Known::UserId, &identity.user_id),
@@ -392,8 +418,17 @@ fn unlimited(error: &EngineError) -> Rejection {
 fn undecided(error: &EngineError) -> Box<Rejection> {
     Box::new(match error {
         EngineError::MissingKey { .. } => unlimited(error),
+        EngineError::Unpriced { .. }
+        | EngineError::UsageWithoutModel { .. }
+        | EngineError::OtherCurrency { .. } => unpriced(error),
         _ => unavailable(error),
     })
+}
+
+/// A rule counts money, and this request has no price in it.
+fn unpriced(error: &EngineError) -> Rejection {
+    let status = http::StatusCode::BAD_REQUEST;
+    Rejection::new(status, "UNPRICED_MODEL", error.to_string()).param("model")
 }
 
 fn too_long(field: &str) -> Box<Rejection> {

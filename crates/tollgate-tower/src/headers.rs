@@ -37,7 +37,9 @@ pub const fn seconds_up(nanos: Nanos) -> u64 {
 
 /// A soft limit in words.
 pub fn warning_text(warning: &tollgate_engine::Warning<'_>) -> String {
-    format!("{} of {} used (rule {})", warning.used, warning.capacity, warning.rule.id)
+    let rule = warning.rule;
+    let (used, capacity) = (rule.figure(warning.used), rule.figure(warning.capacity));
+    format!("{used} of {capacity} used (rule {})", rule.id)
 }
 
 pub(crate) const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");

@@ -25,7 +25,7 @@ pub mod service;
 
 pub use background::{in_background, unfinished};
 pub use body::LimitedBody;
-pub use decide::{Decide, EdgeRequest, Line, Pass, Postponed, Ruling};
+pub use decide::{Decide, EdgeRequest, EdgeUsage, Line, Pass, Postponed, Ruling};
 pub use dialect::Dialect;
 pub use engine::{InProcess, TakePlace};
 pub use headers::{HeaderFamilies, HeaderLines};

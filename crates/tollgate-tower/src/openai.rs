@@ -24,6 +24,10 @@ const TOKENS: Names = [
     HeaderName::from_static("x-ratelimit-remaining-tokens"),
     HeaderName::from_static("x-ratelimit-reset-tokens"),
 ];
+
+/// The code and the type of a refusal by a budget that is exhausted.
+const INSUFFICIENT_QUOTA: &str = "insufficient_quota";
+
 /// What is left of requests and of tokens, each by the limit of which the least share is left.
 pub(crate) fn each_unit(decision: &Decision<'_>, mut put: impl FnMut(HeaderName, HeaderValue)) {
     for (unit, names) in [(Unit::Requests, REQUESTS), (Unit::Tokens, TOKENS)] {
@@ -74,8 +78,11 @@ pub(crate) fn rejected(rejection: Rejection) -> Response<Bytes> {
         code => (status, code.to_ascii_lowercase()),
     };
     let unit = refused_by.and_then(|refused_by| refused_by.unit);
+    let is_over_budget = status == StatusCode::TOO_MANY_REQUESTS && unit == Some(Unit::Money);
+    let code = if is_over_budget { INSUFFICIENT_QUOTA.to_owned() } else { code };
     let kind = match (status, unit) {
-        (StatusCode::TOO_MANY_REQUESTS, Some(Unit::Tokens)) => "tokens",
+        _ if is_over_budget => INSUFFICIENT_QUOTA,
+        (StatusCode::TOO_MANY_REQUESTS, Some(unit)) if unit.counts_usage() => "tokens",
         (status, _) => kind_of(status),
     };
     let message =
@@ -84,6 +91,8 @@ pub(crate) fn rejected(rejection: Rejection) -> Response<Bytes> {
     let mut response = json_response(status, JSON, &body);
     let all = response.headers_mut();
     headers.put_into(all);
+    // Clients retry by themselves; a budget is not renewed while they do.
+    let retry_after = retry_after.filter(|_| !is_over_budget);
     advise_retry(all, status, is_refused, retry_after);
     response
 }
@@ -118,6 +127,25 @@ mod tests {
             assert_eq!(duration(Duration::from_millis(millis)), text);
         }
         assert_eq!(duration(Duration::from_nanos(1)), "1ms", "rounded up");
+    }
+
+    #[test]
+    fn an_exhausted_budget_is_not_worth_a_retry() {
+        let refused = |unit| Rejection {
+            refused_by: Some(crate::RefusedBy { unit: Some(unit), ..crate::RefusedBy::default() }),
+            ..Rejection::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMIT_EXCEEDED", "over")
+                .retry_after(Duration::from_secs(9))
+        };
+        let shaped = rejected(refused(Unit::Money));
+        let body: serde_json::Value = serde_json::from_slice(shaped.body()).unwrap();
+        assert_eq!(body["error"]["code"], "insufficient_quota");
+        assert_eq!(body["error"]["type"], "insufficient_quota");
+        assert_eq!(shaped.headers()[SHOULD_RETRY], "false");
+        assert!(!shaped.headers().contains_key(RETRY_AFTER));
+        let shaped = rejected(refused(Unit::OutputTokens));
+        let body: serde_json::Value = serde_json::from_slice(shaped.body()).unwrap();
+        assert_eq!(body["error"]["type"], "tokens");
+        assert_eq!(shaped.headers()[RETRY_AFTER], "9");
     }
 
     #[test]

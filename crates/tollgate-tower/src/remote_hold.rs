@@ -103,7 +103,9 @@ async fn report_end(client: Client, id: String, how: End) {
     let mut pause = FIRST_PAUSE;
     for attempt in 1.. {
         let said: Result<_, ClientError> = match how {
-            End::Settled(tokens) => client.settle(&id, Actual { tokens, cost: None }).await,
+            End::Settled(tokens) => {
+                client.settle(&id, Actual { tokens, ..Actual::default() }).await
+            }
             End::Released => client.release(&id).await,
         };
         let Err(error) = said else { return };

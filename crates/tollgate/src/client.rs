@@ -1,6 +1,6 @@
 //! Whom and what a request is about.
 
-use tollgate_engine::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Refunds, Request};
+use tollgate_engine::{Amounts, MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Refunds, Request};
 use tollgate_policy::{Known, RequestPath};
 
 use crate::Error;
@@ -213,8 +213,8 @@ impl<'a> Client<'a> {
             Kept::Nothing => (Refunds::Never, true),
             Kept::Receipts => (Refunds::Always, false),
         };
-        let (cost, tokens) = (self.cost, self.tokens);
-        let mut request = Request { cost, tokens, refunds, refuses_slots, ..Request::default() };
+        let amounts = Amounts { cost: self.cost, tokens: self.tokens, ..Amounts::NONE };
+        let mut request = Request { amounts, refunds, refuses_slots, ..Request::default() };
         if self.cost.max(self.tokens) > Some(MAX_COST) {
             return Err(out_of_bounds("cost", format!("must not be larger than {MAX_COST}")));
         }

@@ -79,6 +79,12 @@ impl Error {
                 Self::MissingKey { rule_id, attribute }
             }
             EngineError::SlotNotHeld { rule_id } => Self::SlotNotHeld { rule_id },
+            EngineError::Unpriced { .. }
+            | EngineError::UsageWithoutModel { .. }
+            | EngineError::OtherCurrency { .. } => {
+                let problem = format!("cannot be counted: {error}");
+                Self::Client { attribute: "money".to_owned(), problem }
+            }
             other => Self::Store(other.to_string()),
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tollgate_engine::{Actual, Receipts, new_reservation_id};
+use tollgate_engine::{Actual, Amounts, Receipts, new_reservation_id};
 
 use crate::gate::Inner;
 use crate::{Error, Verdict};
@@ -68,7 +68,7 @@ impl Usage {
     /// # Ok::<(), tollgate::Error>(())
     /// ```
     pub const fn tokens(tokens: u64) -> Self {
-        Self { actual: Actual { tokens: Some(tokens), cost: None } }
+        Self { actual: Actual { amounts: Amounts::tokens(tokens), usage: None } }
     }
 
     /// And this cost, on rules of unit cost.
@@ -79,7 +79,7 @@ impl Usage {
     /// ```
     #[must_use]
     pub const fn and_cost(mut self, cost: u64) -> Self {
-        self.actual.cost = Some(cost);
+        self.actual.amounts.cost = Some(cost);
         self
     }
 }

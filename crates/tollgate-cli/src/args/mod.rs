@@ -29,7 +29,7 @@ pub(crate) use bench::{BenchArgs, Form};
 pub(crate) use decisions::DecisionsArgs;
 pub(crate) use demo::DemoArgs;
 pub(crate) use reach::{CertificateArgs, Reach, TlsArgs};
-pub(crate) use request::{CheckArgs, RequestArgs};
+pub(crate) use request::{CheckArgs, RequestArgs, UsageArgs};
 pub(crate) use reservations::{HeldArgs, RenewArgs, ReserveArgs, SettleArgs, SlotsCommand};
 pub(crate) use rules::{ApplyArgs, ExplainArgs, RulesCommand};
 

@@ -50,6 +50,70 @@ pub(crate) struct RequestArgs {
     /// What it costs on rules of unit tokens.
     #[arg(long, value_name = "N")]
     pub(crate) tokens: Option<u64>,
+    #[command(flatten)]
+    pub(crate) usage: UsageArgs,
+}
+
+/// What it uses by unit and kind.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct UsageArgs {
+    /// What it costs on rules of unit `input_tokens`.
+    #[arg(long, value_name = "N")]
+    pub(crate) input_tokens: Option<u64>,
+    /// What it costs on rules of unit `output_tokens`.
+    #[arg(long, value_name = "N")]
+    pub(crate) output_tokens: Option<u64>,
+    /// What it costs on rules of unit `cached_tokens`.
+    #[arg(long, value_name = "N")]
+    pub(crate) cached_tokens: Option<u64>,
+    /// What it costs on rules of unit money, such as 0.0123USD.
+    #[arg(long, value_name = "AMOUNT", value_parser = money)]
+    pub(crate) money: Option<(String, String)>,
+    /// What it uses of a kind that has a price, such as input=1200; may be repeated. The server prices it by the model.
+    #[arg(long, value_name = "KIND=N", value_parser = kind)]
+    pub(crate) usage: Vec<(String, u64)>,
+}
+
+impl UsageArgs {
+    /// Puts what was given into the body of a call.
+    pub(crate) fn put_into(&self, body: &mut serde_json::Map<String, serde_json::Value>) {
+        let numbers = [
+            ("inputTokens", self.input_tokens),
+            ("outputTokens", self.output_tokens),
+            ("cachedTokens", self.cached_tokens),
+        ];
+        for (name, number) in numbers {
+            if let Some(number) = number {
+                body.insert(name.to_owned(), number.into());
+            }
+        }
+        if let Some((amount, currency)) = &self.money {
+            let money = serde_json::json!({ "currency": currency, "amount": amount });
+            body.insert("money".to_owned(), money);
+        }
+        if !self.usage.is_empty() {
+            let kinds = self.usage.iter().map(|(kind, number)| (kind.clone(), (*number).into()));
+            body.insert("usage".to_owned(), serde_json::Value::Object(kinds.collect()));
+        }
+    }
+}
+
+/// An amount and its currency.
+fn money(text: &str) -> Result<(String, String), String> {
+    let split = text.find(|letter: char| letter.is_ascii_alphabetic()).unwrap_or(text.len());
+    match text.split_at_checked(split) {
+        Some((amount, currency)) if !amount.is_empty() && !currency.is_empty() => {
+            Ok((amount.trim().to_owned(), currency.to_owned()))
+        }
+        _ => Err("must be an amount and a currency such as 0.0123USD".to_owned()),
+    }
+}
+
+/// A kind of usage and its number.
+fn kind(text: &str) -> Result<(String, u64), String> {
+    let wrong = || "must be a kind and a number such as input=1200".to_owned();
+    let (kind, number) = pair(text).map_err(|_| wrong())?;
+    Ok((kind, number.parse().map_err(|_| wrong())?))
 }
 
 pub(crate) fn pair(text: &str) -> Result<(String, String), String> {

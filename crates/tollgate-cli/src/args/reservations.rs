@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::{Reach, RequestArgs};
+use super::{Reach, RequestArgs, UsageArgs};
 
 /// What to do with slots of concurrency rules.
 #[derive(Debug, Subcommand)]
@@ -58,6 +58,8 @@ pub(crate) struct SettleArgs {
     /// What it cost on rules of unit cost; as estimated if not given.
     #[arg(long, value_name = "N")]
     pub(crate) cost: Option<u64>,
+    #[command(flatten)]
+    pub(crate) usage: UsageArgs,
     #[command(flatten)]
     pub(crate) reach: Reach,
 }

@@ -28,6 +28,7 @@ pub(super) fn settle(args: &SettleArgs) -> Ended {
             body.insert(name.to_owned(), figure.into());
         }
     }
+    args.usage.put_into(&mut body);
     print(&args.reach, "settle", &Value::Object(body))
 }
 

@@ -68,13 +68,13 @@ impl Asked<'_> {
     pub(super) fn step(&self, line: &LimitCheck<'_>, call: Call) -> Step {
         match (self.hits, line.rule.unit) {
             (Hits::Check | Hits::GiveBack(_), _) => Step::Look,
-            (Hits::Charge(_), Unit::Tokens | Unit::Cost) => Step::Owe,
             (Hits::Charge(_), Unit::Requests)
                 if call.owes_imported && charges_above_limit(line) =>
             {
                 Step::Owe
             }
-            (Hits::Charge(_), _) => Step::Pay,
+            (Hits::Charge(_), Unit::Requests | Unit::Concurrency) => Step::Pay,
+            (Hits::Charge(_), _) => Step::Owe,
         }
     }
 

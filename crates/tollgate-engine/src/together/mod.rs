@@ -14,7 +14,7 @@ mod asked;
 
 use smallvec::SmallVec;
 use tollgate_core::{Nanos, Outcome, SlotId};
-use tollgate_policy::Known;
+use tollgate_policy::{Known, Unit};
 use tollgate_store::{
     Charge, Decided, Degraded, Mode, Outcomes, Role, Store, SyncStore, check_outcomes,
     report_broken,
@@ -29,7 +29,7 @@ use crate::limit_override::{LimitOverride, put_override, share_counter};
 use crate::observer::TRACE_TARGET;
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
-use crate::{ActiveRules, Engine, EngineError};
+use crate::{ActiveRules, Amounts, Engine, EngineError};
 use asked::{
     Asked, Call, Places, Step, allows_check_at_limit, replace, returns, settle, steps_after_look,
     take_answer,
@@ -152,10 +152,21 @@ impl<S: Store> Engine<S> {
             Hits::Check => 1,
         };
         let mut request = part.request.clone();
-        (request.cost, request.tokens) = (Some(hits), Some(hits));
+        let stated = Some(hits);
+        request.amounts = Amounts {
+            cost: stated,
+            tokens: stated,
+            input_tokens: stated,
+            output_tokens: stated,
+            cached_tokens: stated,
+            money: None,
+        };
         let mut decision = Decision::pending(rules.version);
         let mut checks = LimitChecks::new();
         self.prepare(rules, &request, &mut decision, &mut checks);
+        // A hit on a rule of unit money is a nano of its currency.
+        let priced = checks.iter_mut().filter(|line| line.rule.unit == Unit::Money);
+        priced.for_each(|line| line.cost = hits);
         if decision.reason == Reason::NoMatch {
             decision.verdict = Verdict::Allowed;
         }

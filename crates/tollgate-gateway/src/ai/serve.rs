@@ -7,7 +7,9 @@ use http::header::CONTENT_ENCODING;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
-use tollgate_tower::{Decide, EdgeRequest, HeaderLines, Held, Identity, Line, Pass, Rejection};
+use tollgate_tower::{
+    Decide, EdgeRequest, EdgeUsage, HeaderLines, Held, Identity, Line, Pass, Rejection,
+};
 
 use super::access::{drop_model_headers, keep_own_key};
 use super::answer::metered;
@@ -195,6 +197,10 @@ impl<D: Decide> Worker<D> {
             asked.model_id = Some(name.clone());
             let tokens = (!asked.uses_no_tokens).then(|| estimate.total());
             asked.tokens = tokens.map(|tokens| tokens.min(MAX_ESTIMATE));
+            asked.usage = (!asked.uses_no_tokens).then(|| EdgeUsage {
+                input: estimate.prompt.min(MAX_ESTIMATE),
+                output: estimate.output.min(MAX_ESTIMATE),
+            });
             let (refusal, leads_on) = match self.decide_in_line(asked).await {
                 Ok(pass) => {
                     // Nobody has a place while it waits for something else.

@@ -78,7 +78,7 @@ pub(super) fn note(
             let retry_after = refused.and_then(|scope| scope.retry_after(decision.now));
             (scope.outcome.status.used, scope.quota, scope.cost, retry_after)
         }
-        None => (0, 0, request.cost.unwrap_or(1), None),
+        None => (0, 0, request.amounts.cost.unwrap_or(1), None),
     };
     let reason = match watched {
         Some(scope) if scope.retry_after(decision.now).is_none() => Reason::CostExceedsLimit,

@@ -8,7 +8,7 @@ use tollgate_engine::Enforcement;
 use super::read::{Reader, Said};
 use super::{
     Config, ConfigProblems, HeaderFamilies, Limits, LogConfig, LogFormat, LogLevel, auth, control,
-    edge, stores, telemetry,
+    edge, prices, stores, telemetry,
 };
 
 /// The most origins that are compared with a request's.
@@ -72,6 +72,7 @@ pub(super) fn check(mut reader: Reader, stores: &[String]) -> Result<Config, Con
         queue: edge::queue(&mut reader),
         data_dir: reader.optional_path("data_dir").map(|said| said.value),
         rules: reader.optional_path("rules").map(|said| said.value),
+        prices: prices::check(&mut reader),
         enforcement: reader.choice("enforcement", &ENFORCEMENTS),
         control: control::check(&mut reader),
         redis,

@@ -11,6 +11,7 @@ mod control;
 mod edge;
 mod listener;
 mod openai;
+mod prices;
 mod problem;
 mod raw;
 mod read;
@@ -36,6 +37,7 @@ pub use edge::{
 };
 pub use listener::HttpListener;
 pub use openai::{ModelConfig, OpenAiConfig, UnknownModels};
+pub use prices::{PricesConfig, PricesError};
 pub use problem::{ConfigProblem, ConfigProblems, Origin};
 pub use route_kind::RouteKind;
 pub use stores::{DEFAULT_STORE, RedisKind, Secret, StoreConfig, without_password};
@@ -70,6 +72,8 @@ pub struct Config {
     pub data_dir: Option<PathBuf>,
     /// The rule file; the built-in default rule alone if absent.
     pub rules: Option<PathBuf>,
+    /// What models cost.
+    pub prices: PricesConfig,
     /// Whether refusals are enforced.
     pub enforcement: Enforcement,
     /// The control plane.

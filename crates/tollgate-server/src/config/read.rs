@@ -191,6 +191,22 @@ impl Reader {
         }
     }
 
+    /// A path, or a value with a shape of its own, which a variable gives as JSON; or null.
+    pub(super) fn path_or_document(&mut self, key: &str) -> Option<serde_json::Value> {
+        let setting = self.take(key)?;
+        match &setting.value {
+            Value::Null => None,
+            Value::Text(text) if setting.file.is_none() && text.starts_with(['[', '{']) => {
+                let json = serde_json::from_str(text);
+                if let Err(error) = &json {
+                    self.wrong(&setting.origin, key, format!("is not valid JSON: {error}"));
+                }
+                json.ok()
+            }
+            value => Some(value.to_json()),
+        }
+    }
+
     fn items(
         &mut self,
         key: &str,

@@ -314,3 +314,42 @@ fn wrong_stores_are_named() {
         assert!(problems.contains(said), "{text}: {problems}");
     }
 }
+
+#[test]
+fn prices_are_a_file_or_a_list() {
+    let list = r#"prices: [{model: m, currency: USD, per_request: "2"}]"#;
+    let price = |config: &Config, model: &str| {
+        let prices = config.prices.load().unwrap();
+        prices.price(model, 0).map(|price| price.per_request)
+    };
+    assert_eq!(price(&from_file("").unwrap(), "m"), None);
+    let config = from_file(list).unwrap();
+    assert_eq!((price(&config, "m"), price(&config, "x")), (Some(2_000_000_000), None));
+    let default = "unpriced: default_price\ndefault_price: {currency: USD, per_request: '3'}";
+    let config = from_file(&format!("{list}\n{default}")).unwrap();
+    assert_eq!(price(&config, "x"), Some(3_000_000_000));
+    assert_eq!(from_file(&config.to_yaml()).unwrap().prices, config.prices);
+    let own = file(list);
+    let path = own.path().display().to_string();
+    let by_variable = from_env(&[("TOLLGATE_PRICES", &path)]).unwrap();
+    assert_eq!(price(&by_variable, "m"), Some(2_000_000_000));
+    assert!(from_env(&[("TOLLGATE_PRICES", "/nowhere")]).unwrap().prices.load().is_err());
+}
+
+#[test]
+fn wrong_prices_are_named() {
+    for (text, said) in [
+        (
+            "prices: [{model: m, currency: USD, per_request: 2}]",
+            "prices[0].per_request: must be a decimal",
+        ),
+        ("prices: [{model: m, currency: USD}]", "prices[0].per_million: is missing"),
+        ("prices: {a: 1}", "prices: must be a list"),
+        ("unpriced: free", "unpriced: must be reject or default_price"),
+        ("unpriced: default_price", "default_price: is missing"),
+        ("prices: prices.yaml\nunpriced: default_price", "unpriced: belongs into the price file"),
+    ] {
+        let problems = from_file(text).unwrap_err();
+        assert!(problems.contains(said), "{text}: {problems}");
+    }
+}

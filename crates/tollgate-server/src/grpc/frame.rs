@@ -138,9 +138,13 @@ impl http_body::Body for Once {
 pub(crate) fn status(error: ApiError) -> Status {
     let code = match &error {
         ApiError::Invalid { .. }
-        | ApiError::Engine(EngineError::MissingKey { .. } | EngineError::NotReservable) => {
-            Code::InvalidArgument
-        }
+        | ApiError::Engine(
+            EngineError::MissingKey { .. }
+            | EngineError::NotReservable
+            | EngineError::Unpriced { .. }
+            | EngineError::UsageWithoutModel { .. }
+            | EngineError::OtherCurrency { .. },
+        ) => Code::InvalidArgument,
         ApiError::TooLarge { .. } | ApiError::Engine(EngineError::ReservationsFull) => {
             Code::ResourceExhausted
         }
@@ -158,6 +162,7 @@ pub(crate) fn status(error: ApiError) -> Status {
             EngineError::ReservationEnded(_)
             | EngineError::ReservationUnreadable
             | EngineError::OnlySlots
+            | EngineError::ReservationUnpriced
             | EngineError::SlotNotHeld { .. },
         ) => Code::FailedPrecondition,
         ApiError::Internal => Code::Internal,

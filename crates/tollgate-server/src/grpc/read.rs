@@ -8,6 +8,7 @@ use tollgate_policy::Known;
 
 use super::fields::{Fields, Malformed, Texts};
 use crate::http::MAX_BATCH;
+use crate::http::amounts_body::{MoneyBody, UsageBody};
 use crate::http::respond::ApiError;
 use crate::http::wire::{AllowBody, Pairs};
 
@@ -23,13 +24,18 @@ pub(crate) fn allow_body(bytes: &[u8]) -> Result<AllowBody<'_>, Malformed> {
     let (mut fields, texts) = (Fields(bytes), Texts::of(bytes));
     while let Some((number, value)) = fields.next()? {
         match number {
-            12 => body.cost = Some(value.number()?),
-            13 => body.tokens = Some(value.number()?),
+            12 => body.amounts.cost = Some(value.number()?),
+            13 => body.amounts.tokens = Some(value.number()?),
             14 => body.request_id = texts.text(value, fields.0.len())?,
             15 => {
                 let (name, value) = pair(value.bytes()?)?;
                 put(&mut body.attributes, name, value);
             }
+            16 => body.amounts.input_tokens = Some(value.number()?),
+            17 => body.amounts.output_tokens = Some(value.number()?),
+            18 => body.amounts.cached_tokens = Some(value.number()?),
+            19 => read_money(value.bytes()?, body.amounts.money.get_or_insert_default())?,
+            20 => read_usage(value.bytes()?, body.amounts.usage.get_or_insert_default())?,
             _ => {
                 if let Some(known) = Known::from_number(number) {
                     body.set(known, texts.text(value, fields.0.len())?);
@@ -38,6 +44,39 @@ pub(crate) fn allow_body(bytes: &[u8]) -> Result<AllowBody<'_>, Malformed> {
         }
     }
     Ok(body)
+}
+
+/// A `Money`, over what came before: messages of one field are merged.
+fn read_money<'a>(bytes: &'a [u8], money: &mut MoneyBody<'a>) -> Result<(), Malformed> {
+    let mut fields = Fields(bytes);
+    while let Some((number, value)) = fields.next()? {
+        match number {
+            1 => money.currency = value.text()?.unwrap_or_default(),
+            2 => money.amount = value.text()?.unwrap_or_default(),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A `Usage`, over what came before.
+fn read_usage(bytes: &[u8], usage: &mut UsageBody) -> Result<(), Malformed> {
+    let mut fields = Fields(bytes);
+    while let Some((number, value)) = fields.next()? {
+        let place = match number {
+            1 => &mut usage.input,
+            2 => &mut usage.output,
+            3 => &mut usage.cached_read,
+            4 => &mut usage.cached_write,
+            5 => &mut usage.reasoning,
+            6 => &mut usage.audio_input,
+            7 => &mut usage.audio_output,
+            8 => &mut usage.images,
+            _ => continue,
+        };
+        *place = Some(value.number()?);
+    }
+    Ok(())
 }
 
 /// An entry of a map.
@@ -167,6 +206,16 @@ mod tests {
                 tokens,
                 request_id: next(),
                 attributes,
+                input_tokens: tokens,
+                output_tokens: cost,
+                cached_tokens: None,
+                money: cost.map(|_| v1::Money { currency: next(), amount: "0.5".to_owned() }),
+                usage: tokens.map(|tokens| v1::Usage {
+                    input: tokens,
+                    reasoning: 7,
+                    images: cost.unwrap_or(0),
+                    ..v1::Usage::default()
+                }),
             }
         })
     }
@@ -187,10 +236,27 @@ mod tests {
             ip: text(Known::Ip),
             tier: text(Known::Tier),
             domain: text(Known::Domain),
-            cost: body.cost,
-            tokens: body.tokens,
+            cost: body.amounts.cost,
+            tokens: body.amounts.tokens,
             request_id: body.request_id.clone().unwrap_or_default().into_owned(),
             attributes: pairs.map(|(n, v)| (n.clone().into(), v.clone().into())).collect(),
+            input_tokens: body.amounts.input_tokens,
+            output_tokens: body.amounts.output_tokens,
+            cached_tokens: body.amounts.cached_tokens,
+            money: body.amounts.money.as_ref().map(|money| v1::Money {
+                currency: money.currency.clone().into(),
+                amount: money.amount.clone().into(),
+            }),
+            usage: body.amounts.usage.map(|usage| v1::Usage {
+                input: usage.input.unwrap_or(0),
+                output: usage.output.unwrap_or(0),
+                cached_read: usage.cached_read.unwrap_or(0),
+                cached_write: usage.cached_write.unwrap_or(0),
+                reasoning: usage.reasoning.unwrap_or(0),
+                audio_input: usage.audio_input.unwrap_or(0),
+                audio_output: usage.audio_output.unwrap_or(0),
+                images: usage.images.unwrap_or(0),
+            }),
         }
     }
 

@@ -2,7 +2,9 @@
 
 use prost_types::Timestamp;
 use tollgate_core::{Nanos, SECOND};
-use tollgate_engine::{DEFAULT_RESERVATION_TTL, Decision};
+use tollgate_engine::{Amounts, DEFAULT_RESERVATION_TTL, Decision};
+use tollgate_policy::Unit;
+use tollgate_policy::prices::format_nanos;
 use tollgate_proto::v1;
 use tollgate_store::Store;
 
@@ -11,8 +13,9 @@ use super::read::wrapped;
 use super::service::{BYTES_PER_DECISION, GrpcService, framed_message};
 use super::write::{Message, Size, write_decision};
 use crate::callers::CallerId;
+use crate::http::amounts_body::{AmountsBody, MoneyBody, UsageBody};
 use crate::http::read::Prepared;
-use crate::http::reservations::{actual, id, only, ttl};
+use crate::http::reservations::{id, more_of, ttl};
 use crate::http::respond::ApiError;
 
 impl<S: Store + 'static> GrpcService<S> {
@@ -37,7 +40,7 @@ impl<S: Store + 'static> GrpcService<S> {
         let prepared = Prepared::new(&body)?;
         let mut request = prepared.request(&body, caller);
         request.reserve = Some(ttl);
-        request.only = only(&body)?;
+        (request.is_more, request.usage) = more_of(&body, request.usage)?;
         let opening = self.reservations.admit(&self.engine, &body, caller).await?;
         let show = |decision: &Decision<'_>| {
             if let Some(reservation) = &decision.reservation {
@@ -51,16 +54,18 @@ impl<S: Store + 'static> GrpcService<S> {
     /// `Settle`.
     pub(super) async fn settle(&self, message: &[u8]) -> Result<Vec<u8>, ApiError> {
         let asked: v1::SettleRequest = read(message)?;
-        let actual = actual(asked.tokens, asked.cost)?;
+        let actual = amounts(&asked).check()?;
         let id = id(&asked.reservation_id)?;
         let settled = self.engine.settle_reservation(id, actual).await?;
         self.reservations.ended(id);
         Ok(framed_message(&v1::SettleResponse {
             settled: true,
-            refunded_cost: settled.refunded_cost,
-            extra_cost: settled.extra_cost,
-            refunded_tokens: settled.refunded_tokens,
-            extra_tokens: settled.extra_tokens,
+            refunded_cost: settled.refunded.of(Unit::Cost),
+            extra_cost: settled.extra.of(Unit::Cost),
+            refunded_tokens: settled.refunded.of(Unit::Tokens),
+            extra_tokens: settled.extra.of(Unit::Tokens),
+            refunded: other_units(&settled.refunded),
+            extra: other_units(&settled.extra),
         }))
     }
 
@@ -72,8 +77,9 @@ impl<S: Store + 'static> GrpcService<S> {
         self.reservations.ended(id);
         Ok(framed_message(&v1::ReleaseResponse {
             released: true,
-            refunded_cost: released.refunded_cost,
-            refunded_tokens: released.refunded_tokens,
+            refunded_cost: released.refunded.of(Unit::Cost),
+            refunded_tokens: released.refunded.of(Unit::Tokens),
+            refunded: other_units(&released.refunded),
         }))
     }
 
@@ -86,6 +92,47 @@ impl<S: Store + 'static> GrpcService<S> {
         let expires_at = Some(timestamp(renewed.expires_at));
         Ok(framed_message(&v1::RenewResponse { renewed: renewed.is_held, expires_at }))
     }
+}
+
+/// What a settlement states.
+fn amounts(asked: &v1::SettleRequest) -> AmountsBody<'_> {
+    let usage = |usage: v1::Usage| UsageBody {
+        input: Some(usage.input),
+        output: Some(usage.output),
+        cached_read: Some(usage.cached_read),
+        cached_write: Some(usage.cached_write),
+        reasoning: Some(usage.reasoning),
+        audio_input: Some(usage.audio_input),
+        audio_output: Some(usage.audio_output),
+        images: Some(usage.images),
+    };
+    let money = asked.money.as_ref().map(|money| MoneyBody {
+        currency: money.currency.as_str().into(),
+        amount: money.amount.as_str().into(),
+    });
+    AmountsBody {
+        cost: asked.cost,
+        tokens: asked.tokens,
+        input_tokens: asked.input_tokens,
+        output_tokens: asked.output_tokens,
+        cached_tokens: asked.cached_tokens,
+        money,
+        usage: asked.usage.map(usage),
+    }
+}
+
+/// Amounts of the units that came with money; none if all are 0.
+fn other_units(amounts: &Amounts) -> Option<v1::OtherUnits> {
+    let units = v1::OtherUnits {
+        input_tokens: amounts.of(Unit::InputTokens),
+        output_tokens: amounts.of(Unit::OutputTokens),
+        cached_tokens: amounts.of(Unit::CachedTokens),
+        money: amounts.money.map(|money| v1::Money {
+            currency: money.currency.code().to_owned(),
+            amount: format_nanos(money.nanos),
+        }),
+    };
+    (units != v1::OtherUnits::default()).then_some(units)
 }
 
 /// A small message of generated code.

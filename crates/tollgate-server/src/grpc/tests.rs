@@ -7,7 +7,8 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use http_body_util::{BodyExt, Full, StreamBody};
 use prost::Message;
 use tollgate_core::SECOND;
-use tollgate_engine::{Decision, ManualClock, Request as Asked, Verdict};
+use tollgate_engine::{Amounts, Decision, ManualClock, Request as Asked, Verdict};
+use tollgate_policy::prices::format_nanos;
 use tollgate_policy::{Known, RuleSet};
 use tollgate_proto::v1;
 use tollgate_proto::v1::decided::Result as Item;
@@ -117,6 +118,12 @@ fn expected(decision: &Decision<'_>) -> v1::AllowResponse {
         reset_at: Some(instant(scope.outcome.status.reset_at)),
         window_seconds: scope.limit.window_seconds,
         burst: (scope.capacity != scope.quota).then_some(scope.capacity),
+        money: scope.rule.currency.map(|currency| v1::MoneyFigures {
+            currency: currency.code().to_owned(),
+            limit: format_nanos(scope.quota),
+            current: format_nanos(scope.outcome.status.used),
+            remaining: format_nanos(scope.outcome.status.remaining),
+        }),
     };
     let would_deny = decision.would_deny().map(|scope| v1::WouldDeny {
         name: scope.rule.scope.clone(),
@@ -173,7 +180,9 @@ async fn decisions_are_written_as_the_generated_code_would() {
     let mut seen = std::collections::BTreeSet::new();
     for round in 0..9 {
         for kind in kinds {
-            let mut request = Asked { cost: (round == 8).then_some(99), ..Asked::default() };
+            let cost = (round == 8).then_some(99);
+            let amounts = Amounts { cost, ..Amounts::NONE };
+            let mut request = Asked { amounts, ..Asked::default() };
             for (known, value) in kind {
                 request.attributes.set(*known, value);
             }

@@ -5,6 +5,7 @@
 
 use tollgate_core::{Nanos, SECOND};
 use tollgate_engine::{Decision, Scope, Verdict};
+use tollgate_policy::prices::format_nanos;
 use tollgate_tower::headers::warning_text;
 
 use crate::http::respond::ApiError;
@@ -224,6 +225,12 @@ fn write_scope(message: &mut Message<'_>, scope: &Scope<'_>) {
     message.number(7, scope.limit.window_seconds);
     if scope.capacity != scope.quota {
         message.optional(8, Some(scope.capacity));
+    }
+    if let Some(currency) = scope.rule.currency {
+        message.message(9, Size::Small, |message| {
+            message.text(1, currency.code()).text(2, &format_nanos(scope.quota));
+            message.text(3, &format_nanos(status.used)).text(4, &format_nanos(status.remaining));
+        });
     }
 }
 

@@ -11,6 +11,7 @@ use tollgate_policy::{Known, MAX_PATH_BYTES};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
+use super::amounts_body::{AmountsBody, MoneyBody, UsageBody};
 use super::wire::Pairs;
 
 /// A request to decide. Every field is optional; rules that need an absent one do not apply.
@@ -18,8 +19,7 @@ use super::wire::Pairs;
 pub(crate) struct AllowBody<'a> {
     /// The values of the known attributes, by [`Known`].
     known: [Option<Cow<'a, str>>; Known::COUNT],
-    pub(crate) cost: Option<u64>,
-    pub(crate) tokens: Option<u64>,
+    pub(crate) amounts: AmountsBody<'a>,
     pub(crate) ttl_ms: Option<u64>,
     pub(crate) more: Option<bool>,
     pub(crate) request_id: Option<Cow<'a, str>>,
@@ -51,6 +51,11 @@ enum Field {
     Attribute(Known),
     Cost,
     Tokens,
+    InputTokens,
+    OutputTokens,
+    CachedTokens,
+    Money,
+    Usage,
     TtlMs,
     More,
     RequestId,
@@ -68,6 +73,11 @@ impl Field {
             Self::Attributes => Known::COUNT + 3,
             Self::TtlMs => Known::COUNT + 4,
             Self::More => Known::COUNT + 5,
+            Self::InputTokens => Known::COUNT + 6,
+            Self::OutputTokens => Known::COUNT + 7,
+            Self::CachedTokens => Known::COUNT + 8,
+            Self::Money => Known::COUNT + 9,
+            Self::Usage => Known::COUNT + 10,
         }
     }
 
@@ -80,6 +90,11 @@ impl Field {
             Self::Attributes => "attributes",
             Self::TtlMs => "ttlMs",
             Self::More => "more",
+            Self::InputTokens => "inputTokens",
+            Self::OutputTokens => "outputTokens",
+            Self::CachedTokens => "cachedTokens",
+            Self::Money => "money",
+            Self::Usage => "usage",
         }
     }
 
@@ -90,6 +105,11 @@ impl Field {
             "tokens" => Self::Tokens,
             "ttlMs" => Self::TtlMs,
             "more" => Self::More,
+            "inputTokens" => Self::InputTokens,
+            "outputTokens" => Self::OutputTokens,
+            "cachedTokens" => Self::CachedTokens,
+            "money" => Self::Money,
+            "usage" => Self::Usage,
             "requestId" => Self::RequestId,
             "attributes" => Self::Attributes,
             _ => Self::Attribute(Known::from_field(name)?),
@@ -138,8 +158,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for AllowBody<'a> {
                     match field {
                         Field::Attribute(known) => _ = body.set(known, text(&mut map)?),
                         Field::RequestId => body.request_id = text(&mut map)?,
-                        Field::Cost => body.cost = map.next_value()?,
-                        Field::Tokens => body.tokens = map.next_value()?,
+                        Field::Cost => body.amounts.cost = map.next_value()?,
+                        Field::Tokens => body.amounts.tokens = map.next_value()?,
+                        Field::InputTokens => body.amounts.input_tokens = map.next_value()?,
+                        Field::OutputTokens => body.amounts.output_tokens = map.next_value()?,
+                        Field::CachedTokens => body.amounts.cached_tokens = map.next_value()?,
+                        Field::Money => body.amounts.money = map.next_value()?,
+                        Field::Usage => body.amounts.usage = map.next_value()?,
                         Field::TtlMs => body.ttl_ms = map.next_value()?,
                         Field::More => body.more = map.next_value()?,
                         Field::Attributes => body.attributes = map.next_value()?,
@@ -181,6 +206,11 @@ impl PartialSchema for AllowBody<'_> {
                 ),
             ),
             ("tokens", number("What it costs on rules of unit tokens; 0 if absent.", 0, MAX_COST)),
+            ("inputTokens", number("What it costs on rules of unit input_tokens.", 0, MAX_COST)),
+            ("outputTokens", number("What it costs on rules of unit output_tokens.", 0, MAX_COST)),
+            ("cachedTokens", number("What it costs on rules of unit cached_tokens.", 0, MAX_COST)),
+            ("money", schema_of::<MoneyBody<'_>>()),
+            ("usage", schema_of::<UsageBody>()),
             (
                 "ttlMs",
                 number(
@@ -218,6 +248,10 @@ impl PartialSchema for AllowBody<'_> {
 }
 
 impl ToSchema for AllowBody<'_> {}
+
+fn schema_of<T: PartialSchema>() -> Value {
+    serde_json::to_value(T::schema()).unwrap_or_default()
+}
 
 fn attribute_schema(known: Known) -> Value {
     let max_length = match known {

@@ -101,8 +101,8 @@ fn attributes(headers: &HeaderMap) -> Result<AllowBody<'_>, ApiError> {
         value.parse().map(Some).map_err(wrong)
     };
     let mut body = AllowBody::default();
-    body.cost = number("x-tollgate-cost")?;
-    body.tokens = number("x-tollgate-tokens")?;
+    body.amounts.cost = number("x-tollgate-cost")?;
+    body.amounts.tokens = number("x-tollgate-tokens")?;
     for known in Known::ALL {
         let others = match known {
             Known::Endpoint => ["x-original-uri", "x-forwarded-uri"].as_slice(),

@@ -4,6 +4,7 @@
 //! [`DecisionBody`](super::wire::DecisionBody), and a test holds the two together.
 
 use tollgate_engine::{Decision, Reason, Scope, Verdict};
+use tollgate_policy::prices::format_nanos;
 use tollgate_tower::headers::warning_text;
 
 use super::time::Rfc3339;
@@ -130,7 +131,14 @@ impl Json<'_> {
         self.raw(",\"current\":").number(status.used);
         self.raw(",\"remaining\":").number(status.remaining);
         self.raw(",\"resetAt\":").instant(status.reset_at);
-        self.raw(",\"windowSeconds\":").number(scope.limit.window_seconds).raw("}")
+        self.raw(",\"windowSeconds\":").number(scope.limit.window_seconds);
+        if let Some(currency) = scope.rule.currency {
+            self.raw(",\"money\":{\"currency\":").text(currency.code());
+            self.raw(",\"limit\":").text(&format_nanos(scope.quota));
+            self.raw(",\"current\":").text(&format_nanos(status.used));
+            self.raw(",\"remaining\":").text(&format_nanos(status.remaining)).raw("}");
+        }
+        self.raw("}")
     }
 }
 
@@ -162,7 +170,7 @@ fn is_plain(text: &[u8]) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use tollgate_engine::{Engine, ManualClock, Request};
+    use tollgate_engine::{Amounts, Engine, ManualClock, Request};
     use tollgate_policy::{Known, RuleSet};
     use tollgate_store::MemoryStore;
 
@@ -176,6 +184,7 @@ rules:
   - {rule_id: burst, scope: B, identifier_type: user_id, limit: 60, burst: 2, window: 1m, algorithm: gcra}
   - {rule_id: watch, identifier_type: user_id, limit: 1, window: 1h, algorithm: fixed_window, action: log_only}
   - {rule_id: slots, identifier_type: user_id, limit: 5, unit: concurrency}
+  - {rule_id: budget, identifier_type: user_id, unit: money, currency: USD, limit: "5.25", calendar: month}
 "#;
 
     #[test]
@@ -210,7 +219,8 @@ rules:
             ("", 1, Some(1)),
         ] {
             let rules = engine.rules();
-            let mut request = Request { cost: Some(cost), reserve, ..Request::default() };
+            let mut request =
+                Request { amounts: Amounts::cost(cost), reserve, ..Request::default() };
             request.attributes.set(Known::UserId, user);
             let show = |decision: &tollgate_engine::Decision<'_>| {
                 let mut written = Vec::new();

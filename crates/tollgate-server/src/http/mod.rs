@@ -4,6 +4,7 @@
 //! and small enough to stand beside them.
 
 mod allow_body;
+pub(crate) mod amounts_body;
 mod auth;
 mod console;
 pub(crate) mod decision_json;

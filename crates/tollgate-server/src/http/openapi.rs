@@ -11,6 +11,7 @@ use utoipa::{IntoParams, OpenApi, PartialSchema as _};
 
 use crate::admin::ProblemBody;
 
+use super::amounts_body::{MoneyBody, MoneyFigure, MoneyFigures, OtherUnits, UsageBody};
 use super::wire::{
     AllowBody, BatchAnswer, BatchBody, CheckBody, CheckedBody, DecisionBody, ErrorBody,
     RefusalBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ScopeBody, SettleBody,
@@ -53,6 +54,10 @@ impl IntoParams for StatusQuery {
         CheckedBody,
         DecisionBody,
         ErrorBody,
+        MoneyBody,
+        MoneyFigure,
+        MoneyFigures,
+        OtherUnits,
         ProblemBody,
         RefusalBody,
         ReleaseBody,
@@ -63,6 +68,7 @@ impl IntoParams for StatusQuery {
         SettleBody,
         SettledBody,
         StatusBody,
+        UsageBody,
         WouldDenyBody
     ))
 )]

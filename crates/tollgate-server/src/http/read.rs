@@ -11,9 +11,10 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
 use serde_json::Value;
-use tollgate_engine::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Request};
+use tollgate_engine::{Actual, MAX_ATTRIBUTES, MAX_VALUE_BYTES, Request};
 use tollgate_policy::{Known, RequestPath};
 
+use super::amounts_body::USAGE_FIELDS;
 use super::respond::ApiError;
 use super::wire::AllowBody;
 use crate::callers::CallerId;
@@ -63,7 +64,11 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, ApiErr
 /// The fields of texts that are no attributes.
 const TEXT_FIELDS: [&str; 2] = ["requestId", "reservationId"];
 
-const NUMBER_FIELDS: [&str; 3] = ["cost", "tokens", "ttlMs"];
+const NUMBER_FIELDS: [&str; 6] =
+    ["cost", "tokens", "inputTokens", "outputTokens", "cachedTokens", "ttlMs"];
+
+/// The fields of maps with names of their own.
+const MAP_FIELDS: [&str; 3] = ["attributes", "money", "usage"];
 
 /// What is wrong with a body that did not parse, found by a second, slower look.
 fn diagnose(bytes: &[u8], error: &serde_json::Error) -> ApiError {
@@ -100,11 +105,22 @@ fn first_fault(fields: &serde_json::Map<String, Value>) -> Option<(String, Strin
             (text, value) if TEXT_FIELDS.contains(&text) || Known::from_field(text).is_some() => {
                 (!value.is_string()).then(|| "must be a string".to_owned())
             }
-            (number, value) if NUMBER_FIELDS.contains(&number) => match value {
-                Value::Number(number) if number.is_u64() => None,
-                Value::Number(number) if number.is_i64() => Some("must not be negative".to_owned()),
-                _ => Some("must be a whole number, 0 or more".to_owned()),
-            },
+            (number, value) if NUMBER_FIELDS.contains(&number) => number_fault(value),
+            ("money", Value::Object(pairs)) => {
+                let texts = ["currency", "amount"].map(|name| pairs.get(name));
+                let is_whole = texts.iter().all(|text| text.is_some_and(Value::is_string));
+                (!is_whole || pairs.len() > texts.len()).then(|| MONEY_SHAPE.to_owned())
+            }
+            ("money", _) => Some(MONEY_SHAPE.to_owned()),
+            ("usage", Value::Object(pairs)) => pairs.iter().find_map(|(name, value)| {
+                let message = if USAGE_FIELDS.contains(&name.as_str()) {
+                    number_fault(value).filter(|_| !value.is_null())?
+                } else {
+                    format!("there is no such figure; there are {}", USAGE_FIELDS.join(", "))
+                };
+                Some(format!("{name}: {message}"))
+            }),
+            ("usage", _) => Some("must be a map of token kinds to numbers".to_owned()),
             ("more", value) => (!value.is_boolean()).then(|| "must be true or false".to_owned()),
             ("attributes", Value::Object(pairs)) => {
                 let wrong = pairs.iter().find(|(_, value)| !value.is_string());
@@ -120,6 +136,16 @@ fn first_fault(fields: &serde_json::Map<String, Value>) -> Option<(String, Strin
     None
 }
 
+const MONEY_SHAPE: &str = "must be {\"currency\": \"USD\", \"amount\": \"0.0123\"}, both strings";
+
+fn number_fault(value: &Value) -> Option<String> {
+    match value {
+        Value::Number(number) if number.is_u64() => None,
+        Value::Number(number) if number.is_i64() => Some("must not be negative".to_owned()),
+        _ => Some("must be a whole number, 0 or more".to_owned()),
+    }
+}
+
 /// serde names a missing or unknown field in backquotes.
 fn missing_or_unknown(error: &serde_json::Error) -> ApiError {
     let text = error.to_string();
@@ -129,7 +155,7 @@ fn missing_or_unknown(error: &serde_json::Error) -> ApiError {
         return ApiError::Invalid { message, field: Some(field).filter(|field| !field.is_empty()) };
     }
     let wanted = field.replace(['_', '-'], "").to_lowercase();
-    let others = TEXT_FIELDS.into_iter().chain(NUMBER_FIELDS).chain(["attributes"]);
+    let others = TEXT_FIELDS.into_iter().chain(NUMBER_FIELDS).chain(MAP_FIELDS);
     let meant = Known::ALL
         .into_iter()
         .map(Known::field)
@@ -147,6 +173,7 @@ fn missing_or_unknown(error: &serde_json::Error) -> ApiError {
 pub(crate) struct Prepared<'a> {
     path: Option<RequestPath<'a>>,
     ip: Option<Cow<'a, str>>,
+    used: Actual,
 }
 
 impl<'a> Prepared<'a> {
@@ -157,11 +184,6 @@ impl<'a> Prepared<'a> {
         for (field, value) in texts.chain([("requestId", body.request_id.as_deref())]) {
             if value.is_some_and(|value| value.len() > MAX_VALUE_BYTES) {
                 return Err(too_long(field));
-            }
-        }
-        for (field, value) in [("cost", body.cost), ("tokens", body.tokens)] {
-            if value.is_some_and(|value| value > MAX_COST) {
-                return Err(ApiError::invalid(field, format!("must not be above {MAX_COST}")));
             }
         }
         if body.attributes.0.len() > MAX_ATTRIBUTES {
@@ -178,6 +200,7 @@ impl<'a> Prepared<'a> {
             }
         }
         Ok(Self {
+            used: body.amounts.check()?,
             path: body.get(Known::Endpoint).map(path).transpose()?,
             ip: body.get(Known::Ip).map(address).transpose()?,
         })
@@ -202,8 +225,8 @@ impl<'a> Prepared<'a> {
     ) -> Request<'a> {
         let caller = caller.into();
         let mut request = Request {
-            cost: body.cost,
-            tokens: body.tokens,
+            amounts: self.used.amounts,
+            usage: self.used.usage,
             request_id: body.request_id.as_deref().filter(|id| !id.is_empty()),
             caller: caller.name,
             caller_address: caller.peer,

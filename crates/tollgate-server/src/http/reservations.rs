@@ -3,8 +3,8 @@
 use axum::body::Body;
 use http::{Response, StatusCode};
 use tollgate_core::Nanos;
-use tollgate_engine::{Actual, DEFAULT_RESERVATION_TTL, Decision, MAX_COST, MAX_RESERVATION_TTL};
-use tollgate_policy::Unit;
+use tollgate_engine::{DEFAULT_RESERVATION_TTL, Decision, MAX_RESERVATION_TTL};
+use tollgate_policy::prices::Usage;
 use tollgate_store::Store;
 
 use super::Api;
@@ -32,7 +32,7 @@ impl<S: Store + 'static> Api<S> {
         let prepared = Prepared::new(body)?;
         let mut request = prepared.request(body, caller);
         request.reserve = Some(ttl);
-        request.only = only(body)?;
+        (request.is_more, request.usage) = more_of(body, request.usage)?;
         let opening = self.reservations.admit(&self.engine, body, caller).await?;
         let show = |decision: &Decision<'_>| {
             if let Some(reservation) = &decision.reservation {
@@ -45,7 +45,7 @@ impl<S: Store + 'static> Api<S> {
 
     pub(super) async fn settle(&self, body: SettleBody<'_>) -> Result<Response<Body>, ApiError> {
         let id = id(&body.reservation_id)?;
-        let actual = actual(body.tokens, body.cost)?;
+        let actual = body.amounts().check()?;
         let settled = self.engine.settle_reservation(id, actual).await?;
         self.reservations.ended(id);
         Ok(json(StatusCode::OK, &SettledBody::new(&settled)))
@@ -78,13 +78,16 @@ pub(crate) fn id(text: &str) -> Result<u128, ApiError> {
     })
 }
 
-/// Which limits are asked, where it is more of a request that was let pass before.
-pub(crate) fn only(body: &AllowBody<'_>) -> Result<Option<Unit>, ApiError> {
+/// Whether it is more of a request that was let pass before, and its usage, which then counts no request again.
+pub(crate) fn more_of(
+    body: &AllowBody<'_>,
+    usage: Option<Usage>,
+) -> Result<(bool, Option<Usage>), ApiError> {
     let is_more = body.more.unwrap_or(false);
-    if is_more && body.tokens.is_none() {
+    if is_more && body.amounts.tokens.is_none() && usage.is_none() {
         return Err(ApiError::invalid("tokens", "must say how many more there are to be"));
     }
-    Ok(is_more.then_some(Unit::Tokens))
+    Ok((is_more, usage.map(|usage| usage.with_requests(u64::from(!is_more)))))
 }
 
 /// A lifetime within its bounds.
@@ -95,14 +98,4 @@ pub(crate) fn ttl(millis: Option<u64>) -> Result<Option<Nanos>, ApiError> {
         Some(millis) if (1..=most).contains(&millis) => Ok(Some(millis * MILLISECOND)),
         Some(_) => Err(ApiError::invalid("ttlMs", format!("must be from 1 to {most}"))),
     }
-}
-
-/// The truth within its bounds.
-pub(crate) fn actual(tokens: Option<u64>, cost: Option<u64>) -> Result<Actual, ApiError> {
-    for (field, value) in [("tokens", tokens), ("cost", cost)] {
-        if value.is_some_and(|value| value > MAX_COST) {
-            return Err(ApiError::invalid(field, format!("must not be above {MAX_COST}")));
-        }
-    }
-    Ok(Actual { tokens, cost })
 }

@@ -189,6 +189,21 @@ fn engine_parts(error: &EngineError) -> (StatusCode, &'static str, String, Optio
             ),
             None,
         ),
+        EngineError::Unpriced { .. } | EngineError::UsageWithoutModel { .. } => (
+            StatusCode::BAD_REQUEST,
+            "UNPRICED_MODEL",
+            error.to_string(),
+            Some("modelId".to_owned()),
+        ),
+        EngineError::OtherCurrency { .. } => {
+            (StatusCode::BAD_REQUEST, "OTHER_CURRENCY", error.to_string(), Some("money".to_owned()))
+        }
+        EngineError::ReservationUnpriced => (
+            StatusCode::CONFLICT,
+            "RESERVATION_UNPRICED",
+            error.to_string(),
+            Some("money".to_owned()),
+        ),
         EngineError::MissingKey { .. } | EngineError::NotReservable => {
             (StatusCode::BAD_REQUEST, "INVALID_REQUEST", error.to_string(), None)
         }

@@ -66,3 +66,102 @@ async fn a_node_without_rules_is_not_ready_while_its_database_is_migrated() {
     figures.in_force(Source::Kept, 1);
     assert_eq!(ask("/readyz").await.0, 200);
 }
+
+const BUDGETS: &str = r#"
+default: false
+rules:
+- {rule_id: budget, identifier_type: user_id, unit: money, currency: USD, limit: "0.01", calendar: month}
+- {rule_id: input, identifier_type: user_id, unit: input_tokens, limit: 5000, calendar: day}
+"#;
+
+const PRICES: &str = r#"
+prices: [{model: gpt-4, currency: USD, per_million: {input: "2.50", output: "10", cached_read: "1.25"}}]
+"#;
+
+/// An API with budgets, and how to call it.
+struct Budgets(Arc<Api<MemoryStore>>);
+
+impl Budgets {
+    fn new() -> Self {
+        let rules = RuleSet::from_yaml(BUDGETS, "t").unwrap();
+        let clock = ManualClock::new(1_700_000_000_000_000_000);
+        let engine = Engine::new(MemoryStore::new(100), Arc::new(clock), rules);
+        engine.swap_prices(tollgate_policy::prices::PriceTable::parse(PRICES, "t").unwrap());
+        let config = Config::load(None, std::iter::empty(), &Overrides::default()).unwrap();
+        Self(Arc::new(Api::new(Arc::new(engine), Arc::new(config), Box::new(String::new))))
+    }
+
+    async fn call(&self, path: &str, body: serde_json::Value) -> (u16, serde_json::Value) {
+        let body = Full::new(Bytes::from(body.to_string()));
+        let request = Request::post(format!("/rate-limit/{path}")).header("host", "localhost");
+        let api = &self.0;
+        let answer = api.answer(request.body(body).unwrap(), Some([127, 0, 0, 1].into()));
+        let answer = answer.await.unwrap();
+        let status = answer.status().as_u16();
+        let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+        (status, serde_json::from_slice(&bytes).unwrap())
+    }
+}
+
+#[tokio::test]
+async fn a_usage_is_priced_reserved_and_settled() {
+    let api = Budgets::new();
+    let usage = serde_json::json!({"input": 1000, "output": 500});
+    let asked = serde_json::json!({"userId": "ann", "modelId": "gpt-4", "usage": usage});
+    let (status, answer) = api.call("reserve", asked.clone()).await;
+    assert_eq!((status, &answer["allowed"]), (200, &true.into()), "{answer}");
+    let money = serde_json::json!(
+        {"currency": "USD", "limit": "0.01", "current": "0.0075", "remaining": "0.0025"});
+    assert_eq!(answer["scopes"][0]["money"], money, "{answer}");
+    assert_eq!(answer["scopes"][0]["current"], 7_500_000);
+    assert_eq!(answer["scopes"][1]["current"], 1000);
+    let (_, refused) = api.call("allow", asked).await;
+    assert_eq!(refused["reason"], "HIT_BUDGET_LIMIT", "{refused}");
+
+    let truth = serde_json::json!({"reservationId": answer["reservationId"],
+        "usage": {"input": 800, "cachedRead": 400, "output": 100}});
+    let (status, settled) = api.call("settle", truth.clone()).await;
+    let refunded =
+        serde_json::json!({"inputTokens": 200, "money": {"currency": "USD", "amount": "0.005"}});
+    assert_eq!((status, &settled["refunded"]), (200, &refunded), "{settled}");
+    assert_eq!(api.call("settle", truth).await.1, settled, "once");
+    let look = serde_json::json!({"userId": "ann", "money": {"currency": "USD", "amount": "0"}});
+    let (_, seen) = api.call("peek", look).await;
+    assert_eq!(seen["scopes"][0]["money"]["current"], "0.0025", "{seen}");
+}
+
+#[tokio::test]
+async fn amounts_that_cannot_be_priced_are_refused_and_named() {
+    let api = Budgets::new();
+    let usage = serde_json::json!({"input": 1});
+    for (body, code, field) in [
+        (serde_json::json!({"modelId": "llama"}), "UNPRICED_MODEL", "modelId"),
+        (serde_json::json!({"usage": usage}), "UNPRICED_MODEL", "modelId"),
+        (
+            serde_json::json!({"money": {"currency": "EUR", "amount": "1"}}),
+            "OTHER_CURRENCY",
+            "money",
+        ),
+        (
+            serde_json::json!({"money": {"currency": "USD", "amount": 1}}),
+            "INVALID_REQUEST",
+            "money",
+        ),
+        (
+            serde_json::json!({"money": {"currency": "USD", "amount": "-1"}}),
+            "INVALID_REQUEST",
+            "money.amount",
+        ),
+        (serde_json::json!({"usage": {"inputs": 1}}), "INVALID_REQUEST", "usage"),
+        (serde_json::json!({"usage": {"input": -1}}), "INVALID_REQUEST", "usage"),
+        (serde_json::json!({"inputTokens": "1"}), "INVALID_REQUEST", "inputTokens"),
+    ] {
+        let mut asked = body;
+        asked["userId"] = "ann".into();
+        let (status, answer) = api.call("allow", asked.clone()).await;
+        let shown = (status, &answer["error"]["code"], &answer["error"]["field"]);
+        assert_eq!(shown, (400, &code.into(), &field.into()), "{asked}: {answer}");
+    }
+    let look = serde_json::json!({"userId": "ann", "money": {"currency": "USD", "amount": "0"}});
+    assert_eq!(api.call("peek", look).await.1["scopes"][0]["current"], 0);
+}

@@ -7,9 +7,11 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use tollgate_core::Nanos;
 use tollgate_engine::{Decision, Scope, Settled};
+use tollgate_policy::Unit;
 use utoipa::ToSchema;
 
 pub(crate) use super::allow_body::AllowBody;
+use super::amounts_body::{AmountsBody, MoneyBody, MoneyFigures, OtherUnits, UsageBody};
 use super::time::Rfc3339;
 
 /// The small form.
@@ -153,6 +155,9 @@ pub(crate) struct ScopeBody<'a> {
     #[schema(value_type = String, format = DateTime)]
     reset_at: Rfc3339,
     window_seconds: u64,
+    /// The figures of a limit of unit money as decimals; the figures above are in 1e-9 of a unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    money: Option<MoneyFigures>,
 }
 
 /// The limits of a decision, written as a list without being collected first.
@@ -181,6 +186,7 @@ fn scope_body<'a>(scope: &'a Scope<'_>) -> ScopeBody<'a> {
         remaining: status.remaining,
         reset_at: Rfc3339(status.reset_at),
         window_seconds: scope.limit.window_seconds,
+        money: MoneyFigures::of(scope),
     }
 }
 
@@ -251,6 +257,38 @@ pub(crate) struct SettleBody<'a> {
     #[serde(default)]
     #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
     pub(crate) cost: Option<u64>,
+    /// What it cost on rules of unit `input_tokens`; as estimated if absent.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    input_tokens: Option<u64>,
+    /// What it cost on rules of unit `output_tokens`; as estimated if absent.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    output_tokens: Option<u64>,
+    /// What it cost on rules of unit `cached_tokens`; as estimated if absent.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 9_007_199_254_740_991_i64)]
+    cached_tokens: Option<u64>,
+    /// What it cost on rules of unit money; if absent, the price of the usage, else as estimated.
+    #[serde(default, borrow)]
+    money: Option<MoneyBody<'a>>,
+    /// What it used. Money is priced by it, at the price when it was reserved.
+    #[serde(default)]
+    usage: Option<UsageBody>,
+}
+
+impl<'a> SettleBody<'a> {
+    pub(crate) fn amounts(&self) -> AmountsBody<'a> {
+        AmountsBody {
+            cost: self.cost,
+            tokens: self.tokens,
+            input_tokens: self.input_tokens,
+            output_tokens: self.output_tokens,
+            cached_tokens: self.cached_tokens,
+            money: self.money.clone(),
+            usage: self.usage,
+        }
+    }
 }
 
 /// A reservation or a slot that is no longer needed.
@@ -288,12 +326,26 @@ pub(crate) struct SettledBody {
     extra_tokens: u64,
     refunded_cost: u64,
     extra_cost: u64,
+    /// What was given back in other units; those of 0 are absent.
+    #[serde(skip_serializing_if = "OtherUnits::is_empty")]
+    refunded: OtherUnits,
+    /// What was used beyond what was reserved in other units.
+    #[serde(skip_serializing_if = "OtherUnits::is_empty")]
+    extra: OtherUnits,
 }
 
 impl SettledBody {
-    pub(crate) const fn new(settled: &Settled) -> Self {
-        let Settled { refunded_tokens, extra_tokens, refunded_cost, extra_cost } = *settled;
-        Self { settled: true, refunded_tokens, extra_tokens, refunded_cost, extra_cost }
+    pub(crate) fn new(settled: &Settled) -> Self {
+        let Settled { refunded, extra } = settled;
+        Self {
+            settled: true,
+            refunded_tokens: refunded.of(Unit::Tokens),
+            extra_tokens: extra.of(Unit::Tokens),
+            refunded_cost: refunded.of(Unit::Cost),
+            extra_cost: extra.of(Unit::Cost),
+            refunded: OtherUnits::new(refunded),
+            extra: OtherUnits::new(extra),
+        }
     }
 }
 
@@ -304,12 +356,20 @@ pub(crate) struct ReleasedBody {
     released: bool,
     refunded_tokens: u64,
     refunded_cost: u64,
+    /// What was given back in other units; those of 0 are absent.
+    #[serde(skip_serializing_if = "OtherUnits::is_empty")]
+    refunded: OtherUnits,
 }
 
 impl ReleasedBody {
-    pub(crate) const fn new(released: &Settled) -> Self {
-        let Settled { refunded_tokens, refunded_cost, .. } = *released;
-        Self { released: true, refunded_tokens, refunded_cost }
+    pub(crate) fn new(released: &Settled) -> Self {
+        let refunded = &released.refunded;
+        Self {
+            released: true,
+            refunded_tokens: refunded.of(Unit::Tokens),
+            refunded_cost: refunded.of(Unit::Cost),
+            refunded: OtherUnits::new(refunded),
+        }
     }
 }
 

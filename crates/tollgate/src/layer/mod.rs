@@ -14,7 +14,7 @@ use http::Response;
 use http::request::Parts;
 use http_body_util::Full;
 use tokio::sync::Semaphore;
-use tollgate_policy::{Known, Unit};
+use tollgate_policy::Known;
 use tollgate_tower::identity::{ApiKeys, Identifier, KeyOwner};
 use tollgate_tower::layer::DEFAULT_MAX_WAITING;
 use tollgate_tower::{EdgeRequest, HeaderFamilies, InProcess, peer_of};
@@ -77,7 +77,7 @@ struct Shared<R> {
     find_peer: FindPeer,
     refine: Vec<Refine>,
     on_refusal: Option<OnRefusal<R>>,
-    /// Whether a rule counts tokens: only then there is something to settle.
+    /// Whether a rule counts tokens or money: only then there is something to settle.
     counts_tokens: bool,
 }
 
@@ -109,7 +109,7 @@ impl<R> GateLayer<R> {
             find_peer: Arc::new(peer_of),
             refine: Vec::new(),
             on_refusal: None,
-            counts_tokens: all.any(|rule| rule.unit == Unit::Tokens),
+            counts_tokens: all.any(|rule| rule.unit.counts_usage()),
             gate: Arc::clone(&gate),
         };
         Self { shared: Arc::new(shared) }

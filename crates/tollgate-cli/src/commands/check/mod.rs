@@ -46,6 +46,7 @@ pub(super) fn body(request: &RequestArgs) -> Value {
             body.insert(name.to_owned(), number.into());
         }
     }
+    request.usage.put_into(&mut body);
     if !request.attribute.is_empty() {
         let pairs = request.attribute.iter();
         let pairs = pairs.map(|(name, value)| (name.clone(), value.as_str().into()));
