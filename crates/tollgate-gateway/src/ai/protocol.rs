@@ -114,8 +114,8 @@ impl Protocol {
     pub(super) fn list<'n>(self, names: impl Iterator<Item = &'n str>) -> serde_json::Value {
         let models: Vec<_> = names.map(|name| self.model(name)).collect();
         match self {
-            Self::OpenAi => openai::list(models),
-            Self::Anthropic => anthropic::list(models),
+            Self::OpenAi => openai::list(&models),
+            Self::Anthropic => anthropic::list(&models),
         }
     }
 
@@ -158,9 +158,16 @@ impl Protocol {
         }
     }
 
-    /// The field by which a member makes the upstream bring something along that is not in the request, if it does. None
-    /// where the member means nothing special in this API.
-    pub(super) fn brings(self, member: &Member<'_>) -> Option<Option<&'static str>> {
+    /// Whether a member of this name has a meaning of its own in this API: [`Self::brings`] alone says what it brings.
+    pub(super) fn defines(self, name: &str) -> bool {
+        match self {
+            Self::OpenAi => false,
+            Self::Anthropic => anthropic::ask::BRINGING.contains(&name),
+        }
+    }
+
+    /// The field by which such a member makes the upstream bring something along that is not in the request, if it does.
+    pub(super) fn brings(self, member: &Member<'_>) -> Option<&'static str> {
         match self {
             Self::OpenAi => None,
             Self::Anthropic => anthropic::ask::brings(member),
