@@ -25,6 +25,9 @@ pub enum Protocol {
     Anthropic,
 }
 
+/// Reads one event of a stream.
+pub(super) type ReadEvent = fn(&View<'_>, &str, &mut StreamReport, &mut TextSink) -> Verdict;
+
 /// Where the calls of an API are.
 pub(super) struct ApiPaths {
     /// What the API may be mounted under.
@@ -175,9 +178,7 @@ impl Protocol {
     }
 
     /// What reads an event of a stream, where that is not the usual way.
-    pub(super) const fn event(
-        self,
-    ) -> Option<fn(&View<'_>, &str, &mut StreamReport, &mut TextSink) -> Verdict> {
+    pub(super) const fn event(self) -> Option<ReadEvent> {
         match self {
             Self::OpenAi => None,
             Self::Anthropic => Some(anthropic::usage::event),
