@@ -25,6 +25,9 @@ pub enum Protocol {
     Anthropic,
 }
 
+/// Reads one event of a stream.
+pub(super) type ReadEvent = fn(&View<'_>, &str, &mut StreamReport, &mut TextSink) -> Verdict;
+
 /// Where the calls of an API are.
 pub(super) struct ApiPaths {
     /// What the API may be mounted under.
@@ -114,8 +117,8 @@ impl Protocol {
     pub(super) fn list<'n>(self, names: impl Iterator<Item = &'n str>) -> serde_json::Value {
         let models: Vec<_> = names.map(|name| self.model(name)).collect();
         match self {
-            Self::OpenAi => openai::list(models),
-            Self::Anthropic => anthropic::list(models),
+            Self::OpenAi => openai::list(&models),
+            Self::Anthropic => anthropic::list(&models),
         }
     }
 
@@ -158,9 +161,16 @@ impl Protocol {
         }
     }
 
-    /// The field by which a member makes the upstream bring something along that is not in the request, if it does. None
-    /// where the member means nothing special in this API.
-    pub(super) fn brings(self, member: &Member<'_>) -> Option<Option<&'static str>> {
+    /// Whether a member of this name has a meaning of its own in this API: [`Self::brings`] alone says what it brings.
+    pub(super) fn defines(self, name: &str) -> bool {
+        match self {
+            Self::OpenAi => false,
+            Self::Anthropic => anthropic::ask::BRINGING.contains(&name),
+        }
+    }
+
+    /// The field by which such a member makes the upstream bring something along that is not in the request, if it does.
+    pub(super) fn brings(self, member: &Member<'_>) -> Option<&'static str> {
         match self {
             Self::OpenAi => None,
             Self::Anthropic => anthropic::ask::brings(member),
@@ -168,9 +178,7 @@ impl Protocol {
     }
 
     /// What reads an event of a stream, where that is not the usual way.
-    pub(super) const fn event(
-        self,
-    ) -> Option<fn(&View<'_>, &str, &mut StreamReport, &mut TextSink) -> Verdict> {
+    pub(super) const fn event(self) -> Option<ReadEvent> {
         match self {
             Self::OpenAi => None,
             Self::Anthropic => Some(anthropic::usage::event),

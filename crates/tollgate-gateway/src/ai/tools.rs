@@ -22,8 +22,8 @@ impl Ask<'_> {
         }
         self.whole.members().find_map(|member| {
             let name = member.name.as_ref();
-            if let Some(found) = self.call.protocol().brings(&member) {
-                return found;
+            if self.call.protocol().defines(name) {
+                return self.call.protocol().brings(&member);
             }
             match name {
                 "tools" | "functions" => has_server_tool(member.value).then_some("tools"),

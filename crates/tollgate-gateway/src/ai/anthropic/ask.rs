@@ -40,6 +40,10 @@ const CLIENT_MEMBERS: [&str; 7] = [
     "configs",
 ];
 
+/// Fields that may make the upstream bring something along: see [`brings`].
+pub(crate) const BRINGING: [&str; 7] =
+    ["tools", "messages", "system", "container", "compaction", "thread", "context_management"];
+
 /// Edits of a conversation that take something out of it, and make no model work.
 const CLEARING: [&str; 2] = ["clear_tool_uses_20250919", "clear_thinking_20251015"];
 
@@ -85,14 +89,19 @@ pub(crate) fn end_user(whole: Value<'_>) -> Result<Option<Cow<'_, str>>, Wrong> 
 /// The tools that a field defines: those of `tools`, and those that a conversation adds.
 fn tools_of<'a>(member: &Member<'a>) -> impl Iterator<Item = Value<'a>> {
     let (value, name) = (member.value, member.name.as_ref());
-    let tools = value.elements().filter(move |_| is_alike("tools", name));
+    let tools = each(value).filter(move |_| is_alike("tools", name));
     let parts = if name == "system" { Some(value) } else { None };
-    let messages = value.elements().filter(move |_| name == "messages");
+    let messages = each(value).filter(move |_| name == "messages");
     let contents = messages.flat_map(|it| members(it, "content")).chain(parts);
-    let added = contents.flat_map(Value::elements).flat_map(|part| members(part, "tool"));
+    let added = contents.flat_map(each).flat_map(|part| members(part, "tool"));
     let defined = added.flat_map(|tool| members(tool, "definition"));
     // What a conversation adds of a remote server is no definition of its own.
     tools.chain(defined).collect::<Vec<_>>().into_iter()
+}
+
+/// The elements of an array, or the one object in its place.
+fn each(value: Value<'_>) -> impl Iterator<Item = Value<'_>> {
+    value.elements().chain(value.is_object().then_some(value))
 }
 
 fn members<'a>(value: Value<'a>, name: &'static str) -> impl Iterator<Item = Value<'a>> {
@@ -103,11 +112,10 @@ fn names_model(tool: Value<'_>) -> bool {
     tool.members().any(|it| is_alike("model", &it.name) && !it.value.is_null())
 }
 
-/// The field by which a member makes the upstream bring something along that is not in the request, if it does. None
-/// where nothing is known of the member here.
-pub(crate) fn brings(member: &Member<'_>) -> Option<Option<&'static str>> {
+/// The field by which one of [`BRINGING`] makes the upstream bring something along that is not in the request, if it does.
+pub(crate) fn brings(member: &Member<'_>) -> Option<&'static str> {
     let value = member.value;
-    let found = match member.name.as_ref() {
+    match member.name.as_ref() {
         "tools" | "messages" | "system" => {
             let is_remote = tools_of(member).any(|it| !runs_at_client(it));
             is_remote.then_some("tools")
@@ -126,9 +134,8 @@ pub(crate) fn brings(member: &Member<'_>) -> Option<Option<&'static str>> {
             let only_clears = value.is_null() || value.is_object() && value.members().all(is_known);
             (!only_clears).then_some("context_management")
         }
-        _ => return None,
-    };
-    Some(found)
+        _ => None,
+    }
 }
 
 /// Whether a tool is one that the client runs.
@@ -226,6 +233,7 @@ mod tests {
         for more in [
             r#""tools":[{"type":"web_search_20250305","name":"web_search","max_uses":5}]"#,
             r#""tools":[{"type":"web_fetch_20250910","name":"web_fetch"}]"#,
+            r#""tools":{"type":"web_fetch_20250910","name":"web_fetch"}"#,
             r#""tools":[{"type":"code_execution_20250825","name":"code_execution"}]"#,
             r#""tools":[{"type":"bash_code_execution_20250825","name":"bash"}]"#,
             r#""tools":[{"type":"bash_20250124","name":"bash","mcp_server_name":"a"}]"#,

@@ -65,7 +65,7 @@ pub(super) fn model(name: &str) -> Value {
 }
 
 /// The list is always whole.
-pub(super) fn list(models: Vec<Value>) -> Value {
+pub(super) fn list(models: &[Value]) -> Value {
     let id = |model: Option<&Value>| model.and_then(|it| it.get("id")).cloned();
     let (first, last) = (id(models.first()), id(models.last()));
     json!({"data": models, "has_more": false, "first_id": first, "last_id": last})

@@ -78,10 +78,12 @@ impl Counts {
 
     /// What was stated before and what is stated now, each of which counts from the beginning.
     fn merged(self, later: Self) -> Self {
-        let [a, b, c] = self.input;
-        let [d, e, f] = later.input;
+        let mut input = self.input;
+        for (count, later) in input.iter_mut().zip(later.input) {
+            *count = (*count).max(later);
+        }
         Self {
-            input: [a.max(d), b.max(e), c.max(f)],
+            input,
             output: self.output.max(later.output),
             further: self.further.max(later.further),
         }

@@ -45,7 +45,7 @@ pub(super) fn model(name: &str) -> Value {
     json!({"id": name, "object": "model", "created": 0, "owned_by": "tollgate"})
 }
 
-pub(super) fn list(models: Vec<Value>) -> Value {
+pub(super) fn list(models: &[Value]) -> Value {
     json!({"object": "list", "data": models})
 }
 
