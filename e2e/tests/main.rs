@@ -27,6 +27,7 @@ mod input;
 mod lifecycle;
 mod many_nodes;
 mod observability;
+mod operator;
 mod outages;
 mod persistence;
 mod propagation;

@@ -154,8 +154,7 @@ fn run_until_shutdown(
         .map(|file| RuleWatch::start(Arc::clone(engine), file, Arc::clone(figures)))
         .transpose()?;
     if !signals.is_ending() {
-        listeners.announce()?;
-        listeners.greet(&config, control.admin())?;
+        listeners.announce(&config, control.admin())?;
     }
     let _ = announced.send(true);
     say(&config, engine, &names, listeners.http.len(), edge.as_ref());
@@ -306,8 +305,8 @@ impl Listeners {
         })
     }
 
-    /// The first line on standard output: where it listens.
-    fn announce(&self) -> io::Result<()> {
+    /// The first line on standard output: where it listens. A person at a terminal gets more than that.
+    fn announce(&self, config: &Config, admin: Option<Arc<Admin>>) -> io::Result<()> {
         let mut out = io::stdout().lock();
         write!(out, "listening")?;
         let all = [
@@ -322,12 +321,14 @@ impl Listeners {
             }
         }
         writeln!(out)?;
-        out.flush()
+        out.flush()?;
+        drop(out);
+        self.greet(config, admin)
     }
 }
 
 impl Listeners {
-    /// A person at a terminal gets more than addresses.
+    /// How to sign in and what to try, for a person at a terminal.
     fn greet(&self, config: &Config, admin: Option<Arc<Admin>>) -> io::Result<()> {
         let (Some(admin), Some(http)) = (admin, self.http.first()) else { return Ok(()) };
         let mut out = io::stdout().lock();

@@ -99,15 +99,12 @@ impl IncidentLog {
     pub(crate) fn note(&mut self, now: Millis, current: &[(&'static str, String)]) {
         let open = std::mem::take(&mut self.open);
         for mut incident in open {
-            match current.iter().find(|(kind, _)| *kind == incident.kind) {
-                Some((_, text)) => {
-                    incident.text.clone_from(text);
-                    self.open.push(incident);
-                }
-                None => {
-                    incident.until = Some(now);
-                    self.past.push_front(incident);
-                }
+            if let Some((_, text)) = current.iter().find(|(kind, _)| *kind == incident.kind) {
+                incident.text.clone_from(text);
+                self.open.push(incident);
+            } else {
+                incident.until = Some(now);
+                self.past.push_front(incident);
             }
         }
         self.past.truncate(MAX_PAST);
