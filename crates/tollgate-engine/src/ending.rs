@@ -92,7 +92,7 @@ impl How {
         };
         let (tokens, rest) = take_optional(rest)?;
         let (cost, rest) = take_optional(rest)?;
-        let amounts = Amounts { tokens, cost, ..Amounts::NONE };
+        let amounts = Amounts { cost, tokens, ..Amounts::NONE };
         if !has_later {
             return rest.is_empty().then_some(Self::Settle(amounts.into()));
         }
@@ -191,8 +191,11 @@ pub(crate) fn decode_answer(bytes: &[u8]) -> Option<(Ending, Settled)> {
     Some((ending, Settled { refunded: amounts(|pair| pair.0), extra: amounts(|pair| pair.1) }))
 }
 
-/// So many pairs of refunded and extra.
-fn take_pairs<const N: usize>(bytes: &[u8]) -> Option<([(u64, u64); N], &[u8])> {
+/// What was refunded, and what was used beyond the reservation.
+type Pair = (u64, u64);
+
+/// So many pairs.
+fn take_pairs<const N: usize>(bytes: &[u8]) -> Option<([Pair; N], &[u8])> {
     let mut pairs = [(0, 0); N];
     let mut rest = bytes;
     for pair in &mut pairs {
@@ -212,7 +215,7 @@ mod tests {
 
     #[test]
     fn how_and_answers_survive_their_bytes() {
-        let settle = |tokens, cost| How::Settle(Amounts { tokens, cost, ..Amounts::NONE }.into());
+        let settle = |tokens, cost| How::Settle(Amounts { cost, tokens, ..Amounts::NONE }.into());
         let usage = Usage::new(5, 7).with(TokenKind::Reasoning, 3).with_images(2);
         let with_money = Amounts { money: Some(MONEY), input_tokens: Some(0), ..Amounts::NONE };
         for how in [

@@ -356,7 +356,8 @@ mod tests {
         }
         let rules = RuleSet::from_yaml(&yaml, "rules").unwrap();
         let clock = Arc::new(ManualClock::new(1_794_700_800 * SECOND));
-        let mut engine = Engine::new(MemoryStore::new(100), Arc::clone(&clock), rules);
+        let mut engine =
+            Engine::new(MemoryStore::new(100), Arc::<ManualClock>::clone(&clock), rules);
         engine.remembered = Memory::new(MAX_BYTES);
         let remembered = |engine: &Engine<_>| {
             let shards = engine.remembered.shards.iter().map(|shard| shard.lock());
@@ -368,7 +369,8 @@ mod tests {
         let ask = async |engine: &Engine<_>, id: &str| {
             let rules = engine.rules();
             let request = Request { request_id: Some(id), ..Request::default() };
-            engine.decide_once(&rules, &request, |decision| decision.is_allowed()).await.unwrap()
+            let is_allowed = |decision: &Decision<'_>| (decision.is_allowed(), ());
+            engine.decide_once(&rules, &request, is_allowed).await.unwrap().0
         };
         for number in 0..2_000 {
             assert!(ask(&engine, &number.to_string()).await);

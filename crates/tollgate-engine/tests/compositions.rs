@@ -208,7 +208,8 @@ async fn exercise<S: Store>(engine: &Engine<S>) {
         let id = decision.reservation.unwrap().id;
         match ending {
             0 => {
-                drop(engine.settle_reservation(id, Actual::from(Amounts::tokens(3))).await.unwrap())
+                let actual = Actual::from(Amounts::tokens(3));
+                let _ = engine.settle_reservation(id, actual).await.unwrap();
             }
             1 => drop(engine.release_reservation(id).await.unwrap()),
             2 => drop(engine.renew_reservation(id, None).await.unwrap()),
@@ -389,7 +390,7 @@ async fn money_is_counted_to_the_nano_on_a_cluster() {
         api_key_secret: SECRET.to_vec(),
         ..RedisOptions::default()
     };
-    count_money(RedisStore::new(&options).unwrap(), "Cluster").await;
+    Box::pin(count_money(RedisStore::new(&options).unwrap(), "Cluster")).await;
 }
 
 /// Reserves, settles and refuses by price, and compares every counter with the sum.

@@ -1,5 +1,7 @@
 //! Budgets in money: prices, reservations, settlements, and what is refused.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail like tests")]
+
 use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -57,6 +59,7 @@ impl Bed {
         self.decide(model, Amounts::of_usage(usage), Some(usage))
     }
 
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "a method is not general enough")]
     fn decide(
         &self,
         model: &str,

@@ -101,15 +101,19 @@ pub fn rule_file_schema() -> Value {
                     }
                 ]
             },
-            "client_tier": {
-                "type": "object", "additionalProperties": false, "required": ["type", "value", "tier"],
-                "properties": {
-                    "type": {"enum": ["api_key", "user_id", "tenant_id"]},
-                    "value": text("The key, user or tenant."),
-                    "tier": text("Its plan.")
-                }
-            },
+            "client_tier": client_tier(),
             "grant": grant()
+        }
+    })
+}
+
+fn client_tier() -> Value {
+    json!({
+        "type": "object", "additionalProperties": false, "required": ["type", "value", "tier"],
+        "properties": {
+            "type": {"enum": ["api_key", "user_id", "tenant_id"]},
+            "value": text("The key, user or tenant."),
+            "tier": text("Its plan.")
         }
     })
 }

@@ -1,5 +1,11 @@
 //! Price tables: what is refused, which entry applies, and what usages cost.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "helpers of tests fail like tests"
+)]
+
 use num_bigint::BigUint;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};

@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::pin;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -112,10 +112,10 @@ impl Signals {
     /// drain, and otherwise [`SHUTDOWN_GRACE`] after the time of the drain.
     pub(crate) fn bound_the_end(mut self, drain: Duration) -> io::Result<()> {
         let max_wait = drain.saturating_add(SHUTDOWN_GRACE);
-        let began = Instant::now();
         let wait = move || {
             let is_late = self.runtime.block_on(async {
                 let mut late = pin!(tokio::time::sleep(max_wait));
+                let began = tokio::time::Instant::now();
                 loop {
                     tokio::select! {
                         _ = self.terminate.recv() => {}

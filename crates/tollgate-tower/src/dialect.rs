@@ -63,7 +63,7 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const UNKNOWN_RETRY: Duration = Duration::from_secs(1);
 
 /// The header that says that a retry is of no use.
-const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+pub(crate) const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// Of all limits of a unit, the one of which the least share is left.
 pub(crate) fn tightest<'d>(decision: &'d Decision<'_>, unit: Unit) -> Option<&'d Scope<'d>> {

@@ -110,7 +110,10 @@ fn kind_of(status: StatusCode) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use http::header::RETRY_AFTER;
+
     use super::*;
+    use crate::dialect::SHOULD_RETRY;
 
     #[test]
     fn durations_as_clients_read_them() {

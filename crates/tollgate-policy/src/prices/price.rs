@@ -57,6 +57,7 @@ impl TokenKind {
     }
 
     /// What it is a part of: input or output, which are part of nothing else.
+    #[must_use]
     pub const fn whole(self) -> Self {
         match self {
             Self::Input | Self::CachedRead | Self::CachedWrite | Self::AudioInput => Self::Input,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tollgate_control::draft::rfc3339;
 use tollgate_control::{DecisionFilter, DecisionRecord, Millis, StoredDecision};
 use tollgate_engine::{Decision, Scope};
-use tollgate_policy::{Known, Unit};
+use tollgate_policy::Known;
 use tollgate_store::Mode;
 
 use super::clients::{client, is_visible, limit, listed};
@@ -128,13 +128,7 @@ impl Admin {
                 _ => (name.to_owned(), value.into()),
             })
             .collect();
-        let unit = match scope.rule.unit {
-            Unit::Requests => "requests",
-            Unit::Tokens => "tokens",
-            Unit::Cost => "cost",
-            Unit::Concurrency => "concurrency",
-        };
-        fields.insert("unit".to_owned(), unit.into());
+        fields.insert("unit".to_owned(), scope.rule.unit.name().into());
         fields.insert("key".to_owned(), key.into());
         fields.insert("request".to_owned(), request.into());
         view
