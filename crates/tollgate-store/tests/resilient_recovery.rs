@@ -298,3 +298,106 @@ async fn lost_announcements_cost_ten_seconds() {
     assert_eq!(all.used(), 100);
     assert_eq!(all.admitted(), 100);
 }
+
+const BUCKETS: [Algorithm; 3] = [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra];
+
+/// Time passes as in [`Installation::pass`], in steps so short that a bucket gets back one unit at most.
+async fn pass_slowly(all: &mut Installation<'_>, tenths: u64) {
+    for tenth in 0..tenths {
+        all.load(3).await;
+        if tenth % 3 == 2 {
+            all.heal().await;
+        }
+        if tenth % 10 == 9 {
+            all.beat().await;
+        }
+        all.world.advance(SECOND / 10);
+    }
+}
+
+/// A bucket that refills during the outage, on the store and in the shares, is refilled once: it never admits
+/// more than one bucket that all nodes share, however often the store is lost and in whichever order nodes
+/// return.
+#[tokio::test]
+async fn a_bucket_refills_once_during_an_outage() {
+    for algorithm in BUCKETS {
+        for (nodes, quota, window, outages, apart) in [
+            (1, 60, 6, 1, 0),
+            (1, 60, 6, 4, 0),
+            (1, 60, 60, 4, 0),
+            (3, 60, 6, 1, 0),
+            (3, 60, 6, 4, 0),
+            (3, 60, 6, 1, 20),
+            (3, 60, 6, 4, 20),
+            (3, 100, 30, 1, 40),
+            (3, 100, 30, 4, 40),
+        ] {
+            let what = format!(
+                "{algorithm}: {nodes} nodes, {quota} per {window} s, {outages} outages, \
+                 {apart} tenths between returns"
+            );
+            let limit = limit(algorithm, quota, window * SECOND);
+            let mut all = Installation::new(nodes, key(), &limit).await;
+            let began = all.world.now();
+            pass_slowly(&mut all, 25).await;
+            for outage in 0..outages {
+                all.look().await;
+                all.cut_all();
+                pass_slowly(&mut all, 60).await;
+                for number in 0..nodes {
+                    all.cut((number + outage) % nodes, false);
+                    pass_slowly(&mut all, apart).await;
+                }
+                pass_slowly(&mut all, 25).await;
+                assert!(all.highest <= quota, "{what}: a level of {}", all.highest);
+                assert_eq!(is_handing_over(&all), vec![false; nodes], "{what}");
+            }
+            let refilled = (all.world.now() - began) * quota / (window * SECOND);
+            let admitted = all.admitted();
+            assert!(admitted <= quota + refilled, "{what}: {admitted} of {}", quota + refilled);
+            // Nor much less: one node reports exactly.
+            let least = if nodes == 1 { quota + refilled - 1 } else { refilled };
+            assert!(admitted >= least, "{what}: {admitted} of {}", quota + refilled);
+        }
+    }
+}
+
+/// What a bucket has drained is not charged for when the store returns.
+#[tokio::test]
+async fn what_a_bucket_has_drained_is_not_reported() {
+    for algorithm in BUCKETS {
+        let limit = limit(algorithm, 60, 6 * SECOND);
+        for nodes in [1, 3] {
+            let mut all = Installation::new(nodes, key(), &limit).await;
+            pass_slowly(&mut all, 10).await;
+            all.cut_all();
+            all.load(60).await;
+            // Twice what it takes to refill, and what nodes wait for each other.
+            all.world.advance(22 * SECOND);
+            (0..nodes).for_each(|node| all.cut(node, false));
+            all.heal().await;
+            assert_eq!(all.used(), 0, "{algorithm}, {nodes} nodes");
+        }
+    }
+}
+
+/// A load below the limit's pace is not refused, neither during the outage nor after it.
+#[tokio::test]
+async fn a_light_load_is_admitted_across_an_outage() {
+    for algorithm in BUCKETS {
+        let limit = limit(algorithm, 60, 6 * SECOND);
+        for nodes in [1, 3] {
+            let mut all = Installation::new(nodes, key(), &limit).await;
+            for second in 0..30 {
+                if second == 5 {
+                    all.cut_all();
+                } else if second == 15 {
+                    (0..nodes).for_each(|node| all.cut(node, false));
+                }
+                all.pass(1, 0).await;
+                all.load(2).await;
+            }
+            assert_eq!(all.admitted(), 60 * nodes as u64, "{algorithm}, {nodes} nodes");
+        }
+    }
+}

@@ -118,7 +118,7 @@ impl<S: SharedStore> Resilient<S> {
                     let decided = on_shares.next();
                     let (outcome, share) = decided.unwrap_or_else(|| (closed(at), charge.limit));
                     if outcome.receipt != Receipt::Nothing {
-                        self.note(charge, share, at);
+                        self.note(charge, share, outcome.status.reset_at, at);
                     }
                     if is_closed && charge.role == Role::AnyOf {
                         Outcome { receipt: outcome.receipt, ..closed(at) }
@@ -129,7 +129,7 @@ impl<S: SharedStore> Resilient<S> {
                 other => {
                     if request.mode == Mode::Owe {
                         // It was spent already, whatever the policy: the store learns of it.
-                        self.note(charge, charge.limit, at);
+                        self.note(charge, charge.limit, self.owed_until(charge, at), at);
                     }
                     let refuses = match charge.role {
                         Role::Watch => false,
@@ -204,10 +204,20 @@ impl<S: SharedStore> Resilient<S> {
         Outcome { examination, status: Status { used, ..status }, receipt }
     }
 
-    /// Keeps a charge, to report it when the store is back.
-    pub(super) fn note(&self, charge: &Charge<'_>, share: &Limit, at: Nanos) {
+    /// When the store's bucket is empty after a charge that no share was asked for.
+    fn owed_until(&self, charge: &Charge<'_>, at: Nanos) -> Nanos {
+        let known = self.known.get(self.fingerprints.of(&charge.counter));
+        let from = known.map_or(at, |then| then.reset_at.max(at));
+        from.saturating_add(charge.limit.time_of(charge.ask.cost))
+    }
+
+    /// Keeps a charge, to report it when the store is back. `empty_at`: when the share's bucket is empty
+    /// after it.
+    pub(super) fn note(&self, charge: &Charge<'_>, share: &Limit, empty_at: Nanos, at: Nanos) {
         let fingerprint = self.fingerprints.of(&charge.counter);
-        if !self.reports.add(fingerprint, charge, share, at) {
+        // A share of nothing has no bucket.
+        let empty_at = if share.quota() > 0 { empty_at } else { at };
+        if !self.reports.add(fingerprint, charge, share, empty_at, at) {
             self.figures.dropped_reports.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -255,8 +255,9 @@ impl<S: SharedStore> Resilient<S> {
         // First of all a look, which charges nothing if its answer is lost: a slow store would charge
         // every attempt.
         let mut said = self.charge_all(&owned, &[Ask::cost(1)], Mode::Peek, now).await;
-        if said.is_ok() {
-            sending.load(self.inner.clock(now));
+        if let Ok(looked) = said {
+            let counted = looked.map_or(0, |(_, status)| status.used);
+            sending.load(counted, self.inner.clock(now));
             let slots = sending.slots.iter().map(|slot| Ask::slot(*slot));
             let cost = (sending.cost > 0).then(|| Ask::cost(sending.cost));
             let asks: SmallVec<[Ask; 4]> = slots.chain(cost).collect();

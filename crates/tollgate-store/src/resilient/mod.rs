@@ -10,12 +10,14 @@
 //! | `both.rs` | deciding during a hand-over, on the share and on the store |
 //! | `fallback.rs` | deciding without the store |
 //! | `known.rs` | what was last known of every counter |
+//! | `admitted.rs` | what was admitted of one counter, and what the store would count of it |
 //! | `report.rs` | what was admitted, until it is reported |
 //! | `outage.rs` | losing the store and finding it again |
 //! | `handover.rs` | from the shares back to the store: when that is safe |
 //! | `heal.rs` | who is alive; coming back to the store |
 //! | `settle.rs` | settlements, kept until the store takes them |
 
+mod admitted;
 mod ask;
 mod both;
 mod fallback;
@@ -341,7 +343,7 @@ impl<S: SharedStore> Store for Resilient<S> {
                 let charge = Charge { counter: *counter, limit, ask, role: Role::Must };
                 let memory = self.memory.read();
                 memory.decide_single(&Charge { limit: &share, ..charge }, Mode::Owe, at);
-                self.note(&charge, &share, at);
+                self.note(&charge, &share, at, at);
                 Ok(true)
             }
         }

@@ -12,26 +12,12 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
-use tollgate_core::{Algorithm, Ask, Limit, LimitSpec, Nanos, Receipt, Slot, SlotId, Slots, Small};
+use tollgate_core::{Limit, Nanos, Receipt, SlotId};
 
+use super::admitted::Report;
 use crate::leased::key::{ByFingerprint, Owned};
 use crate::resets::Resets;
-use crate::{Charge, Counter, Failure};
-
-/// What is to be reported of one counter.
-struct Report {
-    owned: Arc<Owned>,
-    /// The limit by which the amount wears off.
-    wears: Limit,
-    /// What was admitted and not sent.
-    waiting: Small,
-    /// What is being sent.
-    sent: u64,
-    /// The slots that were taken.
-    slots: Slots,
-    /// The attempt to report it that is under way.
-    trip: Option<Arc<Trip>>,
-}
+use crate::{Charge, Failure};
 
 /// One attempt to report a counter to the store, for tasks that wait for its end.
 pub(super) struct Trip {
@@ -86,126 +72,6 @@ pub(super) struct Reports {
     most: usize,
 }
 
-impl Report {
-    fn new(counter: &Counter<'_>, limit: &Limit, share: &Limit) -> Self {
-        let wears = wears_off_by(limit, share);
-        Self {
-            owned: Arc::new(Owned::new(counter, limit)),
-            waiting: wears.fresh_small(),
-            wears,
-            sent: 0,
-            slots: Slots::default(),
-            trip: None,
-        }
-    }
-
-    /// What the store would still count of what waits.
-    fn worth(&self, at: Nanos) -> u64 {
-        match self.waiting {
-            // Of a log, windows of this size are kept instead of entries: too much is reported
-            // rather than too little.
-            Small::Sliding(counts)
-                if self.owned.limit.algorithm() != Algorithm::SlidingWindowCounter =>
-            {
-                let previous = if at < counts.end { counts.previous } else { 0 };
-                let is_over = at >= counts.end.saturating_add(self.wears.window_nanos());
-                if is_over { 0 } else { counts.current.saturating_add(previous) }
-            }
-            state => self.wears.status_small(&state, at).used,
-        }
-    }
-
-    fn is_empty(&self, at: Nanos) -> bool {
-        self.trip.is_none() && self.slots.fresh_at() <= at && self.worth(at) == 0
-    }
-
-    fn add(&mut self, ask: &Ask, at: Nanos) {
-        if self.owned.limit.holds_slots() {
-            self.hold(ask.slot, at.saturating_add(self.owned.limit.slot_ttl_of(ask)), at);
-        } else {
-            self.wears.charge_small(&mut self.waiting, ask.cost, at);
-        }
-    }
-
-    fn hold(&mut self, id: SlotId, expires_at: Nanos, at: Nanos) {
-        let others = self.slots.iter().filter(|slot| slot.id != id && slot.expires_at > at);
-        self.slots = Slots::from_slots(others.copied().chain([Slot { id, expires_at }]));
-    }
-
-    /// Takes a charge off what waits, from its own window only, or as much of it as still occupies a bucket. False if it is
-    /// not part of what waits.
-    fn take_back(&mut self, receipt: &Receipt, at: Nanos) -> bool {
-        let cost = receipt.cost();
-        if cost == 0 || self.worth(at) < cost {
-            return false;
-        }
-        let receipt = match (&self.waiting, *receipt) {
-            (Small::Bucket(_), _) => {
-                Receipt::LatestOfBucket { cost: self.least_occupied(receipt, at) }
-            }
-            (_, Receipt::Window { end, .. }) => Receipt::Window { end, at, cost },
-            // Of a log, windows are kept instead of entries.
-            (_, Receipt::Log { at: charged_at, .. }) => {
-                Receipt::Window { end: self.wears.window_bounds(charged_at).1, at, cost }
-            }
-            _ => return false,
-        };
-        if let Receipt::Window { end, .. } = receipt
-            && self.waits_in(end) < cost
-        {
-            return false;
-        }
-        self.wears.give_back_small(&mut self.waiting, &receipt, at);
-        true
-    }
-
-    /// What waits of the window with this end.
-    fn waits_in(&self, end: Nanos) -> u64 {
-        match self.waiting {
-            Small::Fixed(window) if window.end == end => window.count,
-            Small::Sliding(counts) if counts.end == end => counts.current,
-            Small::Sliding(counts)
-                if counts.end == end.saturating_add(self.wears.window_nanos()) =>
-            {
-                counts.previous
-            }
-            _ => 0,
-        }
-    }
-
-    /// What a charge to a bucket occupies at least, whatever was charged after it: the bucket was never lower since than its
-    /// cost less what has drained. A refund of that much mints nothing.
-    fn least_occupied(&self, receipt: &Receipt, at: Nanos) -> u64 {
-        let cost = receipt.cost();
-        match receipt.charged_at() {
-            Some(charged_at) if charged_at < at => {
-                let mut alone = self.wears.fresh_small();
-                self.wears.charge_small(&mut alone, cost, charged_at);
-                // Rounded up: a part of a unit has drained.
-                self.wears.status_small(&alone, at).used.saturating_sub(1)
-            }
-            _ => cost,
-        }
-    }
-}
-
-/// A node's admissions wear off at the pace of its share, as those of all nodes together do at the
-/// pace of the whole.
-fn wears_off_by(limit: &Limit, share: &Limit) -> Limit {
-    let share = if share.quota() > 0 { share } else { limit };
-    if limit.algorithm() != Algorithm::SlidingWindowLog {
-        return share.clone();
-    }
-    let spec = LimitSpec {
-        algorithm: Algorithm::SlidingWindowCounter,
-        quota: share.quota(),
-        window: share.window().clone(),
-        burst: None,
-        slot_ttl: 0,
-    };
-    Limit::new(spec).unwrap_or_else(|_| share.clone())
-}
-
 impl Reports {
     pub(super) fn new(most: usize) -> Self {
         let (waiting, resets) = (Mutex::default(), Mutex::default());
@@ -224,12 +90,14 @@ impl Reports {
         result
     }
 
-    /// Notes a charge that was made without the store. False if there is no room for it.
+    /// Notes a charge that was made without the store. `empty_at`: when the share's bucket is empty after it.
+    /// False if there is no room for it.
     pub(super) fn add(
         &self,
         fingerprint: u128,
         charge: &Charge<'_>,
         share: &Limit,
+        empty_at: Nanos,
         at: Nanos,
     ) -> bool {
         if charge.ask.cost == 0 && !charge.limit.holds_slots() {
@@ -240,7 +108,7 @@ impl Reports {
                 return false;
             }
             let new = || Report::new(&charge.counter, charge.limit, share);
-            reports.entry(fingerprint).or_insert_with(new).add(&charge.ask, at);
+            reports.entry(fingerprint).or_insert_with(new).add(&charge.ask, empty_at, at);
             true
         })
     }
@@ -253,8 +121,7 @@ impl Reports {
         self.with(|reports| {
             reports.get(&fingerprint).map_or_else(Default::default, |report| {
                 let slots = report.slots.iter().filter(|slot| slot.expires_at > at);
-                let cost = report.worth(at).saturating_add(report.sent);
-                (cost, slots.map(|slot| slot.id).collect())
+                (report.unreported(at), slots.map(|slot| slot.id).collect())
             })
         })
     }
@@ -342,15 +209,14 @@ impl Reports {
 }
 
 impl Sending<'_> {
-    /// Takes what waits, to send it. What is added from now on waits for the next time.
-    pub(super) fn load(&mut self, at: Nanos) {
+    /// Takes what waits, to send it to a store that counts so much already. What is added from now on waits
+    /// for the next time.
+    pub(super) fn load(&mut self, counted: u64, at: Nanos) {
         self.reports.with(|reports| {
             let Some(report) = self.own(reports) else { return };
-            let cost = report.worth(at);
-            (report.sent, report.waiting) = (cost, report.wears.fresh_small());
+            self.cost = report.take(counted, at);
             let slots = report.slots.iter().filter(|slot| slot.expires_at > at);
             self.slots = slots.map(|slot| slot.id).collect();
-            self.cost = cost;
         });
     }
 
@@ -372,16 +238,16 @@ impl Sending<'_> {
         self.reports.with(|reports| {
             let Some(report) = self.own(reports) else { return };
             report.trip = None;
-            let sent = std::mem::take(&mut report.sent);
             if result.is_ok() {
+                report.sent = 0;
                 for id in &self.slots {
                     report.slots.release(*id);
                 }
                 if report.is_empty(at) {
                     reports.remove(&self.fingerprint);
                 }
-            } else if sent > 0 {
-                report.wears.charge_small(&mut report.waiting, sent, at);
+            } else {
+                report.put_back(at);
             }
         });
         self.trip.ended.close();
@@ -396,10 +262,10 @@ impl Drop for Sending<'_> {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_core::{SECOND, Window};
+    use tollgate_core::{Algorithm, Ask, LimitSpec, SECOND, Window};
 
     use super::*;
-    use crate::{Home, Role};
+    use crate::{Counter, Home, Role};
 
     const WINDOW: Nanos = 10 * SECOND;
     const START: Nanos = 1_789_000_000 * SECOND;
@@ -416,7 +282,7 @@ mod tests {
         let add = |cost, at| {
             let ask = Ask::cost(cost).refundable();
             let charge = Charge { counter, limit: &limit, ask, role: Role::Must };
-            assert!(reports.add(7, &charge, &limit, at));
+            assert!(reports.add(7, &charge, &limit, at, at));
             limit.charge(&mut limit.fresh(), &ask, at)
         };
         let receipt = add(40, START);
@@ -457,7 +323,7 @@ mod tests {
         let ask = Ask::cost(40).refundable();
         let charge = Charge { counter, limit: &limit, ask, role: Role::Must };
         let reports = Reports::new(10);
-        assert!(reports.add(7, &charge, &limit, START));
+        assert!(reports.add(7, &charge, &limit, START, START));
         let receipt = limit.charge(&mut limit.fresh(), &ask, START);
         assert!(reports.take_back(7, &receipt, START));
         assert_eq!(reports.unreported(7, START).0, 0);

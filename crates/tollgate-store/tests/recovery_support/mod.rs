@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tollgate_core::{Ask, Limit, Nanos, SECOND, Slot, SlotId};
+use tollgate_core::{Ask, Limit, Nanos, SECOND, Slot, SlotId, Small};
 use tollgate_store::resilient::{Resilient, ResilientOptions};
 use tollgate_store::{
     Adjusted, Announcement, Charge, Counter, Decided, Failure, GiveBack, LeaseAsk, LeaseGrant,
@@ -143,11 +143,15 @@ pub struct Installation<'a> {
     pub nodes: Vec<Node>,
     pub counter: Counter<'a>,
     pub limit: &'a Limit,
+    /// A bucket that is charged with all that is admitted, and how full it ever was.
+    line: Small,
+    pub highest: u64,
 }
 
 impl<'a> Installation<'a> {
     pub async fn new(count: usize, counter: Counter<'a>, limit: &'a Limit) -> Self {
-        let mut all = Self { world: World::new(), nodes: Vec::new(), counter, limit };
+        let (world, nodes, line) = (World::new(), Vec::new(), limit.fresh_small());
+        let mut all = Self { world, nodes, counter, limit, line, highest: 0 };
         for number in 0..count {
             all.join(&format!("node {number}"), Membership::ALONE);
         }
@@ -204,6 +208,11 @@ impl<'a> Installation<'a> {
         let admits = outcomes[0].examination.admits();
         if admits && mode == Mode::Charge {
             node.admitted += cost;
+            if self.limit.algorithm().is_bucket() {
+                let now = self.world.now();
+                self.limit.charge_small(&mut self.line, cost, now);
+                self.highest = self.highest.max(self.limit.status_small(&self.line, now).used);
+            }
         }
         admits
     }

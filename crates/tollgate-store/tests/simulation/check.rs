@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 
 use tollgate_core::{Algorithm, SECOND};
 
-use crate::client::{Account, Meter};
+use crate::client::{Account, Admission, Meter};
 use crate::node::Node;
-use crate::plan::{Plan, Shape};
-use crate::world::World;
+use crate::plan::{CounterPlan, Plan, Shape};
+use crate::time::MILLISECOND;
+use crate::world::{Ledger, World};
 
 /// What came of a run.
 #[derive(Debug)]
@@ -47,6 +48,7 @@ pub fn check(plan: &Plan, world: &World) -> Outcome {
                 meter.rule_id, account.most, meter.plan.quota, account.locally
             ));
         }
+        broken.extend(check_pace(plan, meter, &ledger));
         broken.extend(check_store(world, meter, account, refilled(plan, meter)));
     }
     for node in &world.nodes {
@@ -74,6 +76,42 @@ pub fn check(plan: &Plan, world: &World) -> Outcome {
     let (digest, notes) = (world.time.digest(), world.time.take_notes());
     let longest = ledger.longest * 1_000 / world.network.request_timeout_nanos();
     Outcome { broken, worst, warm, waits, longest, digest, notes }
+}
+
+/// A bucket admits its burst and what it refills, in any stretch of time, or twice that: docs/failure.md.
+/// A decision was made at some instant between its request and its answer.
+fn check_pace(plan: &Plan, meter: &Meter, ledger: &Ledger) -> Option<String> {
+    let CounterPlan { algorithm, quota, window, .. } = meter.plan;
+    let times = match plan.shape {
+        Shape::Outage => 1,
+        Shape::LateReturn | Shape::Partitions => 2,
+        Shape::FarStore => return None,
+    };
+    if !algorithm.is_bucket() {
+        return None;
+    }
+    let rule_id = &meter.rule_id;
+    let mut admissions: Vec<&Admission> =
+        ledger.admissions.iter().filter(|it| &it.rule_id == rule_id).collect();
+    admissions.sort_by_key(|it| it.answered_at);
+    // Each node rounds its share up, and knows the store's clock to within a round trip.
+    let rounding = plan.nodes as u64 + times * quota * 2 * plan.profile.farthest / window;
+    for first in &admissions {
+        let from = first.asked_at;
+        let mut admitted = 0_u64;
+        for it in admissions.iter().filter(|it| it.asked_at >= from) {
+            admitted += it.kept;
+            let lasts = it.answered_at - from;
+            let allowed = times * (quota + quota * lasts / window) + meter.plan.pool() + rounding;
+            if admitted > allowed {
+                return Some(format!(
+                    "{rule_id}: {admitted} admitted within {} ms, where {allowed} is the bound",
+                    lasts / MILLISECOND
+                ));
+            }
+        }
+    }
+    None
 }
 
 /// How much may be admitted of a limit: docs/failure.md and docs/consistency.md.

@@ -81,6 +81,16 @@ impl Account {
     }
 }
 
+/// One charge that was admitted.
+#[derive(Debug)]
+pub struct Admission {
+    pub rule_id: String,
+    pub asked_at: Nanos,
+    pub answered_at: Nanos,
+    /// What is not given back of it later.
+    pub kept: u64,
+}
+
 /// One client's call, from its request to its settlement.
 pub async fn run(world: Arc<World>, number: usize, call: ClientCall) {
     let World { time, nodes, meters, .. } = &*world;
@@ -128,8 +138,15 @@ pub async fn run(world: Arc<World>, number: usize, call: ClientCall) {
     if mode == Mode::Peek || !is_admitted {
         return;
     }
+    let kept = match call.what {
+        What::Reserve { true_cost, .. } => true_cost.min(call.cost),
+        _ => call.cost,
+    };
     for meter in &charged {
         world.account(&meter.rule_id, |account| account.admit(call.cost, is_local));
+        let (rule_id, answered_at) = (meter.rule_id.clone(), time.now());
+        let admission = Admission { rule_id, asked_at, answered_at, kept };
+        world.ledger.lock().admissions.push(admission);
     }
     if let What::Reserve { true_cost, after } = call.what {
         time.sleep(after).await;

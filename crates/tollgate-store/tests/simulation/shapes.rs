@@ -26,11 +26,51 @@ impl Plan {
     /// The plan that a seed stands for.
     pub fn draw(seed: u64) -> Self {
         let mut draw = Draw::new(seed, 0);
-        match draw.below(100) {
+        let mut plan = match draw.below(100) {
             0..40 => outage(seed, Shape::Outage, &mut draw),
             40..50 => outage(seed, Shape::LateReturn, &mut draw),
             50..85 => partitions(seed, &mut draw),
             _ => far_store(seed, &mut draw),
+        };
+        refill_fast(&mut plan, &mut Draw::new(seed, 1));
+        plan
+    }
+}
+
+/// Lets half of the buckets refill several times during a run, under a load that keeps them full: before
+/// each outage, during it, and after it.
+fn refill_fast(plan: &mut Plan, draw: &mut Draw) {
+    if plan.shape == Shape::FarStore {
+        return;
+    }
+    let nodes = plan.nodes as u64;
+    for (place, counter) in plan.counters.iter_mut().enumerate() {
+        if !counter.algorithm.is_bucket() || draw.chance(500_000) {
+            continue;
+        }
+        counter.algorithm =
+            draw.one_of(&[Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra]);
+        (counter.window, counter.overshoot) = (draw.between(4, 20) * SECOND, 0);
+        // What is used is known to all nodes when they lose the store.
+        let looks = plan.calls.iter().filter(|call| matches!(call.what, What::Look));
+        let mut looks: Vec<Nanos> = looks.map(|call| call.at).collect();
+        looks.dedup();
+        let answered = 2 * plan.profile.timeout + 10 * plan.profile.farthest;
+        let mut times: Vec<(Nanos, Nanos, u64)> = looks
+            .into_iter()
+            .map(|at| (at - answered - SECOND, at - answered, draw.below(150)))
+            .collect();
+        for fault in &plan.faults {
+            let until = fault.until + 3 * SECOND;
+            let percent = (until - fault.from) * draw.between(50, 200) / counter.window;
+            times.push((fault.from, until, percent / nodes));
+        }
+        for (from, until, percent) in times {
+            for _ in 0..counter.quota * percent / 100 {
+                let (at, node) = (draw.between(from, until), draw.below(nodes) as usize);
+                let (counters, what) = (1 << place, What::Allow);
+                plan.calls.push(ClientCall { at, node, counters, cost: 1, what });
+            }
         }
     }
 }

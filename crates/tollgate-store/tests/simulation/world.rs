@@ -8,7 +8,7 @@ use tollgate_core::{Nanos, SECOND};
 use tollgate_store::{Mode, Request};
 
 use crate::check::{Outcome, check};
-use crate::client::{self, Account, Meter};
+use crate::client::{self, Account, Admission, Meter};
 use crate::network::Network;
 use crate::node::Node;
 use crate::owned::OwnedRequest;
@@ -37,6 +37,7 @@ pub struct World {
 #[derive(Debug, Default)]
 pub struct Ledger {
     pub accounts: BTreeMap<String, Account>,
+    pub admissions: Vec<Admission>,
     /// Decisions once leases are warm, and those of them that waited.
     pub warm: u64,
     pub waits: u64,
