@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate_core::SECOND;
-use tollgate_engine::{Engine, EngineError, Request, SystemClock};
+use tollgate_engine::{Decision, Engine, EngineError, Request, SystemClock};
 use tollgate_policy::{Known, RuleSet};
 use tollgate_store::Mode;
 use tollgate_store::redis::{RedisOptions, RedisStore};
@@ -33,28 +33,32 @@ async fn node(url: String, name: &str) -> Node {
     Engine::new(store, Arc::new(SystemClock::default()), rules)
 }
 
-fn request<'a>(tenant: &'a str, id: &'a str, reserve: bool) -> Request<'a> {
-    let mut request = Request { request_id: Some(id), ..Request::default() };
+/// A request of a tenant, whose name is also its id.
+fn request(tenant: &str, reserve: bool) -> Request<'_> {
+    let mut request = Request { request_id: Some(tenant), ..Request::default() };
     request.amounts.cost = Some(10);
     request.attributes.set(Known::TenantId, tenant);
     request.reserve = reserve.then_some(60 * SECOND);
     request
 }
 
+fn is_allowed(decision: &Decision<'_>) -> bool {
+    decision.is_allowed()
+}
+
 /// Whether the request was allowed.
-#[expect(clippy::redundant_closure_for_method_calls, reason = "a method is not general enough")]
-async fn ask(node: &Node, name: &str, reserve: bool) -> Result<bool, EngineError> {
+async fn ask(node: &Node, tenant: &str, reserve: bool) -> Result<bool, EngineError> {
     let rules = node.rules();
-    let request = request(name, name, reserve);
-    node.decide_once(&rules, &request, |decision| decision.is_allowed()).await
+    let request = request(tenant, reserve);
+    node.decide_once(&rules, &request, is_allowed).await
 }
 
 /// Asks until the request is allowed: while the store is unavailable it is refused.
-async fn ask_until_allowed(node: &Node, name: &str, reserve: bool) {
+async fn ask_until_allowed(node: &Node, tenant: &str, reserve: bool) {
     let deadline = node.clock().now() + PATIENCE.as_nanos() as u64;
     loop {
         let _ = node.store().heal(node.clock().now()).await;
-        match ask(node, name, reserve).await {
+        match ask(node, tenant, reserve).await {
             Ok(true) => return,
             Ok(false) | Err(EngineError::Store(_) | EngineError::RequestIdInUse) => {}
             Err(error) => panic!("{error}"),
@@ -67,7 +71,7 @@ async fn ask_until_allowed(node: &Node, name: &str, reserve: bool) {
 /// What the server has counted for a tenant.
 async fn used(node: &Node, tenant: &str) -> u64 {
     let rules = node.rules();
-    let request = Request { request_id: None, ..request(tenant, "", false) };
+    let request = Request { request_id: None, ..request(tenant, false) };
     let decision = node.decide(&rules, &request, Mode::Peek).await.unwrap();
     assert!(decision.degraded.is_none());
     decision.scopes().next().unwrap().outcome.status.used

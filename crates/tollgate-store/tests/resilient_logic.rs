@@ -16,7 +16,7 @@ use tollgate_core::{Algorithm, Ask, Examination, Limit, Nanos, Outcome, Receipt,
 use tollgate_store::resilient::{Resilient, ResilientOptions};
 use tollgate_store::{
     Charge, Counter, Decided, Degraded, Failure, Fallback, GiveBack, Membership, Mode, OnFailure,
-    Outcomes, Request, RequestClaim, Role, Store, passes,
+    Outcomes, Request, Role, Store, passes,
 };
 
 const LONG: Nanos = 30 * 24 * 3600 * SECOND;
@@ -413,9 +413,6 @@ async fn the_rest_of_the_trait_without_a_store() {
     let limit = limit(Algorithm::FixedWindow, 5, LONG);
     let key = counter("rest", &["k"], failing(OnFailure::Local));
     world.set_down(true);
-    let claim = RequestClaim { id: 1, content: 2, owner: 3 };
-    assert!(store.claim(&claim).await.is_err(), "the engine decides what that means");
-    assert!(store.publish(&claim, None).await.is_err());
     for _ in 0..5 {
         assert!(one(&store, key, &limit, 1, world.now()).await.examination.admits());
     }
