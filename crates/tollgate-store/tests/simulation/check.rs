@@ -49,7 +49,13 @@ pub fn check(plan: &Plan, world: &World) -> Outcome {
             ));
         }
         broken.extend(check_pace(plan, meter, &ledger));
-        broken.extend(check_store(world, meter, account, refilled(plan, meter)));
+        // Where a limit may be admitted twice, a report does not charge a bucket beyond its burst for the
+        // refill of the last ten seconds.
+        let drained = match plan.shape {
+            Shape::Outage | Shape::FarStore => refilled(plan, meter),
+            Shape::LateReturn | Shape::Partitions => 2 * refilled(plan, meter),
+        };
+        broken.extend(check_store(world, meter, account, drained));
     }
     for node in &world.nodes {
         let (store, number) = (&node.store, node.number);
