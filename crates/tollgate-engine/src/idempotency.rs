@@ -348,7 +348,7 @@ mod tests {
     async fn remembered_answers_are_bounded_in_bytes() {
         let mut yaml = "default: false\nrules:\n".to_owned();
         for number in 0..20 {
-            let name = "r".repeat(200);
+            let name = "r".repeat(120);
             let rule = format!(
                 "{{rule_id: {name}{number}, identifier_type: global, limit: 100000, window: 1d}}"
             );

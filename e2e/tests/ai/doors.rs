@@ -77,7 +77,7 @@ fn what_nobody_counts_is_not_forwarded() {
     // Who wants it so has it so, and none of our keys goes on, whatever header it is in.
     let server = start(&model, "  openai: {other_calls: forward}");
     for key in [("authorization", "Bearer sk-acme"), ("x-api-key", "sk-acme")] {
-        post(&server, "/v1/messages", &[key]);
+        post(&server, "/v1/files", &[key]);
         post(&server, PATH, &[key]);
     }
     let arrived = model.arrived();
