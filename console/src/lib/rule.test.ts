@@ -82,7 +82,7 @@ describe('what is wrong', () => {
     expect(fields({ identifier_type: 'composite' })).toEqual(['key_by']);
     expect(fields({ limit: undefined, window: undefined })).toEqual(['limit', 'window']);
     expect(fields({ limit: -1 })).toEqual(['limit']);
-    expect(fields({ limit: 'lots' as never })).toEqual(['limit']);
+    expect(fields({ limit: 'lots' })).toEqual(['limit']);
     expect(fields({ window: '1x' })).toEqual(['window']);
     expect(fields({ algorithm: 'fixed_window', burst: 3 })).toEqual(['burst']);
     expect(fields({ burst: 0 })).toEqual(['burst']);

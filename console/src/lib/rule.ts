@@ -18,7 +18,7 @@ export const BUCKETS: readonly string[] = ['token_bucket', 'leaky_bucket', 'gcra
 
 export const CALENDARS = ['minute', 'hour', 'day', 'week', 'month', 'year'] as const;
 export const IDENTIFIERS = ['api_key', 'user_id', 'tenant_id', 'ip', 'client', 'global', 'composite'] as const;
-export const UNITS = ['requests', 'tokens', 'cost', 'concurrency'] as const;
+export const UNITS = ['requests', 'tokens', 'input_tokens', 'output_tokens', 'cached_tokens', 'cost', 'money', 'concurrency'] as const;
 export const ACTIONS = ['reject', 'throttle', 'queue', 'log_only'] as const;
 export const APPLIES = [
   'endpoints',
@@ -115,7 +115,7 @@ export function isUnlimited(quota: Quota | undefined): boolean {
 export function quotaOf(text: string): Quota | undefined {
   const trimmed = text.trim().replace(/[_ ]/g, '');
   if (trimmed === '') return undefined;
-  return /^\d+$/.test(trimmed) ? Number(trimmed) : (trimmed as Quota);
+  return /^\d+$/.test(trimmed) ? Number(trimmed) : trimmed;
 }
 
 const WINDOW = /^(\d+)(ms|s|m|h|d|w)$/;

@@ -36,13 +36,20 @@ export function check(rule: Rule): Fault[] {
   return faults;
 }
 
+/** An amount of money: a number, or a text with up to nine decimals. */
+function isAmount(value: unknown): boolean {
+  return typeof value === 'number' ? value >= 0 : typeof value === 'string' && /^\d+(\.\d{1,9})?$/.test(value);
+}
+
 function limits(rule: Rule, say: (field: string, message: string) => void) {
   const several = Array.isArray(rule.limits);
   limitsOf(rule).forEach((limit, index) => {
     const field = (name: string) => (several ? `limits[${String(index)}].${name}` : name);
     const quota = limit.limit as unknown;
     if (quota === undefined) say(field('limit'), 'How many? A whole number, or unlimited.');
-    else if (quota !== 'unlimited' && !(typeof quota === 'number' && Number.isInteger(quota) && quota >= 0)) {
+    else if (rule.unit === 'money') {
+      if (quota !== 'unlimited' && !isAmount(quota)) say(field('limit'), 'An amount such as 5.00, or unlimited.');
+    } else if (quota !== 'unlimited' && !(typeof quota === 'number' && Number.isInteger(quota) && quota >= 0)) {
       say(field('limit'), 'A whole number of 0 or more, or unlimited.');
     }
     const algorithm = algorithmOf(rule, limit);
@@ -52,7 +59,7 @@ function limits(rule: Rule, say: (field: string, message: string) => void) {
     if (limit.calendar && algorithm !== 'fixed_window') say(field('algorithm'), 'Calendar windows are fixed windows.');
     if (limit.burst !== undefined && !BUCKETS.includes(algorithm)) {
       say(field('burst'), 'Only token_bucket, leaky_bucket and gcra have a burst.');
-    } else if (limit.burst !== undefined && !(Number.isInteger(limit.burst) && limit.burst >= 1)) {
+    } else if (limit.burst !== undefined && !(typeof limit.burst === 'number' ? Number.isInteger(limit.burst) && limit.burst >= 1 : rule.unit === 'money' && isAmount(limit.burst))) {
       say(field('burst'), 'A whole number of 1 or more.');
     }
   });

@@ -71,8 +71,12 @@ function subject(rule: Rule): string {
 function verb(rule: Rule): string {
   switch (rule.unit) {
     case 'tokens':
+    case 'input_tokens':
+    case 'output_tokens':
+    case 'cached_tokens':
       return 'use';
     case 'cost':
+    case 'money':
       return 'spend';
     case 'concurrency':
       return 'have';
@@ -83,18 +87,29 @@ function verb(rule: Rule): string {
 
 function amount(rule: Rule, limit: RuleLimit): string {
   const quota = limit.limit;
-  const number = quota === 'unlimited' ? 'any number of' : quota === undefined ? '?' : count(quota);
+  const number = quota === 'unlimited' ? 'any number of' : quota === undefined ? '?' : figure(quota);
   const single = quota === 1;
   switch (rule.unit) {
     case 'concurrency':
       return `${number} ${single ? 'request' : 'requests'} under way at the same time`;
     case 'tokens':
       return `${number} ${single ? 'token' : 'tokens'} ${window(limit)}`;
+    case 'input_tokens':
+    case 'output_tokens':
+    case 'cached_tokens':
+      return `${number} ${rule.unit.replace('_tokens', '')} ${single ? 'token' : 'tokens'} ${window(limit)}`;
+    case 'money':
+      return `${number} ${rule.currency ?? ''} ${window(limit)}`;
     case 'cost':
       return `${number} ${single ? 'cost unit' : 'cost units'} ${window(limit)}`;
     default:
       return `${number} ${single ? 'request' : 'requests'} ${window(limit)}`;
   }
+}
+
+/** A number, or an amount of money as it is written. */
+function figure(quota: number | string): string {
+  return typeof quota === 'number' ? count(quota) : quota;
 }
 
 function window(limit: RuleLimit): string {
@@ -137,7 +152,7 @@ function details(rule: Rule, limit: RuleLimit, several: boolean): string[] {
   if (quota === undefined || quota === 0) return [];
   const seconds = windowSeconds(limit);
   const of = several ? ` (the limit of ${count(quota)})` : '';
-  const at = (burst: number) => (burst === 1 ? 'never two at once' : `at most ${count(burst)} at once`);
+  const at = (burst: number | string) => (burst === 1 ? 'never two at once' : `at most ${figure(burst)} at once`);
   switch (algorithmOf(rule, limit)) {
     case 'token_bucket': {
       if (seconds === undefined) return [];
@@ -150,7 +165,7 @@ function details(rule: Rule, limit: RuleLimit, several: boolean): string[] {
     }
     case 'leaky_bucket': {
       if (seconds === undefined) return [];
-      return [`Requests leave one every ${gap(seconds, quota)}; at most ${count(limit.burst ?? quota)} wait their turn${of}.`];
+      return [`Requests leave one every ${gap(seconds, quota)}; at most ${figure(limit.burst ?? quota)} wait their turn${of}.`];
     }
     case 'sliding_window_log':
       return seconds === undefined ? [] : [`Exactly so many in any ${span(seconds, 'named')} you look at${of}.`];
@@ -182,7 +197,7 @@ function tiers(limit: RuleLimit): string[] {
   if (named.length === 0) return [];
   const each = named.map(([tier, quota]) => {
     if (quota === 'unlimited') return `${tier} has no limit`;
-    return quota === 0 ? `${tier} is suspended` : `${tier} gets ${count(quota)}`;
+    return quota === 0 ? `${tier} is suspended` : `${tier} gets ${figure(quota)}`;
   });
   return [`By plan: ${each.join('; ')}.`];
 }

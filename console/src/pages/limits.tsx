@@ -6,7 +6,7 @@ import { Link } from '../router';
 import { Ago } from '../ui/ago';
 import { Meter } from '../ui/parts';
 
-const UNITS: Record<ClientLimit['unit'], string> = { requests: '', tokens: ' tokens', cost: ' units', concurrency: ' at once' };
+const UNITS: Record<ClientLimit['unit'], string> = { requests: '', tokens: ' tokens', cost: ' units', input_tokens: ' input tokens', output_tokens: ' output tokens', cached_tokens: ' cached tokens', money: ' nanos', concurrency: ' at once' };
 
 /** What the counter is for beyond the client itself: its model, its tenant. */
 function keyText(limit: Limit | ClientLimit, own?: string): string {

@@ -12,7 +12,7 @@ import { Button, Field } from '../ui/parts';
 const WHO: Record<string, string> = {
   api_key: 'API key', user_id: 'User', tenant_id: 'Tenant', ip: 'IP address', client: 'Client (key, else user, else IP)', global: 'Everyone together', composite: 'Several attributes…',
 };
-const UNIT: Record<string, string> = { requests: 'Requests', tokens: 'Tokens', cost: 'Cost units', concurrency: 'Requests at the same time' };
+const UNIT: Record<string, string> = { requests: 'Requests', tokens: 'Tokens', cost: 'Cost units', input_tokens: 'Input tokens', output_tokens: 'Output tokens', cached_tokens: 'Cached input tokens', money: 'Money', concurrency: 'Requests at the same time' };
 const ACTION: Record<string, string> = { reject: 'Refuse', throttle: 'Delay', queue: 'Queue (gateway)', log_only: 'Only report' };
 const ALGORITHM: Record<string, string> = {
   token_bucket: 'Token bucket', fixed_window: 'Fixed window', sliding_window_log: 'Sliding log (exact)', sliding_window_counter: 'Sliding counter', leaky_bucket: 'Leaky bucket', gcra: 'GCRA (even spacing)', concurrency: 'Concurrency',
@@ -34,7 +34,7 @@ type Input = { target: { value: string } };
 export function RuleForm({ rule, isNew, faults, onChange }: Props) {
   const { isTenant } = useMay();
   const fault = (field: string) => faults.find((one) => one.field === field)?.message;
-  const set = (field: 'name' | 'description' | 'scope' | 'slot_ttl' | 'starts_at' | 'ends_at') => (event: Input) => onChange(withField(rule, field, event.target.value));
+  const set = (field: 'name' | 'description' | 'scope' | 'slot_ttl' | 'currency' | 'starts_at' | 'ends_at') => (event: Input) => onChange(withField(rule, field, event.target.value));
   const applies = APPLIES.filter((field) => !(isTenant && field === 'tenants'));
   return (
     <div className="rule-form">
@@ -80,6 +80,9 @@ export function RuleForm({ rule, isNew, faults, onChange }: Props) {
               </select>
             )}
           </Field>
+          {rule.unit === 'money' && (
+            <Field label="Currency" fault={fault('currency')}>{(props) => <input {...props} value={rule.currency ?? ''} placeholder="USD" onChange={set('currency')} />}</Field>
+          )}
           {rule.unit === 'concurrency' && (
             <Field label="A slot is held for" hint="Unless renewed; such as 30s" fault={fault('slot_ttl')}>{(props) => <input {...props} value={String(rule.slot_ttl ?? '')} placeholder="60s" onChange={set('slot_ttl')} />}</Field>
           )}
@@ -229,7 +232,7 @@ function LimitFields({ rule, limit, fault, onChange, onRemove }: { rule: Rule; l
             )}
           </Field>
         )}
-        {BUCKETS.includes(algorithm) && <NumberField label="At once (burst)" example={algorithm === 'gcra' ? '1' : String(limit.limit ?? '')} fault={fault('burst')} value={limit.burst} onChange={(value) => onChange(limitWith(limit, 'burst', value))} />}
+        {BUCKETS.includes(algorithm) && <NumberField label="At once (burst)" example={algorithm === 'gcra' ? '1' : String(limit.limit ?? '')} fault={fault('burst')} value={limit.burst === undefined ? undefined : Number(limit.burst)} onChange={(value) => onChange(limitWith(limit, 'burst', value))} />}
         <TierField limit={limit} fault={fault('tier_limits')} onChange={onChange} />
       </div>
       {onRemove && <Button kind="quiet" icon="trash" onClick={onRemove}>Remove this limit</Button>}

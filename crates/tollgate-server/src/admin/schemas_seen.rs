@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use tollgate_policy::Unit;
+
 use super::schemas::{reference, text};
 
 /// An object with all of these.
@@ -53,7 +55,7 @@ pub(super) fn schemas() -> Map<String, Value> {
             "limits": list(&reference("AdminLimit")) }),
         ),
     );
-    let mut limit = json!({ "unit": { "enum": ["requests", "tokens", "cost", "concurrency"] },
+    let mut limit = json!({ "unit": { "enum": Unit::ALL.iter().map(|unit| unit.name()).collect::<Vec<_>>() },
         "key": { "type": "object", "additionalProperties": text() },
         "request": { "type": ["integer", "null"], "description":
             "The place in requests of the first one that met it; null if the client alone meets it" } });
