@@ -275,6 +275,11 @@ fn a_terminal_gets_a_link_that_signs_in_once() {
     assert!(first.json()["expires_at"].is_string(), "a session that ends");
     assert!(first.header("set-cookie").is_some_and(|cookie| cookie.contains("HttpOnly")));
     assert_eq!(sign_in(&json!({"code": code})).status, 401, "only once");
+    // A link with somebody's own token in it signs nobody in.
+    let cookie = first.header("set-cookie").unwrap();
+    let token = cookie.split(['=', ';']).nth(1).unwrap().replace("%5F", "_").replace("%2D", "-");
+    assert_eq!(sign_in(&json!({"token": token})).status, 200);
+    assert_eq!(sign_in(&json!({"code": token})).status, 401);
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
 }
 

@@ -64,7 +64,7 @@ impl Admin {
                 let bytes = http_read::body(body, MAX_BODY, patience).await?;
                 let token = match credential_of(&bytes)? {
                     Credential::Token(token) => token,
-                    Credential::Code(code) => self.redeem(code).await?,
+                    Credential::Code(code) => self.redeem(&code).await?,
                 };
                 let identity = self.identify_token(Some(token.clone()), door.peer).await?;
                 let mut response = Answer::ok(view::identity(&identity)).respond();

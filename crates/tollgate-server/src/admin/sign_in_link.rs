@@ -39,6 +39,9 @@ impl SignInCodes {
     }
 }
 
+/// No token: those have no spaces.
+const NO_TOKEN: &str = "an unknown code";
+
 impl Admin {
     /// A code that signs in once, as an admin. None if the system has no random bytes.
     pub(crate) fn new_sign_in_code(&self) -> Option<String> {
@@ -53,10 +56,11 @@ impl Admin {
         Some(code)
     }
 
-    /// The token of a session that this code begins; the code itself if it is unknown, which no token is.
-    pub(super) async fn redeem(self: &Arc<Self>, code: String) -> Result<String, AdminError> {
-        if !self.sign_in_codes.take(&code, instant()) {
-            return Ok(code);
+    /// The token of a session that this code begins. In place of an unknown code it returns what is no token: a link must
+    /// not sign its reader in by a token that somebody wrote into it.
+    pub(super) async fn redeem(self: &Arc<Self>, code: &str) -> Result<String, AdminError> {
+        if !self.sign_in_codes.take(code, instant()) {
+            return Ok(NO_TOKEN.to_owned());
         }
         let admin = Arc::clone(self);
         let create = async move {
