@@ -215,13 +215,15 @@ test('a menu is used by keyboard alone, and gives the focus back', async () => {
   await menu('ann').focus();
   await page.keyboard.press('Enter');
   await page.getByRole('menu', { name: 'ann' }).waitFor();
+  // The focus follows the menu's opening.
+  await expect.poll(() => page.evaluate(() => document.activeElement?.getAttribute('role'))).toBe('menuitem');
   await page.keyboard.press('ArrowDown');
-  expect(await item('Open client').evaluate((element) => element === document.activeElement)).toBe(true);
+  await expect.poll(() => item('Open client').evaluate((element) => element === document.activeElement)).toBe(true);
   await page.keyboard.press('End');
-  expect(await item('Block').evaluate((element) => element === document.activeElement)).toBe(true);
+  await expect.poll(() => item('Block').evaluate((element) => element === document.activeElement)).toBe(true);
   await page.keyboard.press('Escape');
   await page.getByRole('menu', { name: 'ann' }).waitFor({ state: 'hidden' });
-  expect(await menu('ann').evaluate((element) => element === document.activeElement)).toBe(true);
+  await expect.poll(() => menu('ann').evaluate((element) => element === document.activeElement)).toBe(true);
 });
 
 test('what a client sends is text, never markup', async () => {
