@@ -125,9 +125,10 @@ impl OpenBucket {
         self.replay();
     }
 
-    /// The instant of a charge that is made now: a clock that was set back does not reorder the list.
+    /// The instant of a charge that is made now: a clock that was set back does not reorder the list, nor put a charge in
+    /// front of a final one that was made after the last entry.
     pub(crate) fn instant(&self, now: Nanos) -> Nanos {
-        self.charges.last().map_or(now, |last| last.at.max(now))
+        self.charges.last().map_or(now, |last| last.latest(self.unit).max(now))
     }
 
     /// Charges, and returns the instant that the charge is known by.
@@ -318,6 +319,15 @@ impl OpenCharge {
     /// Whether it is a hold that nobody can want back any more.
     const fn is_over(&self, now: Nanos) -> bool {
         self.is_brief && self.at + BRIEF <= now
+    }
+
+    /// The earliest instant that a further charge may have: from it on, a charge in front of the final charges that followed
+    /// has the same effect as one behind them. It is never later than the last of them.
+    fn latest(&self, unit: u64) -> Nanos {
+        if self.floor.is_saturated() {
+            return self.at;
+        }
+        self.at.max(self.floor.minus(self.added, unit).ceil())
     }
 
     /// Adds a final charge behind the entry.

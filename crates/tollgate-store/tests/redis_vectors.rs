@@ -97,8 +97,9 @@ async fn the_scripts_show_what_the_vectors_say() {
             continue;
         }
         let remote = remote.as_ref().unwrap();
-        if parse(0) > 0 {
-            clock.set(clock.get() + parse(0) * MICRO);
+        let step = words[0].parse::<i64>().unwrap() * MICRO as i64;
+        if step != 0 {
+            clock.set(clock.get().checked_add_signed(step).unwrap());
         }
         if words[1] == "give_back" {
             remote.give_back(last).await;

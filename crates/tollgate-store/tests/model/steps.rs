@@ -19,7 +19,7 @@ use crate::redis::{GRAIN, runtime};
 use crate::redis_support::VirtualClock;
 use crate::run::seeds;
 
-const HISTORIES: u64 = 5_000;
+const HISTORIES: u64 = 100_000;
 const REDIS_HISTORIES: u64 = 300;
 const OPERATIONS: u32 = 40;
 
@@ -68,13 +68,10 @@ impl<G: Ground> Stepping<'_, G> {
 
     /// Charges, if there is room for it. Then there must also be room by a clock that stopped at the latest charge.
     async fn charge(&mut self) -> Result<(), String> {
-        let cost = cost(&mut self.draw, &self.meter);
+        // What costs nothing may or may not change the window that a counter is in.
+        let cost = cost(&mut self.draw, &self.meter).max(1);
         let (slot, terms) = (u128::from(self.charges) + 1, self.meter.terms[0]);
-        // Not covered: a bucket counts a refundable charge that is made behind a final one as made before it. A refund of
-        // what was charged before both then frees the time between the two as well.
-        let is_behind = self.meter.shape.algorithm.is_bucket() && self.now < self.charged_at;
-        let drawn = self.draw.pick(&[Refundable::No, Refundable::UntilClosed]);
-        let refundable = if is_behind { Refundable::No } else { drawn };
+        let refundable = self.draw.pick(&[Refundable::No, Refundable::UntilClosed]);
         let ask = Ask { slot: SlotId(slot), refundable, ..Ask::cost(cost) };
         let outcome = self.ask(ask, Mode::Charge).await?;
         let is_admitted = outcome.examination.admits();

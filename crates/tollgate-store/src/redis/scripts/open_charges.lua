@@ -58,9 +58,16 @@ local function entry_at_place(state, index)
   return entry
 end
 
+-- Works out state[3], the instant of the last entry. If the clock was set back behind a final charge that followed it, the
+-- instant of that: a further charge is made after it.
 local function last_instant(state)
-  local count = #state.entries
-  state[3] = count > 0 and entry_at_place(state, count)[1] or 0
+  local last = entry_at_place(state, #state.entries)
+  state[3] = last and last[1] or 0
+  if last and last[7] > now and last[7] < MOST then
+    local latest, part = subtract_span(last[7], last[8], last[5], last[6], state[4])
+    if part > 0 then latest = latest + 1 end
+    if latest > now and latest > state[3] then state[3] = latest end
+  end
 end
 
 -- Splits a value into a state's list; nil: it is not one of ours.
@@ -177,8 +184,9 @@ local function is_full(state, refundable)
   local at = math.max(now, state[3])
   local is_empty = state[1] < at or (state[1] == at and state[2] == 0)
   if is_empty then return false end
-  if state[3] >= at then
-    local sort = entry_at_place(state, #state.entries)[2]
+  local last = entry_at_place(state, #state.entries)
+  if last[1] == at then
+    local sort = last[2]
     local joined = joined_sort(sort, refundable)
     return joined ~= sort and count_of(state, joined) >= MAX_OPEN_CHARGES
   end
@@ -227,6 +235,7 @@ local function append_final(state, at, span, span_part)
     last[5], last[6] = add_spans(last[5], last[6], span, span_part, unit)
     local floor, floor_part = later_span(last[7], last[8], at, 0)
     last[7], last[8] = add_spans(floor, floor_part, span, span_part, unit)
+    last_instant(state)
   end
 end
 
@@ -246,7 +255,7 @@ local function charge_open(state, span, span_part, refundable)
   local count = #state.entries
   if refundable == 0 then
     append_final(state, at, span, span_part)
-  elseif count > 0 and state[3] == at then
+  elseif count > 0 and entry_at_place(state, count)[1] == at then
     local last = entry_at_place(state, count)
     last[3], last[4] = add_spans(last[3], last[4], span, span_part, unit)
     local before = last[2]
