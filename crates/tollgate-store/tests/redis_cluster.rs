@@ -319,6 +319,107 @@ async fn refused_requests_over_several_slots_make_no_reservation_final() {
     assert_eq!(store.metrics().finalized_charges(), 0);
 }
 
+/// A request waits for its last slot while others pass: their holds do not make its own one final, so that it is given
+/// back when the request is refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn accepted_requests_over_several_slots_make_no_hold_of_another_final() {
+    let cluster = Cluster::start(3, 0);
+    let store = connected(&cluster, Duration::from_secs(9)).await;
+    let open = Probe::of("open", Algorithm::TokenBucket, 100_000);
+    let full = Probe::of("full", Algorithm::FixedWindow, 0);
+    let master = |key: &String| cluster.master_of(slot_of(&format!("{{{key}}}")));
+    let keys: Vec<String> = (0..64).map(|number| format!("key{number}")).collect();
+    let slow = keys.iter().find(|key| master(key) != master(&keys[0])).unwrap();
+    let mut fast = keys.iter().filter(|key| master(key) != master(slow));
+    let (shared, other) = ([fast.next().unwrap().as_str()], [fast.next().unwrap().as_str()]);
+    let refuses = [slow.as_str()];
+    let decide = async |charges: &[Charge<'_>], mode| {
+        let mut outcomes = Outcomes::new();
+        store.decide(&[Request { charges, mode }], now(), &mut outcomes).await.unwrap();
+        outcomes[0]
+    };
+    let peek = [open.charge(&shared, Ask::cost(1), Role::Must)];
+    let used = async || decide(&peek, Mode::Peek).await.status.used;
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    let until_used = async |expected: u64| {
+        while used().await != expected {
+            assert!(tokio::time::Instant::now() < deadline, "{} are used", used().await);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let slow_master = &cluster.nodes()[master(slow)];
+    slow_master.call(&["CLIENT", "PAUSE", "60000", "WRITE"]).unwrap().ok().unwrap();
+    let charges = [
+        open.charge(&shared, Ask::cost(7), Role::Must),
+        full.charge(&refuses, Ask::cost(1), Role::Must),
+    ];
+    let waiting = decide(&charges, Mode::Charge);
+    let others = async {
+        until_used(7).await;
+        let passes = [
+            open.charge(&shared, Ask::cost(1), Role::Must),
+            open.charge(&other, Ask::cost(1), Role::Must),
+        ];
+        for _ in 0..3 * MAX_OPEN_CHARGES {
+            assert_ne!(decide(&passes, Mode::Charge).await.receipt, Receipt::Nothing);
+        }
+        slow_master.call(&["CLIENT", "UNPAUSE"]).unwrap().ok().unwrap();
+    };
+    tokio::join!(waiting, others);
+    until_used(3 * MAX_OPEN_CHARGES as u64).await;
+    assert_eq!(store.metrics().finalized_charges(), 0);
+}
+
+/// Many requests at once, of which some pass: both buckets have what passed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_requests_over_several_slots_leave_what_was_accepted() {
+    const REQUESTS: usize = 400;
+    const QUOTA: u64 = 150;
+    let cluster = Cluster::start(3, 0);
+    let mut stores = Vec::new();
+    for _ in 0..4 {
+        stores.push(connected(&cluster, Duration::from_secs(9)).await);
+    }
+    let wide = Arc::new(Probe::of("wide", Algorithm::TokenBucket, 100_000));
+    let narrow = Arc::new(Probe::of("narrow", Algorithm::Gcra, QUOTA));
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..REQUESTS {
+        let store = stores[number % stores.len()].clone();
+        let (wide, narrow) = (Arc::clone(&wide), Arc::clone(&narrow));
+        tasks.spawn(async move {
+            let charges = [
+                wide.charge(&["one"], Ask::cost(1), Role::Must),
+                narrow.charge(&["another"], Ask::cost(1), Role::Must),
+            ];
+            let request = [Request { charges: &charges, mode: Mode::Charge }];
+            let mut outcomes = Outcomes::new();
+            store.decide(&request, now(), &mut outcomes).await.unwrap();
+            outcomes.iter().all(|outcome| outcome.examination.admits())
+        });
+    }
+    let mut accepted = 0;
+    while let Some(passed) = tasks.join_next().await {
+        accepted += u64::from(passed.unwrap());
+    }
+    assert!(accepted > 0 && accepted <= QUOTA, "{accepted}");
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    loop {
+        let charges = [
+            wide.charge(&["one"], Ask::cost(1), Role::Must),
+            narrow.charge(&["another"], Ask::cost(1), Role::Must),
+        ];
+        let request = [Request { charges: &charges, mode: Mode::Peek }];
+        let mut outcomes = Outcomes::new();
+        stores[0].decide(&request, now(), &mut outcomes).await.unwrap();
+        let used = [outcomes[0].status.used, outcomes[1].status.used];
+        if used == [accepted; 2] {
+            break;
+        }
+        assert!(tokio::time::Instant::now() < deadline, "{used:?}, and {accepted} were accepted");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// A request that another slot refuses names a concurrency slot that its caller holds already: that stays held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_refused_request_over_several_slots_releases_no_slot_that_was_held() {

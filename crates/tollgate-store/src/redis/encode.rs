@@ -27,6 +27,8 @@ const ANY_INSTANT: Nanos = MAX_MICROS * MICRO;
 
 /// The kind of the receipt of a refundable charge to a bucket; `scripts/receipts.lua` has the same name.
 const OPEN: u64 = 7;
+/// The same, which becomes final.
+const CLOSE: u64 = 9;
 
 /// How far the server's clock may be from what we take it for before a calendar's next or last window
 /// has to be looked up for it.
@@ -200,6 +202,14 @@ pub(super) fn push_open_charge(elements: &mut Elements, limit: &Limit, at: Nanos
     for number in [at / MICRO, span.micros, span.part, pace.unit()] {
         elements.number(number);
     }
+}
+
+/// A refundable charge to a bucket that becomes final, likewise; false where the receipt is of none.
+pub(super) fn push_close(elements: &mut Elements, limit: &Limit, receipt: &Receipt) -> bool {
+    let Receipt::Open { at, cost } = *receipt else { return false };
+    elements.number(CLOSE);
+    push_open_charge(elements, limit, at, cost);
+    true
 }
 
 /// The kind and figures of a receipt, as `scripts/receipts.lua` reads them; false where there is nothing

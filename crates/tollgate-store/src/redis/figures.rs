@@ -28,10 +28,12 @@ pub(super) struct Line<'a> {
 pub(super) enum View {
     Small(Small),
     /// `latest`: the instant of its last refundable charge, or 0. `is_full`: another one makes one final.
+    /// `has_many_holds`: another one is not left to expire.
     Bucket {
         bucket: Bucket,
         latest: u64,
         is_full: bool,
+        has_many_holds: bool,
     },
     Log {
         used: u64,
@@ -57,6 +59,11 @@ impl Seen {
     /// Whether the slot that was asked for was held before the request.
     pub(super) const fn is_own_slot(&self) -> bool {
         matches!(self.view, View::Slots { own: 1.., .. })
+    }
+
+    /// Whether the hold is closed as soon as its request has passed.
+    pub(super) const fn has_many_holds(&self) -> bool {
+        matches!(self.view, View::Bucket { has_many_holds: true, .. })
     }
 }
 
@@ -84,7 +91,8 @@ pub(super) fn read(limit: &Limit, numbers: &mut impl Iterator<Item = u64>) -> Op
         _ => {
             let tat = MicroSpan { micros: next()?, part: next()? };
             let bucket = limit.micro_pace().bucket(tat);
-            View::Bucket { bucket, latest: next()?, is_full: next()? == 1 }
+            let (latest, crowding) = (next()?, next()?);
+            View::Bucket { bucket, latest, is_full: crowding == 2, has_many_holds: crowding > 0 }
         }
     };
     Some(Seen { fits, view })

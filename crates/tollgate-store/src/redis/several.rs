@@ -8,15 +8,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use tollgate_core::{Ask, Limit, Nanos, Outcome};
+use tollgate_core::{Ask, Limit, Nanos, Outcome, Refundable};
 
 use super::call::answer_retention;
 use super::decide::{Judged, NOTHING, Verdict, Waiting, passes, verdict, wait};
 use super::delivery::Acceptance;
-use super::encode::{Encoded, Lines, push_receipt};
+use super::encode::{Encoded, Lines, push_close, push_receipt};
 use super::figures::{self, Line, Seen};
 use super::hub::Hub;
 use super::key::Keys;
@@ -41,6 +42,8 @@ struct Owned {
     limit: Limit,
     ask: Ask,
     role: Role,
+    /// It is refundable only until the request has passed.
+    is_hold: bool,
 }
 
 impl Owned {
@@ -88,6 +91,21 @@ impl Part {
         }
         returns
     }
+
+    /// The holds that become final where the request passes. A few are left to expire, which costs no call; of many, each
+    /// would soon push out one whose request is not decided yet.
+    fn closes(&self, outcomes: &[Outcome], seen: &[Seen]) -> Returns {
+        let mut closes = Returns::of_slot(self.slot);
+        if !seen.iter().any(Seen::has_many_holds) {
+            return closes;
+        }
+        for (index, (charge, outcome)) in self.charges.iter().zip(outcomes).enumerate() {
+            if charge.is_hold && push_close(&mut closes.body, &charge.limit, &outcome.receipt) {
+                closes.keys.push(self.keys.get(index).unwrap_or_default());
+            }
+        }
+        closes
+    }
 }
 
 /// What became of a request whose parts are held in several slots.
@@ -128,7 +146,8 @@ impl Hub {
             let (limit, role) = (charge.limit.clone(), charge.role);
             // If another part refuses, it is refunded, however many others were charged meanwhile.
             let ask = charge.ask.refundable_as_hold();
-            part.charges.push(Owned { place, counter, limit, ask, role });
+            let is_hold = charge.ask.refundable == Refundable::No;
+            part.charges.push(Owned { place, counter, limit, ask, role, is_hold });
         }
         parts
     }
@@ -175,19 +194,20 @@ impl Hub {
             None => Ok(in_order(&parts, &judged, &outcomes, part_mode, keeps)),
         };
         let held = |acceptance| answer.map(|outcomes| HeldParts { outcomes, acceptance });
-        let mut refused = None;
+        let (mut refused, mut is_kept) = (None, false);
         if mode == Mode::Owe && keeps {
             let _ = reply.send(held(Acceptance::needless()));
-            return;
+            is_kept = true;
         } else if keeps {
             // A request that is given up before it has seen its answer is not charged.
             let (acceptance, accepted) = Acceptance::of_hold();
             let _ = reply.send(held(acceptance));
-            if accepted.await.is_ok() {
-                return;
-            }
+            is_kept = accepted.await.is_ok();
         } else {
             refused = Some((reply, held(Acceptance::needless())));
+        }
+        if is_kept {
+            return self.close_holds(&parts, &outcomes, &judged).await;
         }
         let mut returning = tokio::task::JoinSet::new();
         for ((part, outcomes), judged) in parts.iter().zip(&outcomes).zip(&judged) {
@@ -205,6 +225,24 @@ impl Hub {
             let _ = reply.send(answer);
         }
         returned().await;
+    }
+
+    /// Makes the holds of a request that has passed final. One that fails is left to expire.
+    async fn close_holds(
+        self: &Arc<Self>,
+        parts: &[Part],
+        outcomes: &[Vec<Outcome>],
+        judged: &[Result<Judged, Failure>],
+    ) {
+        let held = parts.iter().zip(outcomes).zip(judged);
+        let closes = held.map(|((part, outcomes), judged)| {
+            part.closes(outcomes, judged.as_ref().map_or(&[][..], |judged| &judged.seen))
+        });
+        let closes: Vec<Returns> = closes.filter(|closes| closes.keys.len() > 0).collect();
+        let closed = closes.iter().map(async |closes| {
+            let _ = self.give_back_slot(closes, &mut self.unsent()).await;
+        });
+        join_all(closed).await;
     }
 
     /// What a script made of a part, asked again where no calendar window fitted.

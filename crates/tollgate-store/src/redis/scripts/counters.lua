@@ -198,7 +198,7 @@ examine[BUCKET] = function(p, key, value, request, insists)
   local admits = ahead < room or (ahead == room and part <= args[p + 1])
   local n = out_n
   out[n + 1], out[n + 2], out[n + 3], out[n + 4] = admits and 1 or 0, tat, tat_part, state[3]
-  out[n + 5] = args[p + 5] > 0 and taken == 0 and taken_part == 0 and is_full(state, args[p + 5]) and 1 or 0
+  out[n + 5] = args[p + 5] > 0 and taken == 0 and taken_part == 0 and crowding(state, args[p + 5]) or 0
   out_n = n + 5
   if admits or insists then
     local span_part = args[p + 3]

@@ -1,4 +1,4 @@
--- Undoes charges by their receipts.
+-- Undoes charges by their receipts, or makes them final.
 --
 -- KEYS[2..]   the counters, and after them their marks (see reset.lua) in the same order
 -- ARGV[1]     [4..] per counter: kind and the receipt, see receipts.lua

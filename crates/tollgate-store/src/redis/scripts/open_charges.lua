@@ -9,6 +9,8 @@
 
 -- Of reservations, as many again of holds, and as many of chunks on lease.
 local MAX_OPEN_CHARGES = 64
+-- From so many holds on, one is closed as soon as its request has passed, and not left to expire.
+local MANY_HOLDS = 16
 -- Whether a charge can be refunded; 0: no.
 local BRIEFLY, UNTIL_CLOSED, ON_LEASE = 1, 2, 3
 local BRIEF = 10000000
@@ -178,20 +180,21 @@ local function joined_sort(sort, refundable)
   return sort == HOLD and SORT_OF[refundable] or sort
 end
 
--- Whether another refundable charge makes one final.
-local function is_full(state, refundable)
-  if not state.entries or #state.entries < MAX_OPEN_CHARGES then return false end
+-- 2 if another refundable charge makes one final; 1 if there are so many that a hold is closed as soon as it is kept.
+local function crowding(state, refundable)
+  local from = refundable == BRIEFLY and MANY_HOLDS or MAX_OPEN_CHARGES
+  if not state.entries or #state.entries < from then return 0 end
   local at = math.max(now, state[3])
   local is_empty = state[1] < at or (state[1] == at and state[2] == 0)
-  if is_empty then return false end
+  if is_empty then return 0 end
   local last = entry_at_place(state, #state.entries)
-  if last[1] == at then
-    local sort = last[2]
-    local joined = joined_sort(sort, refundable)
-    return joined ~= sort and count_of(state, joined) >= MAX_OPEN_CHARGES
-  end
-  local count, oldest = count_of(state, SORT_OF[refundable])
-  return count >= MAX_OPEN_CHARGES and not is_over(entry_at_place(state, oldest), at)
+  local joins = last[1] == at
+  local sort = joins and joined_sort(last[2], refundable) or SORT_OF[refundable]
+  local count, oldest = count_of(state, sort)
+  if count < from then return 0 end
+  local has_place = count < MAX_OPEN_CHARGES or (joins and sort == last[2])
+    or is_over(entry_at_place(state, oldest), at)
+  return has_place and 1 or 2
 end
 
 -- Makes entries of one sort final until they are within their bound.

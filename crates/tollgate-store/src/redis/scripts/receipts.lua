@@ -12,8 +12,9 @@
 --   5 log                instant, cost, length
 --   6 slots              name
 --   7 open charge        of a bucket: instant, span of the cost, its part, unit
-local OPEN = 7
-local RECEIPT_WIDTH = {4, 3, 3, 4, 3, 1, 4}
+--   9 the same, which becomes final instead (8 is in undo.lua)
+local OPEN, CLOSE = 7, 9
+local RECEIPT_WIDTH = {4, 3, 3, 4, 3, 1, 4, 7, 4}
 
 -- Whether a receipt is of a charge that a reset has removed; `mark` is what reset.lua left, or false.
 local function is_void(kind, p, mark)
@@ -68,6 +69,7 @@ local function give_back()
   end
 
   to[OPEN] = function(p, key, value) return change_open(p, key, value, refund_open) end
+  to[CLOSE] = function(p, key, value) return change_open(p, key, value, close_open) end
 
   local function to_window(p, key, value, kind)
     if not value and not states[key] then return true, 0 end
