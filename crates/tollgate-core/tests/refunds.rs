@@ -314,6 +314,19 @@ fn a_clock_that_steps_back_mints_nothing() {
     assert!(limit.fresh_at(&state) >= 10 * SECOND + 8_640 * SECOND);
 }
 
+/// All of the charge is undone, so that all of it is reported, whatever it is in units of the new quota.
+#[test]
+fn a_refund_after_a_changed_quota_is_in_units_of_the_charge() {
+    for algorithm in BUCKETS {
+        let (old, new) = (per_day(algorithm, 100), per_day(algorithm, 40));
+        let (mut state, now) = (old.fresh(), SECOND);
+        let receipt = old.charge(&mut state, &Ask::cost(5).refundable(), now);
+        assert_eq!(new.status(&state, now).used, 2);
+        assert_eq!(old.give_back(&mut state, &receipt, now), 5);
+        assert_eq!(new.status(&state, now).used, 0);
+    }
+}
+
 /// A limit whose quota changes keeps the list, and rounds fractions up.
 #[test]
 fn a_changed_quota_keeps_refundable_charges() {
