@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use bytes::Bytes;
 use http::header::{FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, VIA};
 
-use tollgate_tower::identity::{is_well_formed_forwarded, push_address};
+use tollgate_tower::identity::{AddressSource, Identifier, is_well_formed_forwarded, push_address};
 
+use crate::gateway::ConnectionInfo;
 use crate::headers::remove;
 use crate::options::ForwardedOptions;
 
@@ -16,19 +17,21 @@ const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host")
 const HTTP: HeaderValue = HeaderValue::from_static("http");
 const HTTPS: HeaderValue = HeaderValue::from_static("https");
 
+/// Headers that hold the client's address alone.
+const CLIENT_ADDRESS_HEADERS: [HeaderName; 4] = [
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("true-client-ip"),
+    HeaderName::from_static("x-client-ip"),
+    HeaderName::from_static("x-cluster-client-ip"),
+];
+
 /// Whether a header is what a client may say about itself only through a proxy that is trusted. Programs that read
 /// headers as variables cannot tell `_` from `-`.
 pub(crate) fn is_claim(name: &str) -> bool {
     let is_claim = |name: &str| {
         name.starts_with("x-forwarded-")
-            || matches!(
-                name,
-                "forwarded"
-                    | "x-real-ip"
-                    | "true-client-ip"
-                    | "x-client-ip"
-                    | "x-cluster-client-ip"
-            )
+            || name == "forwarded"
+            || CLIENT_ADDRESS_HEADERS.iter().any(|header| header.as_str() == name)
     };
     is_claim(name) || (name.contains('_') && is_claim(&name.replace('_', "-")))
 }
@@ -37,15 +40,57 @@ pub(crate) fn is_claim(name: &str) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Came {
     pub(crate) peer: SocketAddr,
+    /// Who sent it, by what trusted proxies say.
+    pub(crate) client: IpAddr,
     pub(crate) is_tls: bool,
     /// Whether what came with it about earlier hops is kept.
     pub(crate) is_trusted: bool,
+    /// The header in which trusted proxies say it. Another one may have come through them as the client wrote it.
+    pub(crate) source: AddressSource,
+}
+
+impl Came {
+    pub(crate) fn new(
+        connection: &ConnectionInfo,
+        identifier: &Identifier,
+        headers: &HeaderMap,
+    ) -> Self {
+        let &ConnectionInfo { peer, is_tls, is_trusted, .. } = connection;
+        let client = if is_trusted {
+            // A request whose client cannot be read was rejected before.
+            identifier.client_ip(headers, Some(peer.ip())).ok().flatten()
+        } else {
+            None
+        };
+        let client = client.unwrap_or_else(|| peer.ip().to_canonical());
+        Self { peer, client, is_tls, is_trusted, source: identifier.address_source() }
+    }
+
+    /// Whether a header about earlier hops must not reach the upstream.
+    fn drops(&self, name: &HeaderName) -> bool {
+        is_claim(name.as_str())
+            && (!self.is_trusted
+                || name.as_str().contains('_')
+                || (name == X_FORWARDED_FOR && self.source != AddressSource::XForwardedFor)
+                || (name == FORWARDED && self.source != AddressSource::Forwarded))
+    }
+
+    /// The client, where a list of hops that starts with the peer would not name it.
+    fn client_before_peer(&self, source: AddressSource) -> Option<IpAddr> {
+        let is_known = self.source == source || self.client == self.peer.ip().to_canonical();
+        (self.is_trusted && !is_known).then_some(self.client)
+    }
 }
 
 /// Writes down where a request came from. The host is the request's own, already checked.
 pub(crate) fn describe(headers: &mut HeaderMap, came: Came, options: ForwardedOptions) {
-    if !came.is_trusted {
-        remove(headers, |name| is_claim(name.as_str()));
+    remove(headers, |name| came.drops(name));
+    for name in CLIENT_ADDRESS_HEADERS {
+        if headers.contains_key(&name)
+            && let Ok(client) = HeaderValue::from_str(&came.client.to_string())
+        {
+            headers.insert(name, client);
+        }
     }
     // Of a stranger nothing is left that could be continued or must not be overwritten.
     let is_known = |headers: &HeaderMap, name| came.is_trusted && headers.contains_key(name);
@@ -69,9 +114,17 @@ pub(crate) fn describe(headers: &mut HeaderMap, came: Came, options: ForwardedOp
         if headers.get_all(FORWARDED).iter().any(is_broken) {
             headers.remove(FORWARDED);
         }
-        put(headers, FORWARDED, element((peer, &address), host, proto));
+        let mut hops = element((peer, &address), host, proto);
+        if let Some(client) = came.client_before_peer(AddressSource::Forwarded) {
+            let client = element((client, &client.to_string()), None, "");
+            hops = [&client, ", ", &hops].concat();
+        }
+        put(headers, FORWARDED, hops);
     }
     if options.x_forwarded_for {
+        if let Some(client) = came.client_before_peer(AddressSource::XForwardedFor) {
+            address = format!("{client}, {address}");
+        }
         put(headers, X_FORWARDED_FOR, address);
     }
     if options.x_forwarded_host
@@ -101,7 +154,7 @@ pub(crate) fn came_from(headers: &HeaderMap, name: &str) -> bool {
     hops.flat_map(|value| value.split(',')).any(|hop| hop.trim().ends_with(name))
 }
 
-/// One hop: `for=192.0.2.1;host=example.com;proto=https`.
+/// One hop: `for=192.0.2.1;host=example.com;proto=https`, without what is not known.
 fn element((peer, address): (IpAddr, &str), host: Option<&str>, proto: &str) -> String {
     let mut element = String::with_capacity(96);
     element.push_str(if peer.is_ipv4() { "for=" } else { "for=\"[" });
@@ -113,8 +166,10 @@ fn element((peer, address): (IpAddr, &str), host: Option<&str>, proto: &str) -> 
         element.push_str(";host=");
         push_value(&mut element, host);
     }
-    element.push_str(";proto=");
-    element.push_str(proto);
+    if !proto.is_empty() {
+        element.push_str(";proto=");
+        element.push_str(proto);
+    }
     element
 }
 
@@ -189,12 +244,21 @@ mod tests {
         is_trusted: bool,
         lines: &[(&str, &str)],
     ) -> HeaderMap {
+        let peer = SocketAddr::new(peer.parse().unwrap(), 4711);
+        let (client, source) = if is_trusted {
+            (IpAddr::from([203, 0, 113, 3]), AddressSource::XForwardedFor)
+        } else {
+            (peer.ip(), AddressSource::None)
+        };
+        describe_came(Came { peer, client, is_tls, is_trusted, source }, lines)
+    }
+
+    fn describe_came(came: Came, lines: &[(&str, &str)]) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             headers.append(name, HeaderValue::from_str(value).unwrap());
         }
-        let came = Came { peer: SocketAddr::new(peer.parse().unwrap(), 4711), is_tls, is_trusted };
         describe(&mut headers, came, ForwardedOptions::default());
         headers
     }
@@ -241,15 +305,50 @@ mod tests {
         assert_eq!(headers.get_all("x-forwarded-for").iter().count(), 1);
         assert_eq!(headers["x-forwarded-proto"], "https");
         assert_eq!(headers["x-forwarded-host"], "outer");
+        assert_eq!(headers["forwarded"], "for=203.0.113.3, for=192.0.2.7;host=inner;proto=http");
+        assert_eq!(headers["x-real-ip"], "203.0.113.3");
+    }
+
+    /// A proxy that writes one header passes the others as its client wrote them.
+    #[test]
+    fn only_the_header_that_trusted_proxies_write_is_continued() {
+        let lines = CHAIN.into_iter().chain([("x_forwarded_for", "1.1.1.1")]).collect::<Vec<_>>();
+        let peer = SocketAddr::from(([192, 0, 2, 7], 4711));
+        let client = IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 7]);
+        let (is_tls, is_trusted) = (false, true);
+        let came = Came { peer, client, is_tls, is_trusted, source: AddressSource::Forwarded };
+        let headers = describe_came(came, &lines);
+        assert_eq!(headers["x-forwarded-for"], "2001:db8::7, 192.0.2.7");
         assert_eq!(headers["forwarded"], "for=203.0.113.1, for=192.0.2.7;host=inner;proto=http");
-        assert_eq!(headers["x-real-ip"], "203.0.113.1");
+        assert_eq!(headers["x-real-ip"], "2001:db8::7");
+        assert!(!headers.contains_key("x_forwarded_for"));
+
+        let headers = describe_came(Came { source: AddressSource::XForwardedFor, ..came }, &lines);
+        let hops = "for=\"[2001:db8::7]\", for=192.0.2.7;host=inner;proto=http";
+        assert_eq!(headers["forwarded"], hops);
+
+        let alone = Came { source: AddressSource::None, client: peer.ip(), ..came };
+        let headers = describe_came(alone, &lines);
+        assert_eq!(headers["x-forwarded-for"], "192.0.2.7");
+        assert_eq!(headers["forwarded"], "for=192.0.2.7;host=inner;proto=http");
+        assert_eq!(headers["x-real-ip"], "192.0.2.7");
+
+        // What is not written is not passed on either.
+        let mut headers = HeaderMap::new();
+        headers.insert(X_FORWARDED_FOR, HeaderValue::from_static("1.1.1.1"));
+        let options = ForwardedOptions { x_forwarded_for: false, ..ForwardedOptions::default() };
+        describe(&mut headers, came, options);
+        assert!(!headers.contains_key(X_FORWARDED_FOR));
     }
 
     /// A quote that is left open must not swallow what the gateway appends.
     #[test]
     fn a_malformed_chain_is_not_continued() {
         let lines = [("host", "inner"), ("forwarded", "for=203.0.113.1;host=\"a")];
-        let headers = describe_from("192.0.2.7", false, true, &lines);
+        let peer = SocketAddr::from(([192, 0, 2, 7], 4711));
+        let (client, source) = (peer.ip(), AddressSource::Forwarded);
+        let came = Came { peer, client, is_tls: false, is_trusted: true, source };
+        let headers = describe_came(came, &lines);
         assert_eq!(headers["forwarded"], "for=192.0.2.7;host=inner;proto=http");
     }
 

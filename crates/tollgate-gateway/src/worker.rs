@@ -253,12 +253,8 @@ impl<D: Decide> Worker<D> {
     pub(crate) fn clean(&self, parts: &mut Parts, connection: &ConnectionInfo) {
         let options = &self.gateway.options;
         parts.extensions = http::Extensions::default();
+        let came = Came::new(connection, &self.gateway.identifier, &parts.headers);
         headers::clean_request(&mut parts.headers);
-        let came = Came {
-            peer: connection.peer,
-            is_tls: connection.is_tls,
-            is_trusted: connection.is_trusted,
-        };
         forwarded::describe(&mut parts.headers, came, options.forwarded);
         if let Some(via) = &options.via {
             forwarded::describe_via(&mut parts.headers, via, parts.version);

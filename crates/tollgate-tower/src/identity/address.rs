@@ -82,6 +82,10 @@ impl Addresses {
         Ok(Self { trusted, source, ipv6_prefix })
     }
 
+    pub(super) const fn source(&self) -> AddressSource {
+        self.source
+    }
+
     pub(super) fn trusts(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         self.trusted.iter().any(|network| network.contains(&address))

@@ -233,6 +233,11 @@ impl Identifier {
         self.addresses.trusts(peer)
     }
 
+    /// The header in which trusted proxies name their client.
+    pub const fn address_source(&self) -> AddressSource {
+        self.addresses.source()
+    }
+
     /// Whether there is anything that callers could show: keys that are registered or trusted, or tokens.
     pub fn knows_clients(&self) -> bool {
         let keys = &self.api_keys;
