@@ -94,7 +94,7 @@ impl Fault {
                 "INVALID_PATH",
                 "the path holds more than 5 encoded slashes (%2F)",
             ),
-            Self::BadTarget => {
+            Self::BadTarget | Self::BadPath(PathError::NotAPath) => {
                 (Status::BAD_REQUEST, "INVALID_PATH", "the request must name a path")
             }
             Self::Connect => {

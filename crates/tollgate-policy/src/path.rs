@@ -24,6 +24,9 @@ pub enum PathError {
     /// More than [`MAX_ENCODED_SLASHES`].
     #[error("the path holds more than {MAX_ENCODED_SLASHES} encoded slashes (%2F)")]
     TooManyEncodedSlashes,
+    /// Neither a path nor a URL with a host.
+    #[error("the path must start with / or be a URL such as https://host/path")]
+    NotAPath,
 }
 
 /// The form of a path that rules are matched with and that counters are keyed by: as [`canonical_path`], and in
@@ -68,6 +71,25 @@ enum Form {
     PartlySplit(u32),
     /// As an upstream gets it.
     Forwarding,
+}
+
+/// The path of a request target: the target itself, or what follows the host of a URL (`http://host/login`). None for
+/// anything else: it would be read as another path than the one that the service reads.
+pub(crate) fn path_of_target(target: &str) -> Option<&str> {
+    if target.is_empty() || target.starts_with('/') {
+        return Some(target);
+    }
+    let (scheme, rest) = target.split_once("://")?;
+    let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte));
+    if is_scheme { after_host(rest) } else { None }
+}
+
+/// What follows the host in front of it. Servers disagree about a backslash and about no host at all.
+pub(crate) fn after_host(text: &str) -> Option<&str> {
+    let (host, path) = text.split_at(text.find(['/', '?', '#']).unwrap_or(text.len()));
+    let is_host = host.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
+    (!host.is_empty() && is_host).then_some(path)
 }
 
 const ENCODED_SLASH: &str = "%2F";

@@ -1,16 +1,20 @@
-//! The path of a request in all the ways that servers read its encoded slashes.
+//! The path of a request in all the ways that servers read it.
 
 use std::borrow::Cow;
 
 use crate::PathError;
-use crate::path::{MAX_ENCODED_SLASHES, count_encoded_slashes, normalize_path, partly_split_path};
+use crate::path::{
+    MAX_ENCODED_SLASHES, after_host, count_encoded_slashes, normalize_path, partly_split_path,
+    path_of_target,
+};
 
 /// The path of a request, normalised.
 ///
 /// Most servers read `%2F` as a separator, some (GitLab, npm) as a character of a segment: `/files/a%2Fb` is a file
 /// `b` in `a` to the former, and a file named `a/b` to the latter; a proxy in between may decode one and leave another.
 /// How the upstream reads it cannot be known here, so each encoded slash has two readings, and rules are resolved for
-/// every combination of them ([`crate::RuleSet::resolve`]).
+/// every combination of them ([`crate::RuleSet::resolve`]). Likewise, `//host/login` is `/host/login` to most servers, and
+/// a URL without a scheme, whose path is `/login`, to some (Node.js).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestPath<'a> {
     endpoint: Cow<'a, str>,
@@ -19,19 +23,23 @@ pub struct RequestPath<'a> {
 }
 
 impl<'a> RequestPath<'a> {
-    /// Normalises a path as it was sent. More than [`MAX_ENCODED_SLASHES`] encoded slashes are an error.
-    pub fn parse(path: &'a str) -> Result<Self, PathError> {
-        Self::with_readings(path, |count| {
+    /// Normalises a path as it was sent, or that of a URL. More than [`MAX_ENCODED_SLASHES`] encoded slashes are an
+    /// error, and so is what is neither a path nor a URL.
+    pub fn parse(target: &'a str) -> Result<Self, PathError> {
+        let path = path_of_target(target).ok_or(PathError::NotAPath)?;
+        Self::with_readings(path, is_hostless(target, path), |count| {
             let is_bounded = count <= MAX_ENCODED_SLASHES;
             // All bits set is the endpoint itself.
             is_bounded.then(|| (1 << count) - 1).ok_or(PathError::TooManyEncodedSlashes)
         })
     }
 
-    /// As [`RequestPath::parse`], for callers that must not refuse a path because of its encoded slashes: where there are
-    /// more than are resolved in every combination, they separate all or none.
-    pub fn parse_any(path: &'a str) -> Result<Self, PathError> {
-        Self::with_readings(path, |count| {
+    /// As [`RequestPath::parse`], for callers that must not refuse a path because of its encoded slashes or its
+    /// beginning: where there are more slashes than are resolved in every combination, they separate all or none; a
+    /// path that does not start with a slash is taken as if it did.
+    pub fn parse_any(target: &'a str) -> Result<Self, PathError> {
+        let path = path_of_target(target).unwrap_or(target);
+        Self::with_readings(path, is_hostless(target, path), |count| {
             Ok(if count <= MAX_ENCODED_SLASHES { (1 << count) - 1 } else { 1 })
         })
     }
@@ -40,16 +48,26 @@ impl<'a> RequestPath<'a> {
     /// encoded slashes there are.
     fn with_readings(
         path: &'a str,
-        count_readings: impl FnOnce(usize) -> Result<u32, PathError>,
+        may_start_with_host: bool,
+        count_readings: impl Fn(usize) -> Result<u32, PathError>,
     ) -> Result<Self, PathError> {
         let endpoint = normalize_path(path)?;
         let mut others = Vec::new();
-        // What is borrowed was normal as it came, and holds no escapes.
+        // What is borrowed was normal as it came: it holds no escapes and no empty segments.
         if matches!(endpoint, Cow::Owned(_)) {
-            for splits in 0..count_readings(count_encoded_slashes(path))? {
-                let reading = partly_split_path(path, splits)?;
+            let mut add = |reading: Cow<'_, str>| {
                 if reading != endpoint && others.iter().all(|other| *other != reading) {
                     others.push(reading.into_owned());
+                }
+            };
+            for splits in 0..count_readings(count_encoded_slashes(path))? {
+                add(partly_split_path(path, splits)?);
+            }
+            let after_host = path.strip_prefix("//").and_then(after_host);
+            if let Some(path) = after_host.filter(|_| may_start_with_host) {
+                add(normalize_path(path)?);
+                for splits in 0..count_readings(count_encoded_slashes(path))? {
+                    add(partly_split_path(path, splits)?);
                 }
             }
         }
@@ -77,9 +95,55 @@ impl<'a> RequestPath<'a> {
     }
 }
 
+/// Whether the path was sent alone, so that a host may be at its beginning.
+const fn is_hostless(target: &str, path: &str) -> bool {
+    target.len() == path.len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A spelling that a rule does not expect must not pass it.
+    #[test]
+    fn the_path_of_a_url_is_matched_and_what_is_no_path_is_refused() {
+        for (target, endpoint, others) in [
+            ("http://x/login", "/login", &[][..]),
+            ("HTTPS://u:p@[::1]:8443/%6Cogin;a?b", "/login", &[]),
+            ("ws://x/a%2Flogin", "/a/login", &["/a%2Flogin"]),
+            ("http://x", "/", &[]),
+            ("http://x?a=/login", "/", &[]),
+            ("http://x//y/login", "/y/login", &[]),
+            ("", "/", &[]),
+            ("//x/login", "/x/login", &["/login"]),
+            ("//login", "/login", &["/"]),
+            ("///login", "/login", &[]),
+            ("//x/a%2Fb", "/x/a/b", &["/x/a%2Fb", "/a/b", "/a%2Fb"]),
+            ("/http://x/login", "/http:/x/login", &[]),
+        ] {
+            let read = RequestPath::parse(target).unwrap();
+            assert_eq!((read.endpoint(), read.others()), (endpoint, &*strings(others)), "{target}");
+            assert_eq!(RequestPath::parse_any(target), Ok(read));
+        }
+        for target in [
+            "login",
+            "*",
+            "\\login",
+            " /login",
+            "%2Flogin",
+            "?/login",
+            "http:/login",
+            "http:login",
+            "http:///login",
+            "http://x\\login",
+            "http://x y/login",
+            "://x/login",
+            "1a://x/login",
+        ] {
+            assert_eq!(RequestPath::parse(target), Err(PathError::NotAPath), "{target}");
+            assert!(RequestPath::parse_any(target).is_ok(), "{target}");
+        }
+    }
 
     #[test]
     fn only_encoded_slashes_make_further_readings() {

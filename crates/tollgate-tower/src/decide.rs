@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::time::Duration;
 
-use tollgate_policy::{PathError, RequestPath, normalize_path};
+use tollgate_policy::{PathError, RequestPath};
 
 use crate::dialect::Dialect;
 use crate::headers::HeaderLines;
@@ -69,8 +69,8 @@ impl EdgeRequest {
     /// The path that was sent, where it has several readings and is still the one that is asked about.
     pub(crate) fn sent(&self) -> Option<&str> {
         let sent = self.sent_path.as_deref()?;
-        let endpoint = normalize_path(sent).ok()?;
-        (Some(&*endpoint) == self.endpoint.as_deref()).then_some(sent)
+        let path = RequestPath::parse(sent).ok()?;
+        (Some(path.endpoint()) == self.endpoint.as_deref()).then_some(sent)
     }
 }
 
