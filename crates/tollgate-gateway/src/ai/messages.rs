@@ -196,7 +196,9 @@ pub(super) fn content(value: Value<'_>, sink: &mut TextSink, depth: u32) {
     } else if value.is_object() {
         part(value, sink, depth);
     } else if value.is_array() {
-        for element in value.elements() {
+        for (place, element) in value.elements().enumerate() {
+            // Templates put parts on lines of their own.
+            sink.tokens(u64::from(place > 0));
             if element.is_object() {
                 part(element, sink, depth);
             } else {

@@ -14,7 +14,7 @@ use super::text::TextSink;
 /// A string in an option is free up to this; a longer one is a text.
 const MAX_OPTION_BYTES: usize = 64;
 
-/// Fields that are not known are taken for options while they are together not longer than this, unless an upper bound
+/// Fields that are not known are read as options are while they are together not longer than this, unless an upper bound
 /// is asked for.
 const MAX_FREE_BYTES: usize = 256;
 
@@ -101,8 +101,11 @@ impl Ask<'_> {
             sink.skip_learning();
         }
         let length: usize = unknown.iter().map(|it| it.name.len() + it.value.text.len()).sum();
-        if sink.is_upper_bound() || length > MAX_FREE_BYTES {
-            for member in unknown {
+        let is_free = !sink.is_upper_bound() && length <= MAX_FREE_BYTES;
+        for member in unknown {
+            if is_free {
+                option(member.value, sink, 0);
+            } else {
                 sink.source(&member.name);
                 walk(member.value, sink);
             }
@@ -140,6 +143,8 @@ pub(super) fn plain(value: Value<'_>, sink: &mut TextSink, depth: u32) {
         other("", value, sink);
     } else if value.is_array() {
         for element in value.elements() {
+            // Each text of several begins with a token that models add.
+            sink.tokens(u64::from(element.is_string()));
             plain(element, sink, depth + 1);
         }
     } else if value.get("type").is_some() {
@@ -314,10 +319,10 @@ mod tests {
                 {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAAAAAAAAAAAAAA"}}]},
             {"role": "assistant", "content": null, "tool_calls": [{"id": "c"}]},
         ]});
-        // Three messages and the answer's beginning, an image, 12 letters, and a call: 3 letters and 9 marks.
+        // Three messages and the answer's beginning, an image, a second part, 12 letters, and a call: 3 letters and 9 marks.
         assert_eq!(
             estimate(Call::Chat, &chat),
-            4 * 4 + 1_000 + (15 * 250_u64 + 9 * 550).div_ceil(1_000)
+            4 * 4 + 1_000 + 1 + (15 * 250_u64 + 9 * 550).div_ceil(1_000)
         );
         let tools = json!({"model": "m", "messages": [], "tools": [{"name": 1}]});
         let letters = 4 * 250_u64;

@@ -66,7 +66,7 @@ impl Ask<'_> {
 fn is_searching(model: &str) -> bool {
     const PARTS: [&str; 4] = [":online", "-search-preview", "-search-api", "deep-research"];
     let model = model.to_ascii_lowercase();
-    PARTS.iter().any(|it| model.contains(it))
+    PARTS.iter().any(|it| model.contains(it)) || model.ends_with("-search")
 }
 
 /// The field that a name stands for, or what it contains of `parts`, where its value asks for something.
