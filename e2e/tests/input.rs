@@ -39,6 +39,7 @@ fn wrong_fields_are_named_and_charge_nothing() {
         (json!({"userId": "ann", "modelId": "gpt4", "apiKey": long}), "apiKey"),
         (json!({"userId": "ann", "modelId": "gpt4", "ip": "999.1.1.1"}), "ip"),
         (json!({"userId": "ann", "modelId": "gpt4", "endpoint": "/a%zz"}), "endpoint"),
+        (json!({"userId": "ann", "modelId": "gpt4", "endpoint": "login"}), "endpoint"),
         (json!({"userId": "ann", "modelId": "gpt4", "attributes": many}), "attributes"),
         (json!({"userId": "ann", "modelId": "gpt4", "attributes": {"a": 1}}), "attributes"),
         (json!({"userId": "ann", "modelId": "gpt4", "attributes": {"user_id": "b"}}), "attributes"),
@@ -50,6 +51,8 @@ fn wrong_fields_are_named_and_charge_nothing() {
             refused(&server, path, body.to_string().as_bytes(), 400, field);
         }
     }
+    let twice = br#"{"userId": "ann", "modelId": "gpt4", "attributes": {"a": "1", "a": "1"}}"#;
+    refused(&server, "/rate-limit/allow", twice, 400, "attributes");
     refused(&server, "/rate-limit/check", br#"{"userId": "ann"}"#, 400, "modelId");
     refused(&server, "/rate-limit/check", br#"{"userId": "", "modelId": "m"}"#, 400, "userId");
     refused(&server, "/rate-limit/allow/batch", b"{}", 400, "requests");

@@ -226,10 +226,12 @@ async fn what_is_wrong_is_said_with_the_field() {
     let error = client.allow(long.clone()).await.unwrap_err();
     assert_eq!(error.code(), Code::InvalidArgument);
     assert!(error.message().starts_with("user_id: "), "{}", error.message());
-    let mut bad = user("ann");
-    bad.ip = "nowhere".to_owned();
-    let error = client.allow(bad).await.unwrap_err();
-    assert!(error.message().starts_with("ip: "), "{}", error.message());
+    for (ip, endpoint, field) in [("nowhere", "", "ip: "), ("", "login", "endpoint: ")] {
+        let mut bad = user("ann");
+        (bad.ip, bad.endpoint) = (ip.to_owned(), endpoint.to_owned());
+        let error = client.allow(bad).await.unwrap_err();
+        assert!(error.message().starts_with(field), "{}", error.message());
+    }
     let mut bad = user("ann");
     bad.attributes.insert("user_id".to_owned(), "bob".to_owned());
     assert_eq!(client.allow(bad).await.unwrap_err().code(), Code::InvalidArgument);

@@ -76,6 +76,9 @@ fn refuse_status(query: &str) -> Result<Option<StatusCode>, ApiError> {
         }
         let status = value.parse::<u16>().ok().and_then(|code| StatusCode::from_u16(code).ok());
         match status.filter(StatusCode::is_client_error) {
+            Some(_) if found.is_some() => {
+                return Err(ApiError::invalid("refuse_status", "is there more than once"));
+            }
             Some(status) => found = Some(status),
             None => return Err(ApiError::invalid("refuse_status", "must be from 400 to 499")),
         }
@@ -109,10 +112,12 @@ fn attributes(headers: &HeaderMap) -> Result<AllowBody<'_>, ApiError> {
             Known::Method => &["x-original-method", "x-forwarded-method"],
             _ => &[],
         };
+        // All are read: one that is there twice is refused although another comes before it.
         for name in [known.header()].iter().chain(others) {
-            if let Some(value) = text(name)? {
+            if let Some(value) = text(name)?
+                && body.get(known).is_none()
+            {
                 body.set(known, Some(value));
-                break;
             }
         }
     }
@@ -152,8 +157,16 @@ mod tests {
             assert!(attributes(&headers).is_err(), "{name}");
         }
         let mut headers = HeaderMap::new();
+        headers.append("x-tollgate-endpoint", HeaderValue::from_static("/a"));
+        headers.append("x-original-uri", HeaderValue::from_static("/b"));
+        assert_eq!(attributes(&headers).unwrap().get(Known::Endpoint), Some("/a"));
+        headers.append("x-original-uri", HeaderValue::from_static("/b"));
+        assert!(attributes(&headers).is_err(), "although another comes first");
+        let mut headers = HeaderMap::new();
         headers.append("x-tollgate-attribute-a-b", HeaderValue::from_static("1"));
         headers.append("x-tollgate-attribute-a_b", HeaderValue::from_static("2"));
         assert!(attributes(&headers).is_err());
+        assert!(refuse_status("refuse_status=403").is_ok());
+        assert!(refuse_status("refuse_status=403&refuse_status=429").is_err());
     }
 }

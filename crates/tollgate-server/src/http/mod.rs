@@ -318,6 +318,10 @@ impl<S: Store + 'static> Api<S> {
             }
             DataAuth::Token(accepted) => accepted,
         };
+        // Of two, one may be the client's own, and nobody can say which.
+        if headers.get_all(AUTHORIZATION).iter().nth(1).is_some() {
+            return Err(ApiError::invalid("authorization", "is there more than once"));
+        }
         let given = headers
             .get(AUTHORIZATION)
             .and_then(|value| value.to_str().ok())

@@ -190,7 +190,10 @@ impl<'a> Prepared<'a> {
             let message = format!("at most {MAX_ATTRIBUTES} attributes are taken");
             return Err(ApiError::invalid("attributes", message));
         }
-        for (name, value) in &body.attributes.0 {
+        for (place, (name, value)) in body.attributes.0.iter().enumerate() {
+            if body.attributes.0.iter().take(place).any(|(before, _)| before == name) {
+                return Err(ApiError::invalid("attributes", format!("{name:?} is given twice")));
+            }
             if name.len() > MAX_VALUE_BYTES || value.len() > MAX_VALUE_BYTES {
                 return Err(too_long("attributes"));
             }

@@ -67,6 +67,70 @@ async fn a_node_without_rules_is_not_ready_while_its_database_is_migrated() {
     assert_eq!(ask("/readyz").await.0, 200);
 }
 
+const LOGIN: &str = "
+default: false
+rules:
+- {rule_id: login, identifier_type: global, limit: 0, window: 1m, algorithm: fixed_window, applies_to: {endpoints: [/login]}}
+";
+
+/// No spelling of an endpoint passes a rule on it, whichever call it is in.
+#[tokio::test]
+async fn an_endpoint_is_a_path_or_the_path_of_a_url() {
+    let api = Calls::new(LOGIN);
+    let auth = async |target: &str| {
+        let request = Request::get("/rate-limit/auth").header("host", "localhost");
+        let request = request.header("x-original-uri", target).body(Full::default()).unwrap();
+        let inner = &api.0;
+        inner.answer(request, Some([127, 0, 0, 1].into())).await.unwrap().status().as_u16()
+    };
+    for target in ["/login", "http://x/login", "https://x:1/a/../login?b", "//x/login", "///login"]
+    {
+        let asked = serde_json::json!({"endpoint": target});
+        for call in ["allow", "peek", "reserve"] {
+            let (status, answer) = api.call(call, asked.clone()).await;
+            let shown = (status, &answer["ruleId"], &answer["allowed"]);
+            assert_eq!(shown, (200, &"login".into(), &false.into()), "{call} {target}: {answer}");
+        }
+        let (_, batch) = api.call("allow/batch", serde_json::json!({"requests": [asked]})).await;
+        assert_eq!(batch["decisions"][0]["allowed"], false, "{target}: {batch}");
+        assert_eq!(auth(target).await, 429, "{target}");
+    }
+    for target in ["login", "*", "\\login", "http:/login", "http:///login"] {
+        let asked = serde_json::json!({"endpoint": target});
+        for call in ["allow", "peek", "reserve"] {
+            let (status, answer) = api.call(call, asked.clone()).await;
+            let shown = (status, &answer["error"]["field"]);
+            assert_eq!(shown, (400, &"endpoint".into()), "{call} {target}: {answer}");
+        }
+        let (_, batch) = api.call("allow/batch", serde_json::json!({"requests": [asked]})).await;
+        assert!(batch.to_string().contains("endpoint"), "{target}: {batch}");
+        assert_eq!(auth(target).await, 400, "{target}");
+    }
+}
+
+/// Of two tokens, one may be a client's own that a proxy has passed on.
+#[tokio::test]
+async fn two_tokens_are_ambiguous() {
+    let mut config = Config::load(None, std::iter::empty(), &Overrides::default()).unwrap();
+    config.data_auth = DataAuth::Token(vec![Sha256::digest(b"good").into()]);
+    let mut api = api();
+    api.config = Arc::new(config);
+    let api = Arc::new(api);
+    let ask = |tokens: &[&str]| {
+        let request = Request::post("/rate-limit/allow").header("host", "localhost");
+        let request = tokens.iter().fold(request, |request, token| {
+            request.header("authorization", format!("Bearer {token}"))
+        });
+        answer(&api, request.body("{}").unwrap())
+    };
+    assert_eq!(ask(&["good"]).await.0, 200);
+    assert_eq!(ask(&["bad"]).await.0, 401);
+    for tokens in [["good", "good"], ["good", "bad"], ["bad", "good"]] {
+        let (status, body) = ask(&tokens).await;
+        assert!(status == 400 && body.contains("\"field\":\"authorization\""), "{status} {body}");
+    }
+}
+
 const BUDGETS: &str = r#"
 default: false
 rules:
@@ -78,12 +142,12 @@ const PRICES: &str = r#"
 prices: [{model: gpt-4, currency: USD, per_million: {input: "2.50", output: "10", cached_read: "1.25"}}]
 "#;
 
-/// An API with budgets, and how to call it.
-struct Budgets(Arc<Api<MemoryStore>>);
+/// An API with rules, and how to call it.
+struct Calls(Arc<Api<MemoryStore>>);
 
-impl Budgets {
-    fn new() -> Self {
-        let rules = RuleSet::from_yaml(BUDGETS, "t").unwrap();
+impl Calls {
+    fn new(rules: &str) -> Self {
+        let rules = RuleSet::from_yaml(rules, "t").unwrap();
         let clock = ManualClock::new(1_700_000_000_000_000_000);
         let engine = Engine::new(MemoryStore::new(100), Arc::new(clock), rules);
         engine.swap_prices(tollgate_policy::prices::PriceTable::parse(PRICES, "t").unwrap());
@@ -105,7 +169,7 @@ impl Budgets {
 
 #[tokio::test]
 async fn a_usage_is_priced_reserved_and_settled() {
-    let api = Budgets::new();
+    let api = Calls::new(BUDGETS);
     let usage = serde_json::json!({"input": 1000, "output": 500});
     let asked = serde_json::json!({"userId": "ann", "modelId": "gpt-4", "usage": usage});
     let (status, answer) = api.call("reserve", asked.clone()).await;
@@ -132,7 +196,7 @@ async fn a_usage_is_priced_reserved_and_settled() {
 
 #[tokio::test]
 async fn amounts_that_cannot_be_priced_are_refused_and_named() {
-    let api = Budgets::new();
+    let api = Calls::new(BUDGETS);
     let usage = serde_json::json!({"input": 1});
     for (body, code, field) in [
         (serde_json::json!({"modelId": "llama"}), "UNPRICED_MODEL", "modelId"),
