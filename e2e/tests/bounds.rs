@@ -134,3 +134,48 @@ fn an_answer_is_not_held_back_by_what_follows_its_request() {
     client.write(b"complete garbage\r\n\r\n").expect("a write");
     assert_eq!(client.read_response().expect("an answer").status, 400);
 }
+
+/// A client that never reads its answer holds a bounded part of the memory, and others are answered.
+#[test]
+fn answers_that_nobody_reads_are_bounded() {
+    // An answer to a batch is larger than what the system's buffers take, and two do not fit.
+    const MAX_BYTES: usize = 8 << 20;
+    let rules: String = (0..20)
+        .map(|number| {
+            format!("  - {{rule_id: of-all-{number}, identifier_type: global, limit: 1000000, window: 1h}}\n")
+        })
+        .collect();
+    let server = ServerBuilder::default()
+        .rules(&format!("default: false\nrules:\n{rules}"))
+        .env("TOLLGATE_LIMITS_MAX_BUFFERED_BYTES", &MAX_BYTES.to_string())
+        .start();
+    let batch = json!({"requests": vec![json!({"userId": "ann"}); 1000]});
+    let path = "/rate-limit/allow/batch";
+    let answer = server.client().post(path, &batch);
+    assert!((4 << 20..MAX_BYTES).contains(&answer.body.len()), "{}", answer.body.len());
+
+    let mut stuck = server.client();
+    let text = batch.to_string();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
+        text.len()
+    );
+    stuck.write(format!("{head}{text}").as_bytes()).expect("a request");
+    let mut last = None;
+    eventually("there is no room for another", || {
+        let answer = server.client().post(path, &batch);
+        let is_refused = answer.status == 503;
+        last = is_refused.then_some(answer);
+        is_refused
+    });
+    let refused = last.expect("a refusal");
+    assert_eq!(refused.json()["error"]["code"], "TOO_MANY_BYTES", "{}", refused.text());
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert_eq!(
+        server.client().allow(&json!({"userId": "ann"}))["allowed"],
+        true,
+        "small ones pass"
+    );
+    drop(stuck);
+    eventually("there is room again", || server.client().post(path, &batch).status == 200);
+}

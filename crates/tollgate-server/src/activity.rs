@@ -12,10 +12,15 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+
+use crate::buffered::{Held, holding};
+
+const MICROS_PER_SECOND: u64 = 1_000_000;
 
 /// How every HTTP/2 connection begins.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2";
@@ -36,6 +41,10 @@ pub(crate) struct Activity {
     /// What is written waits for the client to read.
     is_blocked: AtomicBool,
 }
+
+/// A client that reads more slowly is closed after the idle limit: what it reads counts as time in which it did not
+/// wait. A rate and no deadline, since long answers are legitimate.
+const MIN_READ_BYTES_PER_SECOND: u64 = 1 << 10;
 
 impl Default for Activity {
     fn default() -> Self {
@@ -62,8 +71,14 @@ impl Activity {
     /// Notes that the state changes now. To be called before the change itself: a state must not be seen
     /// with the instant of the one before.
     fn changed(&self) {
-        let elapsed = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        self.changed_at.store(elapsed, Ordering::Relaxed);
+        // A client that does not read is not excused by what else it does.
+        if !self.is_blocked.load(Ordering::Relaxed) {
+            self.changed_at.store(self.elapsed_micros(), Ordering::Relaxed);
+        }
+    }
+
+    fn elapsed_micros(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
     fn next(&self, head_limit: Duration, idle_limit: Duration) -> Next {
@@ -101,15 +116,26 @@ impl Activity {
         }
     }
 
-    fn written(&self, is_pending: bool) {
-        if is_pending {
-            if !self.is_blocked.load(Ordering::Relaxed) {
+    fn written(&self, polled: &Poll<io::Result<usize>>) {
+        let is_blocked = self.is_blocked.load(Ordering::Relaxed);
+        match polled {
+            Poll::Pending if !is_blocked => {
                 self.changed();
                 self.is_blocked.store(true, Ordering::Relaxed);
             }
-        } else if self.is_blocked.load(Ordering::Relaxed) {
+            Poll::Ready(Ok(bytes)) if is_blocked => {
+                let micros = *bytes as u64 * MICROS_PER_SECOND / MIN_READ_BYTES_PER_SECOND;
+                let changed_at = self.changed_at.load(Ordering::Relaxed).saturating_add(micros);
+                self.changed_at.store(changed_at.min(self.elapsed_micros()), Ordering::Relaxed);
+            }
+            _ => {}
+        }
+    }
+
+    /// All that was to be written has been.
+    fn flushed(&self) {
+        if self.is_blocked.swap(false, Ordering::Relaxed) {
             self.changed();
-            self.is_blocked.store(false, Ordering::Relaxed);
         }
     }
 
@@ -145,26 +171,30 @@ impl Drop for BusyUntilDropped {
 }
 
 pin_project_lite::pin_project! {
-    /// A body that may keep its connection busy until it ends or is dropped.
+    /// A body that may keep its connection busy until it ends or is dropped, and counts among what is buffered until
+    /// its bytes are sent.
     pub(crate) struct BusyBody<B> {
         #[pin]
         body: B,
         busy: Option<BusyUntilDropped>,
+        held: Option<Arc<Held>>,
     }
 }
 
 impl<B> BusyBody<B> {
     /// Keeps the connection of this activity, if any, busy.
-    pub(crate) fn new(body: B, activity: Option<Arc<Activity>>) -> Self {
-        let busy = activity.map(|activity| {
-            activity.busy.fetch_add(1, Ordering::Relaxed);
-            BusyUntilDropped(activity)
-        });
-        Self { body, busy }
+    pub(crate) fn busy(body: B, activity: Arc<Activity>) -> Self {
+        activity.busy.fetch_add(1, Ordering::Relaxed);
+        Self { body, busy: Some(BusyUntilDropped(activity)), held: None }
+    }
+
+    /// Counts with its bytes.
+    pub(crate) fn held(body: B, held: Option<Held>) -> Self {
+        Self { body, busy: None, held: held.map(Arc::new) }
     }
 }
 
-impl<B: http_body::Body> http_body::Body for BusyBody<B> {
+impl<B: http_body::Body<Data = Bytes>> http_body::Body for BusyBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -172,7 +202,10 @@ impl<B: http_body::Body> http_body::Body for BusyBody<B> {
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
-        self.project().body.poll_frame(context)
+        let this = self.project();
+        let polled = this.body.poll_frame(context);
+        let Some(held) = this.held else { return polled };
+        polled.map_ok(|frame| frame.map_data(|data| holding(data, Arc::clone(held))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -261,12 +294,16 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedStream<T> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.activity.written(polled.is_pending());
+        self.activity.written(&polled);
         polled
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let polled = Pin::new(&mut self.stream).poll_flush(context);
+        if polled.is_ready() {
+            self.activity.flushed();
+        }
+        polled
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -283,7 +320,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WatchedStream<T> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.activity.written(polled.is_pending());
+        self.activity.written(&polled);
         polled
     }
 }
@@ -348,6 +385,33 @@ mod tests {
         let due = Duration::from_secs(seconds);
         // The timer's grain.
         cut >= due && cut <= due + Duration::from_millis(5)
+    }
+
+    /// A byte now and then must not keep an answer in memory; a slow reader may take its time.
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_drips_is_cut_and_a_slow_one_is_not() {
+        for (bytes_per_second, is_cut) in [(0, true), (100, true), (1_000, true), (1_024, false)] {
+            let activity = Activity::default();
+            activity.written(&Poll::Pending);
+            let mut first_cut = None;
+            for second in 1..=4_000 {
+                tokio::time::advance(Duration::from_secs(1)).await;
+                // Neither further requests nor their first bytes prolong it.
+                drop(activity.request());
+                activity.received(b"G");
+                if bytes_per_second > 0 {
+                    activity.written(&Poll::Ready(Ok(bytes_per_second)));
+                    activity.written(&Poll::Pending);
+                }
+                if matches!(activity.next(HEAD, IDLE), Next::Cut { .. }) {
+                    first_cut = first_cut.or(Some(second));
+                }
+            }
+            assert_eq!(first_cut.is_some(), is_cut, "{bytes_per_second}: {first_cut:?}");
+            assert!(bytes_per_second > 0 || first_cut == Some(60), "{first_cut:?}");
+            activity.flushed();
+            assert_ne!(activity.next(HEAD, IDLE), Next::Cut { in_head: false });
+        }
     }
 
     #[tokio::test(start_paused = true)]

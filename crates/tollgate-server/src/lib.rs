@@ -9,6 +9,7 @@ mod admin;
 pub mod audit;
 mod background;
 mod banner;
+mod buffered;
 mod callers;
 mod certificate_end;
 mod check_files;

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
+use http_body::Body as _;
+use http_body_util::Either;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -22,7 +24,9 @@ use tollgate_gateway::FramingWatch;
 
 use crate::activity::{self, Activity, BusyBody, WatchedStream};
 use crate::addresses::{AddressLimit, ConnectionPermit};
+use crate::buffered::{BUFFERED, UNCOUNTED_BYTES};
 use crate::config::Limits;
+use crate::http::respond::ApiError;
 use crate::tls::{Stream, Tls};
 
 /// Connections waiting to be accepted.
@@ -255,7 +259,10 @@ fn serve<A: Answer>(
     tokio::spawn(activity::watch((watched, stream_end), task, cut.subscribe(), head, idle));
 }
 
-type Answered<A> = Result<Response<BusyBody<<A as Answer>::Body>>, std::convert::Infallible>;
+/// What is answered, or what is said instead where that finds no room.
+type AnswerBody<A> = Either<BusyBody<<A as Answer>::Body>, axum::body::Body>;
+
+type Answered<A> = Result<Response<AnswerBody<A>>, std::convert::Infallible>;
 
 /// Answers requests, each of which keeps its connection busy.
 fn answering<A: Answer>(
@@ -268,9 +275,23 @@ fn answering<A: Answer>(
         let connection = connection.clone();
         Box::pin(async move {
             let _busy = activity.request();
+            let peer = connection.peer.ip();
             let response = answers.answer(request, connection).await;
-            let endless = A::is_endless(&response).then(|| Arc::clone(&activity));
-            Ok(response.map(|body| BusyBody::new(body, endless)))
+            if A::is_endless(&response) {
+                return Ok(
+                    response.map(|body| Either::Left(BusyBody::busy(body, Arc::clone(&activity))))
+                );
+            }
+            let bytes = usize::try_from(response.body().size_hint().lower()).unwrap_or(usize::MAX);
+            let held = if bytes > UNCOUNTED_BYTES {
+                let Some(held) = BUFFERED.hold(Some(peer), bytes) else {
+                    return Ok(ApiError::Busy.respond().map(Either::Right));
+                };
+                Some(held)
+            } else {
+                None
+            };
+            Ok(response.map(|body| Either::Left(BusyBody::held(body, held))))
         })
     }
 }

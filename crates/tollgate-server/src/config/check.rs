@@ -113,6 +113,7 @@ fn limits(reader: &mut Reader) -> Limits {
             1,
             1_000_000,
         ),
+        max_buffered_bytes: size(reader, "limits.max_buffered_bytes", 1 << 20, 1 << 40),
         header_timeout: millis(reader, "limits.header_timeout_ms", 1, MAX_TIMEOUT_MS),
         body_timeout: millis(reader, "limits.body_timeout_ms", 1, MAX_TIMEOUT_MS),
         idle_timeout: millis(reader, "limits.idle_timeout_ms", 1, MAX_TIMEOUT_MS),

@@ -140,6 +140,8 @@ pub struct Limits {
     pub max_connections: usize,
     /// Connections of one address at the same time.
     pub max_connections_per_address: usize,
+    /// The most bytes that bodies and answers take in memory, over all connections.
+    pub max_buffered_bytes: usize,
     /// How long a client may take to send its headers.
     pub header_timeout: Duration,
     /// How long a client may take to send its body.

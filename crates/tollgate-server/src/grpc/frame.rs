@@ -129,6 +129,13 @@ impl http_body::Body for Once {
         Poll::Ready(Some(Ok(Frame::trailers(trailers))))
     }
 
+    /// A lower bound: of an exact one hyper would make a header.
+    fn size_hint(&self) -> http_body::SizeHint {
+        let mut hint = http_body::SizeHint::new();
+        hint.set_lower(self.data.as_ref().map_or(0, |data| data.len() as u64));
+        hint
+    }
+
     fn is_end_stream(&self) -> bool {
         self.is_done
     }
@@ -145,9 +152,9 @@ pub(crate) fn status(error: ApiError) -> Status {
             | EngineError::UsageWithoutModel { .. }
             | EngineError::OtherCurrency { .. },
         ) => Code::InvalidArgument,
-        ApiError::TooLarge { .. } | ApiError::Engine(EngineError::ReservationsFull) => {
-            Code::ResourceExhausted
-        }
+        ApiError::TooLarge { .. }
+        | ApiError::Busy
+        | ApiError::Engine(EngineError::ReservationsFull) => Code::ResourceExhausted,
         ApiError::Slow => Code::DeadlineExceeded,
         ApiError::NotFound | ApiError::MethodNotAllowed(_) => Code::Unimplemented,
         ApiError::Unauthorized | ApiError::NoCertificate => Code::Unauthenticated,

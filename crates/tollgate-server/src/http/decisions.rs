@@ -13,6 +13,7 @@ use super::read::{Prepared, parse};
 use super::respond::{ApiError, JSON, json, raw};
 use super::wire::{AllowBody, BatchBody, CheckBody, CheckedBody};
 use super::{Api, MAX_BATCH};
+use crate::buffered::{BUFFERED, UNCOUNTED_BYTES};
 use crate::callers::CallerId;
 use crate::envoy::{RequestBody, ResponseBody};
 use crate::telemetry::latency::{Operation, Timed};
@@ -215,6 +216,13 @@ impl<S: Store + 'static> Api<S> {
             let message = format!("at most {MAX_BATCH} requests are taken at once");
             return Err(ApiError::invalid("requests", message));
         }
+        // Before anything is charged: the answer would not be sent. It is counted itself when it is written.
+        let room = batch.requests.len() * BYTES_PER_DECISION;
+        let _room = if room > UNCOUNTED_BYTES {
+            Some(BUFFERED.hold(caller.peer, room).ok_or(ApiError::Busy)?)
+        } else {
+            None
+        };
         let rules = self.engine.rules();
         let prepared: Vec<_> = batch.requests.iter().map(Prepared::without_ttl).collect();
         let sound = batch.requests.iter().zip(&prepared);

@@ -7,8 +7,9 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body::Body as _;
+use http_body_util::{LengthLimitError, Limited};
 use serde::Deserialize;
 use serde_json::Value;
 use tollgate_engine::{Actual, MAX_ATTRIBUTES, MAX_VALUE_BYTES, Request};
@@ -17,15 +18,17 @@ use tollgate_policy::{Known, RequestPath};
 use super::amounts_body::USAGE_FIELDS;
 use super::respond::ApiError;
 use super::wire::AllowBody;
+use crate::buffered::{BUFFERED, Held, UNCOUNTED_BYTES, holding};
 use crate::callers::CallerId;
 
-/// Reads a body of at most `most` bytes that arrives within `patience`.
+/// Reads a body of at most `most` bytes that arrives within `patience`. One that does not arrive at once counts among
+/// what is buffered ([`BUFFERED`]).
 pub(crate) async fn body<B>(body: B, most: usize, patience: Duration) -> Result<Bytes, ApiError>
 where
     B: http_body::Body<Data = Bytes>,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let mut collect = pin!(Limited::new(body, most).collect());
+    let mut collect = pin!(collect(body, most));
     // Nearly every body is there already; then no timer is needed.
     let first = poll_fn(|context| {
         Poll::Ready(match collect.as_mut().poll(context) {
@@ -33,17 +36,71 @@ where
             Poll::Pending => None,
         })
     });
-    let collected = match first.await {
+    match first.await {
         Some(done) => done,
         None => tokio::time::timeout(patience, collect).await.map_err(|_| ApiError::Slow)?,
-    };
-    match collected {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ApiError::TooLarge { most }),
-        Err(error) => {
-            Err(ApiError::Invalid { message: format!("the body broke off: {error}"), field: None })
+    }
+}
+
+async fn collect<B>(body: B, most: usize) -> Result<Bytes, ApiError>
+where
+    B: http_body::Body<Data = Bytes>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut body = pin!(Limited::new(body, most));
+    // Most bodies are one frame, which is not copied.
+    let (mut first, mut rest) = (Bytes::new(), BytesMut::new());
+    let (mut held, mut counted): (Option<Held>, usize) = (None, 0);
+    loop {
+        let frame = poll_fn(|context| {
+            let polled = body.as_mut().poll_frame(context);
+            // What is kept while the client takes its time is counted.
+            let bytes = first.len() + rest.len();
+            let more = if bytes > UNCOUNTED_BYTES { bytes - counted } else { 0 };
+            if polled.is_pending() && more > 0 {
+                let has_room = match &mut held {
+                    Some(held) => held.grow(more),
+                    None => {
+                        held = BUFFERED.hold(None, more);
+                        held.is_some()
+                    }
+                };
+                if !has_room {
+                    return Poll::Ready(Err(ApiError::Busy));
+                }
+                counted = bytes;
+            }
+            polled.map(Ok)
+        });
+        let data = match frame.await? {
+            None => break,
+            Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
+            Some(Err(error)) if error.is::<LengthLimitError>() => {
+                return Err(ApiError::TooLarge { most });
+            }
+            Some(Err(error)) => {
+                let message = format!("the body broke off: {error}");
+                return Err(ApiError::Invalid { message, field: None });
+            }
+        };
+        if first.is_empty() {
+            first = data;
+        } else {
+            rest.extend_from_slice(&data);
         }
     }
+    let whole = if rest.is_empty() {
+        first
+    } else {
+        let mut whole = BytesMut::with_capacity(first.len() + rest.len());
+        whole.extend_from_slice(&first);
+        whole.extend_from_slice(&rest);
+        whole.freeze()
+    };
+    Ok(match held {
+        Some(held) => holding(whole, held),
+        None => whole,
+    })
 }
 
 /// Reads a JSON body. If it does not fit, says which field.

@@ -15,6 +15,8 @@ const FOREIGN_ORIGIN: &str =
 const FOREIGN_HOST: &str = "the Host of this request is not a known name of this server: use its address, or list \
      the name in allowed_hosts";
 
+const BUSY: &str = "too many large bodies and answers wait for their clients (limits.max_buffered_bytes); try again in a moment";
+
 /// A call that could not be answered.
 #[derive(Debug)]
 pub(crate) enum ApiError {
@@ -24,6 +26,8 @@ pub(crate) enum ApiError {
     TooLarge { most: usize },
     /// The body did not arrive in time.
     Slow,
+    /// Too many bodies and answers wait in memory.
+    Busy,
     /// No such path.
     NotFound,
     /// The path takes other methods.
@@ -64,6 +68,9 @@ impl ApiError {
                 "the body did not arrive in time".to_owned(),
                 Some("body".to_owned()),
             ),
+            Self::Busy => {
+                (StatusCode::SERVICE_UNAVAILABLE, "TOO_MANY_BYTES", BUSY.to_owned(), None)
+            }
             Self::NotFound => (
                 StatusCode::NOT_FOUND,
                 "NOT_FOUND",
@@ -119,6 +126,7 @@ impl ApiError {
         let extra = match &self {
             Self::MethodNotAllowed(allowed) => Some((http::header::ALLOW, *allowed)),
             Self::Unauthorized => Some((http::header::WWW_AUTHENTICATE, "Bearer")),
+            Self::Busy => Some((http::header::RETRY_AFTER, "1")),
             Self::Engine(
                 EngineError::Store(_) | EngineError::RequestIdInUse | EngineError::ReservationsFull,
             ) => Some((http::header::RETRY_AFTER, "1")),

@@ -1,0 +1,172 @@
+//! The bytes of requests and answers that wait in memory for their clients, over all connections.
+//!
+//! A client that sends its body slowly, or does not read its answer, holds memory meanwhile. Each is bounded by itself;
+//! this bounds them together, and no address holds more of it with its answers than it leaves to others.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::addresses::group;
+
+/// Bodies and answers of so many bytes are not counted: a request takes more than that in any case.
+pub(crate) const UNCOUNTED_BYTES: usize = 2 << 10;
+
+/// Those of this process. `limits.max_buffered_bytes` sets its bound.
+pub(crate) static BUFFERED: BufferedBytes = BufferedBytes::new();
+
+/// How much is held, and by whom.
+#[derive(Debug)]
+pub(crate) struct BufferedBytes(Mutex<Option<Counts>>);
+
+#[derive(Debug)]
+struct Counts {
+    max: usize,
+    held: usize,
+    /// Of answers. There are no more entries than answers that are held.
+    by_address: HashMap<IpAddr, usize>,
+}
+
+impl BufferedBytes {
+    /// Without a bound.
+    const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    /// Sets the bound.
+    pub(crate) fn set_max(&self, max: usize) {
+        let mut counts = self.0.lock();
+        let counts =
+            counts.get_or_insert_with(|| Counts { max, held: 0, by_address: HashMap::new() });
+        counts.max = max;
+    }
+
+    /// So many bytes, if there is room: for the body of a request, or for an answer to this address.
+    pub(crate) fn hold(&'static self, address: Option<IpAddr>, bytes: usize) -> Option<Held> {
+        let address = address.map(|address| group(address.to_canonical()));
+        let mut counts = self.0.lock();
+        let counted = match counts.as_mut() {
+            Some(counts) => {
+                if !counts.take(address, bytes) {
+                    return None;
+                }
+                bytes
+            }
+            None => 0,
+        };
+        drop(counts);
+        Some(Held { of: self, address, bytes: counted })
+    }
+}
+
+impl Counts {
+    fn take(&mut self, address: Option<IpAddr>, bytes: usize) -> bool {
+        let held = self.held.saturating_add(bytes);
+        let own = address.map_or(0, |address| self.by_address.get(&address).copied().unwrap_or(0));
+        // The first answer of an address needs room only. Later ones leave as much as all of them take.
+        let must_leave = if own == 0 { 0 } else { own.saturating_add(bytes) };
+        if held.saturating_add(must_leave) > self.max {
+            return false;
+        }
+        self.held = held;
+        if let Some(address) = address {
+            *self.by_address.entry(address).or_default() += bytes;
+        }
+        true
+    }
+}
+
+/// Bytes that are held. Given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Held {
+    of: &'static BufferedBytes,
+    address: Option<IpAddr>,
+    bytes: usize,
+}
+
+impl Held {
+    /// So many more, if there is room.
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        let mut counts = self.of.0.lock();
+        let Some(counts) = counts.as_mut() else { return true };
+        let has_room = counts.take(self.address, bytes);
+        if has_room {
+            self.bytes += bytes;
+        }
+        has_room
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut counts = self.of.0.lock();
+        let Some(counts) = counts.as_mut() else { return };
+        counts.held = counts.held.saturating_sub(self.bytes);
+        let Some(address) = self.address else { return };
+        if let Some(own) = counts.by_address.get_mut(&address) {
+            *own = own.saturating_sub(self.bytes);
+            if *own == 0 {
+                counts.by_address.remove(&address);
+            }
+        }
+    }
+}
+
+/// The same bytes, which are held for as long as anything refers to them.
+pub(crate) fn holding<H: Send + 'static>(bytes: Bytes, held: H) -> Bytes {
+    /// What holds them is dropped with them.
+    struct Owner<H>(Bytes, H);
+
+    impl<H> AsRef<[u8]> for Owner<H> {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+    Bytes::from_owner(Owner(bytes, held))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaked(max: usize) -> &'static BufferedBytes {
+        let buffered: &'static BufferedBytes = Box::leak(Box::new(BufferedBytes::new()));
+        buffered.set_max(max);
+        buffered
+    }
+
+    #[test]
+    fn what_is_buffered_is_bounded_and_no_address_holds_all_of_it() {
+        let buffered = leaked(100);
+        let hold = |address: &str, bytes| buffered.hold(Some(address.parse().unwrap()), bytes);
+        let first = hold("192.0.2.1", 30).unwrap();
+        let _second = hold("::ffff:192.0.2.1", 20).unwrap();
+        assert!(hold("192.0.2.1", 1).is_none(), "half is left to others");
+        let other = hold("2001:db8::1", 20).unwrap();
+        assert!(hold("2001:db8::2", 20).is_none(), "the same network");
+        assert!(hold("192.0.2.3", 31).is_none(), "beyond the bound");
+        drop(first);
+        let mut body = buffered.hold(None, 40).unwrap();
+        assert!(body.grow(20) && !body.grow(1));
+        drop((other, body));
+        assert_eq!(
+            buffered.0.lock().as_ref().map(|it| (it.held, it.by_address.len())),
+            Some((20, 1))
+        );
+    }
+
+    #[test]
+    fn bytes_are_held_until_the_last_reference_is_dropped() {
+        let buffered = leaked(10);
+        let held = buffered.hold(None, 10).unwrap();
+        let bytes = holding(Bytes::from_static(b"0123456789"), held);
+        let part = bytes.slice(3..5);
+        drop(bytes);
+        assert!(buffered.hold(None, 1).is_none());
+        assert_eq!(&*part, b"34");
+        drop(part);
+        assert!(buffered.hold(None, 10).is_some());
+    }
+}
