@@ -1,6 +1,6 @@
 //! Answers remembered by request id, so that a repeated call is answered and not charged again.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -14,6 +14,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 use crate::ActiveRules;
 use crate::answer::{Answer, shape};
 use crate::decision::{Decision, Scopes};
+use crate::remembered_answers::{Caller, RememberedAnswers};
 use crate::request::Request;
 use crate::verdict::{Reason, Verdict};
 
@@ -23,11 +24,11 @@ pub const REMEMBERED_FOR: Nanos = 60 * SECOND;
 /// Shards of the memory, each behind its own lock.
 const SHARDS: usize = 64;
 
-/// The most bytes that all answers take together; beyond, the oldest go.
+/// The most bytes that all answers take together; beyond, the oldest go of the callers that take the most.
 pub(crate) const MAX_REMEMBERED_BYTES: usize = 256 << 20;
 
-/// What an answer takes beside itself: its places in the map and in the order of expiry.
-const PLACE_BYTES: usize = 128;
+/// What an answer takes in addition to itself: its places in the map and in the orders of expiry.
+const PLACE_BYTES: usize = 256;
 
 /// An admission. The rules that made it are not kept alive: when others have replaced them, the answer is rebuilt from
 /// the outcomes, as it is on another node.
@@ -99,7 +100,7 @@ impl Remembered {
     }
 
     /// What it takes in memory.
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let scope = |scope: &KeptScope| size_of::<KeptScope>() + scope.rule.len();
         PLACE_BYTES + size_of::<Self>() + self.scopes.iter().map(scope).sum::<usize>()
     }
@@ -146,30 +147,9 @@ impl Remembered {
 
 #[derive(Default)]
 struct Shard {
-    answers: HashMap<u128, Arc<Remembered>>,
-    /// In the order in which they expire.
-    order: VecDeque<(Nanos, u128)>,
-    /// What the answers take.
-    bytes: usize,
+    answers: RememberedAnswers,
     /// The ids that are being answered now.
     busy: HashMap<u128, Arc<AsyncMutex<()>>>,
-}
-
-impl Shard {
-    /// Forgets the oldest answer, if it has expired or there is no room for so many bytes. Returns whether it had expired.
-    fn forget_oldest(&mut self, now: Nanos, bytes: usize, max_bytes: usize) -> Option<bool> {
-        let (until, id) = *self.order.front()?;
-        if now < until && self.bytes.saturating_add(bytes) <= max_bytes {
-            return None;
-        }
-        self.order.pop_front();
-        if self.answers.get(&id).is_some_and(|answer| answer.until == until)
-            && let Some(answer) = self.answers.remove(&id)
-        {
-            self.bytes = self.bytes.saturating_sub(answer.bytes());
-        }
-        Some(until <= now)
-    }
 }
 
 /// The answers of the last minute.
@@ -246,7 +226,7 @@ impl Place<'_> {
         now: Nanos,
     ) -> Option<Result<Arc<Remembered>, ()>> {
         let shard = self.shard.lock();
-        let known = shard.answers.get(&self.id).filter(|known| now < known.until)?;
+        let known = shard.answers.get(self.id).filter(|known| now < known.until)?;
         Some(if known.content == content(request) { Ok(Arc::clone(known)) } else { Err(()) })
     }
 
@@ -259,21 +239,20 @@ impl Place<'_> {
     ) {
         let until = now.saturating_add(REMEMBERED_FOR);
         let answer = Arc::new(Remembered::new(rules, content(request), decision, until));
-        let (bytes, max_bytes) = (answer.bytes(), self.memory.max_shard_bytes);
+        let max_bytes = self.memory.max_shard_bytes;
+        let caller = Caller::of(request);
         let mut shard = self.shard.lock();
-        while let Some(had_expired) = shard.forget_oldest(now, bytes, max_bytes) {
-            if !had_expired && !self.memory.has_warned.swap(true, Ordering::Relaxed) {
-                tracing::warn!(
-                    max_bytes = SHARDS * max_bytes,
-                    "more request ids than are remembered came within a minute; the oldest are \
-                     forgotten early, and a repeated call may be charged again"
-                );
-            }
+        shard.answers.forget_expired(now);
+        let has_forgotten = shard.answers.make_room(answer.bytes(), max_bytes);
+        shard.answers.insert(self.id, caller, until, answer);
+        drop(shard);
+        if has_forgotten && !self.memory.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                max_bytes = SHARDS * max_bytes,
+                "more request ids than are remembered came within a minute; the oldest of the callers \
+                 that use the most are forgotten early, and a repeated call may be charged again"
+            );
         }
-        let before = shard.answers.insert(self.id, answer);
-        let before = before.map_or(0, |answer| answer.bytes());
-        shard.bytes = shard.bytes.saturating_add(bytes).saturating_sub(before);
-        shard.order.push_back((until, self.id));
     }
 }
 
@@ -343,9 +322,8 @@ mod tests {
 
     const MAX_BYTES: usize = 4 << 20;
 
-    /// However many limits an answer has, and however long their names are.
-    #[tokio::test]
-    async fn remembered_answers_are_bounded_in_bytes() {
+    /// With a memory that a few hundred answers fill.
+    fn engine() -> (Engine<MemoryStore>, Arc<ManualClock>) {
         let mut yaml = "default: false\nrules:\n".to_owned();
         for number in 0..20 {
             let name = "r".repeat(120);
@@ -359,29 +337,79 @@ mod tests {
         let mut engine =
             Engine::new(MemoryStore::new(100), Arc::<ManualClock>::clone(&clock), rules);
         engine.remembered = Memory::new(MAX_BYTES);
-        let remembered = |engine: &Engine<_>| {
+        (engine, clock)
+    }
+
+    /// How many of the first limit were left when this call was decided.
+    async fn ask(engine: &Engine<MemoryStore>, caller: &str, id: &str) -> u64 {
+        let rules = engine.rules();
+        let mut request = Request { request_id: Some(id), caller, ..Request::default() };
+        if let Ok(address) = caller.parse() {
+            (request.caller, request.caller_address) = ("", Some(address));
+        }
+        let remaining = |decision: &Decision<'_>| {
+            assert!(decision.is_allowed());
+            decision.scopes().next().unwrap().outcome.status.remaining
+        };
+        engine.decide_once(&rules, &request, remaining).await.unwrap()
+    }
+
+    /// However many limits an answer has, and however long their names are.
+    #[tokio::test]
+    async fn remembered_answers_are_bounded_in_bytes() {
+        let (engine, clock) = engine();
+        let remembered = || {
             let shards = engine.remembered.shards.iter().map(|shard| shard.lock());
             shards.fold((0, 0), |(count, bytes), shard| {
-                assert_eq!(shard.answers.values().map(|it| it.bytes()).sum::<usize>(), shard.bytes);
-                (count + shard.answers.len(), bytes + shard.bytes)
+                (count + shard.answers.len(), bytes + shard.answers.bytes())
             })
         };
-        let ask = async |engine: &Engine<_>, id: &str| {
-            let rules = engine.rules();
-            let request = Request { request_id: Some(id), ..Request::default() };
-            let is_allowed = |decision: &Decision<'_>| (decision.is_allowed(), ());
-            engine.decide_once(&rules, &request, is_allowed).await.unwrap().0
-        };
         for number in 0..2_000 {
-            assert!(ask(&engine, &number.to_string()).await);
+            ask(&engine, "", &number.to_string()).await;
         }
-        let (count, bytes) = remembered(&engine);
+        let (count, bytes) = remembered();
         assert!((100..2_000).contains(&count), "{count}");
         assert!(bytes <= MAX_BYTES, "{bytes}");
         clock.advance(REMEMBERED_FOR);
         for number in 0..2_000 {
-            assert!(ask(&engine, &number.to_string()).await);
+            ask(&engine, "", &number.to_string()).await;
         }
-        assert!(remembered(&engine).1 <= MAX_BYTES);
+        assert!(remembered().1 <= MAX_BYTES);
+    }
+
+    #[tokio::test]
+    async fn one_caller_does_not_push_out_the_answers_of_others() {
+        let (engine, _clock) = engine();
+        let quiet = ["token", "192.0.2.1", "127.0.0.1"];
+        let mut answers = Vec::new();
+        for caller in quiet {
+            answers.push(ask(&engine, caller, &format!("id of {caller}")).await);
+        }
+        for number in 0..2_000 {
+            ask(&engine, "loud", &number.to_string()).await;
+            ask(&engine, "2001:db8::1", &number.to_string()).await;
+        }
+        for (caller, answer) in quiet.into_iter().zip(answers) {
+            assert_eq!(ask(&engine, caller, &format!("id of {caller}")).await, answer, "{caller}");
+        }
+    }
+
+    /// Anybody can have many addresses.
+    #[tokio::test]
+    async fn many_addresses_leave_a_part_of_the_memory_to_callers_with_a_token() {
+        let (engine, _clock) = engine();
+        let mut answers = Vec::new();
+        for number in 0..64 {
+            answers.push(ask(&engine, "token", &format!("t{number}")).await);
+        }
+        for number in 0..2_000 {
+            let address = format!("198.51.{}.{}", number / 250, number % 250);
+            ask(&engine, &address, &format!("a{number}")).await;
+        }
+        let mut kept = 0;
+        for (number, answer) in answers.into_iter().enumerate() {
+            kept += usize::from(ask(&engine, "token", &format!("t{number}")).await == answer);
+        }
+        assert!(kept > 32, "{kept} of 64");
     }
 }

@@ -25,6 +25,7 @@ mod missing;
 mod observer;
 mod pricing;
 mod receipts;
+mod remembered_answers;
 mod request;
 mod reservations;
 mod reset;
