@@ -1,5 +1,6 @@
 //! A node that has the database: it follows it, and publishes changes to the others.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long to wait before a database that does not answer is asked again.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
+/// How long a database may take to answer before operators are informed. Calls have longer deadlines of their own, since
+/// they may move many rows.
+const SILENT_AFTER: Duration = Duration::from_secs(3);
+
 /// What an operator reads about a database that does not answer.
 const DATABASE_SILENT: &str = "the database does not answer; decisions continue by the rules in \
     force, and rules cannot be changed: check that it runs and that this node reaches it; the log \
@@ -20,6 +25,22 @@ const DATABASE_SILENT: &str = "the database does not answer; decisions continue 
 const DATABASE_UNREADABLE: &str = "the database cannot be read; decisions continue by the rules in \
     force, and rules cannot be changed: the log has the cause; correct this node's rights in it, or \
     restore it from a backup";
+
+const DECISIONS_GO_ON: &str = "decisions go on by the rules in force";
+
+/// Waits for this call, and notices once if it takes longer than `limit`.
+async fn noticing_silence<T>(
+    limit: Duration,
+    call: impl Future<Output = T>,
+    notice: impl FnOnce(),
+) -> T {
+    let mut call = pin!(call);
+    if let Ok(answer) = tokio::time::timeout(limit, &mut call).await {
+        return answer;
+    }
+    notice();
+    call.await
+}
 
 impl Keeper {
     /// Serves the admin API: makes the schema, the first token, and puts every change in force.
@@ -38,6 +59,8 @@ impl Keeper {
         control: &Arc<Control>,
         first: &StartProgress,
     ) {
+        let asked = control.repository().revision();
+        noticing_silence(SILENT_AFTER, asked, || self.is_silent()).await.ok();
         match control.current().await {
             Ok(current) => self.came(&current).await,
             Err(error) => self.went(&error),
@@ -53,7 +76,8 @@ impl Keeper {
         loop {
             let opened = async {
                 let repository = control.repository();
-                repository.schema_version().await?;
+                let asked = repository.schema_version();
+                noticing_silence(SILENT_AFTER, asked, || self.is_silent()).await?;
                 // Before the migration, which may take minutes: the start waits for it.
                 let _ = first.send(Ok(Progress::Connected));
                 let migrated = {
@@ -98,7 +122,9 @@ impl Keeper {
         let mut waker: Option<Box<dyn Waker>> = None;
         loop {
             if waker.is_none() {
-                waker = control.repository().waker().await.ok().flatten();
+                let asked = control.repository().waker();
+                let heard = noticing_silence(SILENT_AFTER, asked, || self.is_silent()).await;
+                waker = heard.ok().flatten();
             }
             let word = async {
                 match &mut waker {
@@ -115,7 +141,8 @@ impl Keeper {
             if !is_heard {
                 waker = None;
             }
-            match control.current().await {
+            let asked = control.current();
+            match noticing_silence(SILENT_AFTER, asked, || self.is_silent()).await {
                 Ok(current) => self.came(&current).await,
                 Err(error) => {
                     self.went(&error);
@@ -139,6 +166,13 @@ impl Keeper {
         self.installer.keep().await;
     }
 
+    /// The database has not answered yet. The call goes on.
+    fn is_silent(&self) {
+        self.around.figures.lost();
+        self.around.figures.report_incident("database", Some(DATABASE_SILENT.to_owned()));
+        self.complain(format!("the database does not answer; {DECISIONS_GO_ON}"));
+    }
+
     fn went(&self, error: &ControlError) {
         self.around.figures.failure();
         self.around.figures.lost();
@@ -148,14 +182,36 @@ impl Keeper {
             _ => DATABASE_UNREADABLE,
         };
         self.around.figures.report_incident("database", Some(text.to_owned()));
-        let so = "decisions go on by the rules in force";
         // The words of drivers change with every attempt; the problem is logged once.
         match error {
             ControlError::Repository(RepositoryError::Unavailable(cause)) => {
-                self.complain_with(format!("the database does not answer; {so}"), cause);
+                let complaint = format!("the database does not answer; {DECISIONS_GO_ON}");
+                self.complain_with(complaint, cause);
             }
-            other => self.complain(format!("the database cannot be used; {so}: {other}")),
+            other => {
+                self.complain(format!("the database cannot be used; {DECISIONS_GO_ON}: {other}"));
+            }
         }
         tracing::debug!(%error, "the database does not answer");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Long before the call gives up.
+    #[tokio::test(start_paused = true)]
+    async fn a_database_that_hangs_is_noticed_within_seconds() {
+        assert!(SILENT_AFTER <= Duration::from_secs(5));
+        let began = tokio::time::Instant::now();
+        let mut noticed = Vec::new();
+        let hanging = tokio::time::sleep(Duration::from_secs(30));
+        noticing_silence(SILENT_AFTER, hanging, || noticed.push(began.elapsed())).await;
+        assert_eq!(began.elapsed().as_secs(), 30, "the call goes on");
+        assert_eq!(noticed.len(), 1);
+        assert!(noticed.iter().all(|after| after.as_secs() == SILENT_AFTER.as_secs()));
+        let answered = noticing_silence(SILENT_AFTER, async { 7 }, || noticed.clear()).await;
+        assert_eq!((answered, noticed.len()), (7, 1));
     }
 }
