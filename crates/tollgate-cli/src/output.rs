@@ -41,13 +41,40 @@ pub(crate) fn print_json(value: &serde_json::Value) -> io::Result<()> {
     print(&without_controls(&format!("{value:#}\n")))
 }
 
-/// JSON text in which every control character but line feeds is escaped. JSON itself demands that only up to U+001F;
-/// terminals also obey DEL and U+0080 to U+009F (C1), such as U+009B for `ESC [`.
+/// JSON text in which every character that a terminal would obey is escaped, but line feeds. JSON itself demands that
+/// only up to U+001F.
 pub(crate) fn without_controls(json: &str) -> String {
     let mut safe = String::with_capacity(json.len());
     for letter in json.chars() {
-        if letter.is_control() && letter != '\n' {
-            let _ = write!(safe, "\\u{:04x}", letter as u32);
+        if is_obeyed(letter) && letter != '\n' {
+            for unit in letter.encode_utf16(&mut [0; 2]) {
+                let _ = write!(safe, "\\u{unit:04x}");
+            }
+        } else {
+            safe.push(letter);
+        }
+    }
+    safe
+}
+
+/// Whether terminals obey a character instead of showing it: control characters, which include DEL and U+0080 to U+009F
+/// (U+009B is `ESC [`), and those that hide text or change its direction, so that it reads as another.
+pub(crate) fn is_obeyed(letter: char) -> bool {
+    letter.is_control()
+        || matches!(
+            letter,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
+}
+
+/// Text of somebody else for people to read: what terminals would obey is escaped, such as `\u{202e}`.
+pub(crate) fn visible(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if is_obeyed(letter) {
+            safe.extend(letter.escape_unicode());
         } else {
             safe.push(letter);
         }
@@ -85,7 +112,8 @@ pub(crate) fn print_table<const N: usize>(head: [&str; N], rows: &[[String; N]])
 /// A table with aligned columns.
 pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let mut widths = head.map(str::len);
-    for row in rows {
+    let rows: Vec<_> = rows.iter().map(|row| row.each_ref().map(|cell| visible(cell))).collect();
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
@@ -99,7 +127,7 @@ pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> St
         let _ = writeln!(text, "{}", line.trim_end());
     };
     add(head);
-    for row in rows {
+    for row in &rows {
         add(row.each_ref().map(String::as_str));
     }
     text
@@ -115,6 +143,19 @@ mod tests {
         let text = without_controls(&format!("{value:#}\n"));
         assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()), "{text:?}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    }
+
+    /// Names of others must not hide or reorder what a table says.
+    #[test]
+    fn tables_hold_no_characters_that_terminals_obey() {
+        let cells = ["nimda\u{202e}", "a\u{200b}b\u{1b}[2J\n", "\u{e0041}\u{feff}é"];
+        let rows = cells.map(|cell| [cell.to_owned()]);
+        let text = table(["N"], &rows);
+        let lines = "N\nnimda\\u{202e}\na\\u{200b}b\\u{1b}[2J\\u{a}\n\\u{e0041}\\u{feff}é\n";
+        assert_eq!(text, lines);
+        let json = without_controls(&serde_json::json!(cells).to_string());
+        assert!(!json.contains(is_obeyed), "{json}");
+        assert_eq!(serde_json::from_str::<[String; 3]>(&json).unwrap(), cells);
     }
 
     #[test]

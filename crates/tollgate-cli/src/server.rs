@@ -266,9 +266,10 @@ fn complaint(problem: &Value) -> String {
     printable(&text)
 }
 
-/// Text of a server without control characters, which must not reach the terminal.
+/// Text of a server, in which what a terminal would obey is escaped, but line feeds.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|it| if it.is_control() && it != '\n' { '\u{fffd}' } else { it }).collect()
+    let lines: Vec<String> = text.split('\n').map(crate::output::visible).collect();
+    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -291,7 +292,7 @@ mod tests {
     fn complaints_name_every_field() {
         let problem = json!({"errors": [{"field": "limit", "message": "must be 1 or more"},
             {"message": "is odd\u{1b}"}], "error": {"message": "not this"}});
-        assert_eq!(complaint(&problem), "limit: must be 1 or more\nis odd\u{fffd}");
+        assert_eq!(complaint(&problem), "limit: must be 1 or more\nis odd\\u{1b}");
         assert_eq!(complaint(&json!({"error": {"message": "no"}})), "no");
         assert_eq!(complaint(&Value::Null), "it does not say why");
     }

@@ -24,12 +24,12 @@ pub(crate) fn shown(value: &Value, field: &str) -> String {
     value.get(field).map_or_else(|| "-".to_owned(), plain)
 }
 
-/// A value without quotes. Control characters of a foreign server must not reach the terminal.
+/// A value without quotes. What a terminal would obey must not reach it from a foreign server.
 pub(crate) fn plain(value: &Value) -> String {
     let text = match value {
         Value::Null => "-".to_owned(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    text.chars().map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
+    crate::output::visible(&text)
 }

@@ -101,6 +101,37 @@ impl Telemetry {
         let mut text = String::new();
         // Writing to memory does not fail.
         let _ = encode(&mut text, &self.registry);
-        text
+        without_controls(text)
+    }
+}
+
+/// The text of metrics, in which control characters of label values are escaped: terminals would obey them. A line feed
+/// in a value is escaped already.
+fn without_controls(text: String) -> String {
+    let is_unsafe = |letter: char| letter.is_control() && letter != '\n';
+    if !text.contains(is_unsafe) {
+        return text;
+    }
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if is_unsafe(letter) {
+            // The backslash of an escape is one of the value.
+            safe.push('\\');
+            safe.extend(letter.escape_unicode());
+        } else {
+            safe.push(letter);
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn labels_hold_no_control_characters() {
+        let text = "a{b=\"x\u{1b}[2J\u{9b}\"} 1\nc 2\n";
+        let safe = super::without_controls(text.to_owned());
+        assert_eq!(safe, "a{b=\"x\\\\u{1b}[2J\\\\u{9b}\"} 1\nc 2\n");
+        assert_eq!(super::without_controls("a 1\n".to_owned()), "a 1\n");
     }
 }
