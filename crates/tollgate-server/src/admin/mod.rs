@@ -147,6 +147,20 @@ impl Asked {
             _ => None,
         }
     }
+
+    /// The tenant to filter by: a tenant's admin sees its own and may not name another.
+    pub(crate) fn filtered_tenant(
+        &self,
+        given: Option<String>,
+    ) -> Result<Option<String>, AdminError> {
+        match self.tenant() {
+            None => Ok(given),
+            Some(own) if given.as_deref().is_none_or(|given| given == own) => {
+                Ok(Some(own.to_owned()))
+            }
+            Some(_) => Err(AdminError::invalid("tenant_id", "this token sees its own tenant only")),
+        }
+    }
 }
 
 impl Admin {

@@ -38,9 +38,7 @@ impl Admin {
             until: query.instant("until")?,
         };
         query.end()?;
-        if let Some(own) = asked.tenant() {
-            filter.tenant = Some(own.to_owned());
-        }
+        filter.tenant = asked.filtered_tenant(filter.tenant)?;
         let page = tollgate_control::Page { limit: page.limit.min(MAX_CHANGES), ..page };
         let found = self.control.repository().changes(&filter, &page).await?;
         let is_full = found.len() >= page.limit as usize;
@@ -71,9 +69,7 @@ impl Admin {
             let message = format!("must be one of {}", actions.join(", "));
             return Err(AdminError::invalid("action", message));
         }
-        if let Some(own) = asked.tenant() {
-            filter.tenant_id = Some(own.to_owned());
-        }
+        filter.tenant_id = asked.filtered_tenant(filter.tenant_id)?;
         let searching = self.tenant_searches.enter(asked.tenant());
         let _searching = searching.ok_or(AdminError::TooManySearches)?;
         let found = self.control.repository().decisions(&filter, &page).await?;
