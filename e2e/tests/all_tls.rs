@@ -314,6 +314,7 @@ fn failed_handshakes_name_their_cause() {
         ["check", "--url", &url, "--ca", &ca, "--cert", &strange_cert, "--key", &strange_key];
     let refused = said(&strange);
     assert!(refused.contains("fatal alert"), "{refused}");
+    assert!(refused.contains("does not trust the client certificate"), "{refused}");
     let plain = said(&["health", "--url", &url.replace("https", "http")]);
     assert!(plain.contains("ask it by https://"), "{plain}");
     let once = ["--requests", "1", "--connections", "1", "--threads", "1"];

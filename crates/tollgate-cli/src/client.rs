@@ -205,13 +205,27 @@ fn request(call: &Call<'_>) -> Result<Request<bytes::Bytes>, Failure> {
     Ok(request.body(body).with_context(|| format!("the path {:?}", call.path))?)
 }
 
+/// What servers answer to a client certificate that they do not trust.
+const UNTRUSTED_ALERTS: [&str; 7] = [
+    "fatal alert: UnknownCA",
+    "fatal alert: DecryptError",
+    "fatal alert: BadCertificate",
+    "fatal alert: UnsupportedCertificate",
+    "fatal alert: CertificateRevoked",
+    "fatal alert: CertificateExpired",
+    "fatal alert: CertificateUnknown",
+];
+
 /// What to do about a connection that was not made, or broke.
 pub(crate) fn hint(url: &str, cause: &str) -> &'static str {
     if cause.contains("invalid peer certificate") {
         "the server's certificate is not trusted: give the authority that signed it as --ca FILE, \
          and check that the URL has a name of the certificate"
-    } else if cause.contains("CertificateRequired") || cause.contains("BadCertificate") {
+    } else if cause.contains("CertificateRequired") {
         "the server asks for a client certificate: give one as --cert FILE --key FILE"
+    } else if UNTRUSTED_ALERTS.iter().any(|alert| cause.contains(alert)) {
+        "the server does not trust the client certificate: give one as --cert FILE --key FILE that \
+         an authority in its tls.client_ca_file has signed, and check that it has not expired"
     } else if url.starts_with("https:") && cause.contains("InvalidContentType") {
         "that port does not speak TLS: ask it by http://"
     } else if url.starts_with("http:") && !cause.contains("refused") {
@@ -229,7 +243,10 @@ mod tests {
     fn hints_name_the_next_step() {
         let of = |url: &str, cause: &str| hint(url, cause).to_owned();
         assert!(of("https://a", "invalid peer certificate: UnknownIssuer").contains("--ca"));
-        assert!(of("https://a", "received fatal alert: CertificateRequired").contains("--cert"));
+        assert!(of("https://a", "received fatal alert: CertificateRequired").contains("asks for"));
+        for alert in UNTRUSTED_ALERTS {
+            assert!(of("https://a", &format!("received {alert}")).contains("does not trust"));
+        }
         assert!(
             of("https://a", "received corrupt message of type InvalidContentType")
                 .contains("http://")

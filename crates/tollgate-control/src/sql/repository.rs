@@ -57,7 +57,7 @@ async fn take_step<D: Driver>(driver: &D) -> Result<(), RepositoryError> {
     }
     let result = migrate::step(&mut *session, driver.dialect()).await;
     if let Some(version) = finish(session, result).await? {
-        tracing::info!(version, "the database's schema was brought up to date");
+        tracing::debug!(version, "a step of the database's schema is done");
     }
     Ok(())
 }
@@ -96,13 +96,18 @@ impl<D: Driver> Repository for D {
 
     async fn migrate(&self) -> Result<i64, RepositoryError> {
         within(MIGRATION, async {
+            let mut has_changed = false;
             loop {
                 let mut session = self.session(Access::Read).await?;
                 if let Some(version) = migrate::is_done(&mut *session, self.dialect()).await? {
+                    if has_changed {
+                        tracing::info!(version, "the database's schema was brought up to date");
+                    }
                     return Ok(version);
                 }
                 drop(session);
                 take_step(self).await?;
+                has_changed = true;
             }
         })
         .await
