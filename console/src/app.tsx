@@ -25,7 +25,7 @@ import { Button, Empty, Fault, Loading, PageHead, sentence } from './ui/parts';
 import { SecretOnce } from './ui/secret';
 import { ThemeSwitch } from './ui/theme';
 import { Toasts } from './ui/toast';
-
+import { useZone, ZoneSwitch } from './ui/zone';
 
 interface Place {
   path: string;
@@ -104,6 +104,8 @@ function Frame({ identity }: { identity: Identity }) {
   const [open, setOpen] = useState(false);
   const main = useRef<HTMLElement>(null);
   const allowed = may(identity);
+  // Every time on the page is shown again in a zone that was chosen.
+  useZone();
   const here = path.join('/');
   useEffect(() => {
     // Tenants' admins may not listen to what all do; they ask who they are instead.
@@ -154,6 +156,7 @@ function Frame({ identity }: { identity: Identity }) {
         </nav>
         <div className="side-foot">
           <Pulse />
+          <ZoneSwitch />
           <div className="who">
             <div>
               <b>{identity.name}</b>

@@ -1,4 +1,5 @@
 // Numbers, durations and instants, as people read them.
+import { formatTime } from './zone';
 
 const LOCALE = 'en';
 const whole = new Intl.NumberFormat(LOCALE);
@@ -15,7 +16,17 @@ export function short(value: number): string {
 
 /** A rate: small ones keep a digit after the point. */
 export function rate(value: number): string {
+  if (value > 0 && value < 0.1) return value.toPrecision(1);
   return value > 0 && value < 10 ? value.toFixed(1) : short(value);
+}
+
+/** A rate with its unit. */
+export function perSecondText(value: number): string {
+  return `${rate(value)}/s`;
+}
+
+export function perMinuteText(value: number): string {
+  return `${rate(value)}/min`;
 }
 
 export function percent(share: number): string {
@@ -26,7 +37,7 @@ export function percent(share: number): string {
 
 export function millis(value: number | null | undefined): string {
   if (value === null || value === undefined) return '–';
-  if (value === 0) return '0';
+  if (value === 0) return '0 ms';
   if (value < 1) return `${String(Math.round(value * 1000))} µs`;
   if (value < 1000) return `${value < 10 ? value.toFixed(1) : String(Math.round(value))} ms`;
   return `${(value / 1000).toFixed(1)} s`;
@@ -94,20 +105,10 @@ function first(seconds: number): string {
   return `${value ?? ''} ${unit ?? ''}`;
 }
 
-const date = new Intl.DateTimeFormat('en-CA', {
-  year: 'numeric',
-  month: '2-digit',
-  day: '2-digit',
-  hour: '2-digit',
-  minute: '2-digit',
-  second: '2-digit',
-  hourCycle: 'h23',
-});
-
-/** An instant in the reader's time zone: 2026-11-16 04:05:06. */
+/** An instant in the zone that is chosen: 2026-11-16 04:05:06. */
 export function instant(text: string): string {
   const time = Date.parse(text);
-  return Number.isNaN(time) ? text : date.format(time).replace(',', '');
+  return Number.isNaN(time) ? text : formatTime(time, 'instant');
 }
 
 /** "a", "a and b", "a, b and c". */

@@ -2,6 +2,7 @@
 import type { Decided } from '../api/types';
 import { instant } from '../lib/format';
 import { fromDecision } from '../lib/subject';
+import { fromInput, toInput, zoneName } from '../lib/zone';
 import { Link } from '../router';
 import { Ago } from '../ui/ago';
 import { Badge, Button, Field } from '../ui/parts';
@@ -42,14 +43,6 @@ const MORE: [name: string, label: string, example: string][] = [
   ['request_id', 'Request id', ''],
 ];
 const HOUR_MS = 3_600_000;
-const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
-
-/** An instant as an input of the reader's time zone has it, and back. */
-function toLocal(text: string): string {
-  const time = Date.parse(text);
-  return Number.isNaN(time) ? '' : new Date(time - new Date(time).getTimezoneOffset() * 60_000).toISOString().slice(0, 19);
-}
-const toInstant = (local: string) => (local === '' ? null : new Date(local).toISOString());
 
 type Filters = Record<string, string>;
 
@@ -75,8 +68,8 @@ export function DecisionFilters({ filters, isLive, onChange }: { filters: Filter
         </Field>}
         {!isLive && !isSpan && (
           <>
-            <Field label={`From (${ZONE})`}>{(props) => <input {...props} type="datetime-local" step="1" value={toLocal(from)} onChange={(event) => onChange({ from: toInstant(event.target.value) })} />}</Field>
-            <Field label={`Until (${ZONE})`}>{(props) => <input {...props} type="datetime-local" step="1" value={toLocal(until)} onChange={(event) => onChange({ until: toInstant(event.target.value) })} />}</Field>
+            <Field label={`From (${zoneName()})`}>{(props) => <input {...props} type="datetime-local" step="1" value={toInput(from)} onChange={(event) => onChange({ from: fromInput(event.target.value) })} />}</Field>
+            <Field label={`Until (${zoneName()})`}>{(props) => <input {...props} type="datetime-local" step="1" value={toInput(until)} onChange={(event) => onChange({ until: fromInput(event.target.value) })} />}</Field>
           </>
         )}
         <Field label="Result">
@@ -93,7 +86,7 @@ export function DecisionFilters({ filters, isLive, onChange }: { filters: Filter
 }
 
 export function When({ at }: { at: string }) {
-  return <span className="two-lines"><span title={ZONE}>{instant(at)}</span><small><Ago at={at} /></small></span>;
+  return <span className="two-lines"><span title={zoneName()}>{instant(at)}</span><small><Ago at={at} /></small></span>;
 }
 
 const NAMES: Record<Decided['result'], [name: string, tone: 'good' | 'bad' | 'warn' | 'info']> = {
