@@ -11,6 +11,8 @@ const SECONDS = Number(process.env['SECONDS'] ?? 45);
 const ONLY = process.env['ONLY'];
 const PAGES: [name: string, path: string][] = [
   ['overview', '/?minutes=5&by=tenant_id'],
+  ['overview-log', '/?minutes=5&by=rule_id&scale=log'],
+  ['overview-reason', '/?minutes=5&by=reason&scale=full'],
   ['playground', '/playground'],
   ['rules', '/rules'],
   ['rule-new', '/rules/new'],
@@ -68,7 +70,7 @@ test('pictures', async () => {
           await page.getByRole('alert', { name: 'Conflict' }).waitFor();
         }
         if (name === 'details') await page.getByRole('button', { name: /Details of rule.update/ }).first().click();
-        await page.waitForTimeout(name === 'overview' ? 2500 : 400);
+        await page.waitForTimeout(name.startsWith('overview') ? 2500 : 400);
         await shoot(name);
       }
       if (size === 'phone') {

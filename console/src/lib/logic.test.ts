@@ -8,7 +8,7 @@ import { curl, quoted } from './curl';
 import { diff, isSame } from './diff';
 import { ago, bytes, count, list, millis, percent, plural, rate, roughly, short, span } from './format';
 import { visible } from './virtual';
-import { add, column, last, perSecond, refreshMillis, shares, sum, times } from './windows';
+import { column, last, perSecond, refreshMillis, shares, sum, times } from './windows';
 
 const history = (more: Partial<History> = {}): History => ({
   node: 'n', until: '2026-11-16T04:00:00Z', step_seconds: 5, steps: 2,
@@ -36,15 +36,14 @@ describe('chart windows', () => {
     expect(column([1, 2, 3], 2)).toEqual([2, 3]);
     expect(column(undefined, 1)).toEqual([null]);
     expect(perSecond([null, 10], 5)).toEqual([null, 2]);
-    expect(add([null, 1, null], [null, 2, 3])).toEqual([null, 3, 3]);
     expect([sum([1, null, 2]), sum(undefined), last([1, null]), last([])]).toEqual([3, 0, 1, null]);
   });
 
   it('rank who is refused most', () => {
     expect(shares(history())).toEqual([
-      { name: 'b', allowed: 0, refused: 5, rate: 1 },
-      { name: 'a', allowed: 3, refused: 1, rate: 0.25 },
-      { name: 'c', allowed: 0, refused: 0, rate: 0 },
+      { name: 'b', allowed: 0, refused: 5, wouldDeny: 0, rate: 1 },
+      { name: 'a', allowed: 3, refused: 1, wouldDeny: 0, rate: 0.25 },
+      { name: 'c', allowed: 0, refused: 0, wouldDeny: 0, rate: 0 },
     ]);
   });
 

@@ -68,3 +68,6 @@ export function grantee(rule: Pick<Rule, 'identifier_type' | 'key_by'> | null, c
   const names = type === 'composite' ? rule?.key_by ?? ['user_id', 'model_id'] : type === 'client' ? ['user_id', 'ip'] : [type];
   return clients.find((client) => names.includes(client.type)) ?? null;
 }
+
+/** Under the other names the traffic of several is counted together. */
+export const isNamed = (name: string) => name !== 'none' && name !== 'other';

@@ -1,5 +1,6 @@
 // History as charts need it: steps with their times, rates by the second, shares.
 import type { History } from '../api/types';
+import type { Series } from '../ui/chart';
 
 /** The spans that can be looked at, in minutes. */
 export const SPANS = [
@@ -36,21 +37,26 @@ export function perSecond(values: (number | null)[], stepSeconds: number): (numb
   return values.map((value) => (value === null ? null : value / stepSeconds));
 }
 
-export function add(a: (number | null)[], b: (number | null)[]): (number | null)[] {
-  return a.map((value, index) => {
-    const other = b[index] ?? null;
-    return value === null && other === null ? null : (value ?? 0) + (other ?? 0);
-  });
-}
-
 export function sum(values: readonly (number | null)[] | undefined): number {
   return (values ?? []).reduce<number>((total, value) => total + (value ?? 0), 0);
+}
+
+/** Allowed, refused, and what would be refused, by the second. */
+export function ownSeries(own: History['values'][number] | undefined, length: number, stepSeconds: number): Series[] {
+  const of = (values: number[] | undefined) => perSecond(column(values, length), stepSeconds);
+  const series: Series[] = [
+    { name: 'Allowed', color: '--good', values: of(own?.allowed), fill: true },
+    { name: 'Refused', color: '--bad', values: of(own?.refused), fill: true },
+  ];
+  if (sum(own?.would_deny) > 0) series.push({ name: 'Would be refused', color: '--series-4', values: of(own?.would_deny), dash: true });
+  return series;
 }
 
 export interface Share {
   name: string;
   allowed: number;
   refused: number;
+  wouldDeny: number;
   /** Refused of all, 0 to 1. */
   rate: number;
 }
@@ -58,9 +64,9 @@ export interface Share {
 /** Who was refused how often, those with the most refusals first. */
 export function shares(history: History): Share[] {
   return history.values
-    .map(({ name, allowed, refused }) => {
+    .map(({ name, allowed, refused, would_deny: watched }) => {
       const [yes, no] = [sum(allowed), sum(refused)];
-      return { name, allowed: yes, refused: no, rate: yes + no === 0 ? 0 : no / (yes + no) };
+      return { name, allowed: yes, refused: no, wouldDeny: sum(watched), rate: yes + no === 0 ? 0 : no / (yes + no) };
     })
     .sort((a, b) => b.refused - a.refused || b.allowed - a.allowed);
 }

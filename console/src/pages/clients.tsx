@@ -11,6 +11,7 @@ import { Badge, Button, Card, Empty, Field, Load, PageHead, sentence } from '../
 import { Table } from '../ui/table';
 import { toast } from '../ui/toast';
 import { GiveGrant, Reset, type ResetStep } from './acts';
+import { ClientChart } from './clientChart';
 import { Result } from './decisions';
 import { LimitList } from './limits';
 import { Reason } from './reason';
@@ -115,6 +116,7 @@ function Found({ client }: { client: Client }) {
         {may.view && type !== 'ip' && data && <TierCard client={client} known={data.identifier} />}
         {may.view && data && <Grants client={client} known={data.identifier} />}
       </div>
+      {data && <ClientChart search={searchOf(client, data.identifier)} tenant={type === 'tenant_id' && !may.isTenant ? id : null} />}
       {data && data.requests.length > 0 && <Requests requests={data.requests} />}
       {data && <Lately client={client} known={data.identifier} />}
       {doing === 'reset' && data && <Reset title={`Reset ${id}?`} rules={[...new Set(own.map((one) => one.rule_id))]} steps={stepsOf(own, client, data)} onClose={close} />}
@@ -267,9 +269,14 @@ function Grants({ client, known }: { client: Client; known: string }) {
 
 const SEARCHED: Record<Type, string> = { user_id: 'user_id', tenant_id: 'tenant_id', ip: 'ip', api_key: 'api_key_id' };
 
+/** How the log of decisions finds it. */
+function searchOf({ type, id }: Client, known: string): Record<string, string> {
+  return { [SEARCHED[type]]: type === 'api_key' ? known : id };
+}
+
 /** What was decided about it lately. */
-function Lately({ client: { type, id }, known }: { client: Client; known: string }) {
-  const search = { [SEARCHED[type]]: type === 'api_key' ? known : id };
+function Lately({ client, known }: { client: Client; known: string }) {
+  const search = searchOf(client, known);
   const lately = useAsk({
     queryKey: ['decisions', 'of', search],
     queryFn: ({ signal }) => get<Page<Decided>>('decisions', { ...search, limit: 10 }, signal),

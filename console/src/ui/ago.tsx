@@ -8,6 +8,7 @@ const listeners = new Set<() => void>();
 let timer: ReturnType<typeof setInterval> | undefined;
 
 function subscribe(listener: () => void) {
+  if (listeners.size === 0) now = Date.now();
   listeners.add(listener);
   timer ??= setInterval(() => {
     now = Date.now();
@@ -21,8 +22,13 @@ function subscribe(listener: () => void) {
   };
 }
 
+/** The time now, in milliseconds, some seconds old at most. */
+export function useNow(): number {
+  return useSyncExternalStore(subscribe, () => now);
+}
+
 export function Ago({ at }: { at: string }) {
-  const shown = useSyncExternalStore(subscribe, () => now);
+  const shown = useNow();
   // What has just come from the server may be younger than the last tick.
   return <time dateTime={at} title={instant(at)}>{ago(at, shown)}</time>;
 }
