@@ -19,6 +19,9 @@ export function binary(): string {
 export class Server {
   readonly token = TOKEN;
   url = '';
+  /** Where clients reach the service behind a gateway. */
+  gatewayUrl = '';
+  private command: 'serve' | 'gateway' = 'serve';
   private file: string | null = null;
   private more: string[] = [];
   private child: ChildProcess | null = null;
@@ -50,8 +53,17 @@ export class Server {
     return server;
   }
 
+  /** A gateway before a service. */
+  static async gateway(upstream: string, more: string[] = []): Promise<Server> {
+    const server = new Server();
+    server.command = 'gateway';
+    server.more = ['--listen', '127.0.0.1:0', '--upstream', upstream, ...more];
+    await server.begin('127.0.0.1:0');
+    return server;
+  }
+
   private async begin(address: string) {
-    const args = ['serve', '--http', address, '--grpc', '127.0.0.1:0', '--data-dir', join(this.folder, 'data'), ...(this.file ? ['--rules', this.file] : []), ...this.more];
+    const args = [this.command, '--http', address, '--grpc', '127.0.0.1:0', '--data-dir', join(this.folder, 'data'), ...(this.file ? ['--rules', this.file] : []), ...this.more];
     const child = spawn(binary(), args, { env: { ...process.env, TOLLGATE_ADMIN_TOKEN: TOKEN }, stdio: ['ignore', 'pipe', 'ignore'] });
     this.child = child;
     const lines = createInterface({ input: child.stdout });
@@ -59,6 +71,7 @@ export class Server {
     const found = /http=(\S+)/.exec(first)?.[1];
     if (!found) throw new Error(`where does it listen? ${first}`);
     this.url = `http://${found}`;
+    this.gatewayUrl = `http://${/gateway=(\S+)/.exec(first)?.[1] ?? ''}`;
   }
 
   /** Stops it, as an outage would. */

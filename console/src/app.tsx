@@ -13,6 +13,7 @@ import Nodes from './pages/nodes';
 import Overview from './pages/overview';
 import Playground from './pages/playground';
 import RulePage from './pages/rule';
+import Queue from './pages/queue';
 import Rules from './pages/rules';
 import Tiers from './pages/tiers';
 import { useIncidents } from './pages/timeline';
@@ -42,6 +43,7 @@ const PLACES: Place[] = [
   { path: 'clients', name: 'Clients', icon: 'clients', for: everyone },
   { path: 'lists', name: 'Lists', icon: 'lists', for: ({ view }) => view },
   { path: 'tiers', name: 'Plans', icon: 'tiers', for: ({ view }) => view },
+  { path: 'queue', name: 'Queue', icon: 'queue', for: ({ operate }) => operate },
   { path: 'audit', name: 'Audit', icon: 'audit', for: everyone },
   { path: 'nodes', name: 'Nodes', icon: 'nodes', for: ({ view }) => view },
   { path: 'tokens', name: 'Tokens', icon: 'tokens', for: ({ administer }) => administer },
@@ -219,6 +221,8 @@ function Page({ path, allowed }: { path: string[]; allowed: ReturnType<typeof ma
       return <Lists />;
     case 'tiers':
       return <Tiers />;
+    case 'queue':
+      return <Queue />;
     case 'audit':
       return <Audit />;
     case 'nodes':

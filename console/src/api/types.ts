@@ -69,3 +69,25 @@ export interface Page<T> {
   items: T[];
   next_cursor: string | null;
 }
+
+/** A request that a gateway keeps. */
+export interface Queued {
+  ticket: string;
+  state: 'queued' | 'sending' | 'done' | 'failed';
+  position?: number;
+  enqueued_at: string;
+  attempts: number;
+  next_attempt_at?: string;
+  finished_at?: string;
+  error?: string;
+  lane: string;
+  request: string;
+}
+
+export interface QueuePage extends Page<Queued> {
+  waiting: number;
+  keys: number;
+  oldest_seconds: number | null;
+  done: number;
+  dead: number;
+}

@@ -7,6 +7,7 @@ const PATHS = {
   lists: 'M12 3l8 3v6c0 5-3.5 8-8 9-4.5-1-8-4-8-9V6zM9 12l2 2 4-4',
   tiers: 'M12 3l9 5-9 5-9-5zm-9 9l9 5 9-5M3 16l9 5 9-5',
   audit: 'M6 3h9l4 4v14H6zM9 12h7M9 16h7M9 8h3',
+  queue: 'M4 12h10M10 8l4 4-4 4M18 5v14',
   nodes: 'M4 5h16v5H4zm0 9h16v5H4zM8 7.5h.01M8 16.5h.01',
   tokens: 'M15 9a5 5 0 1 0-4.6 5L12 15.500h2V18h2.500v2.500H20V17l-5.300-5.300A5 5 0 0 0 15 9zM9 8h.01',
   menu: 'M4 7h16M4 12h16M4 17h16',
