@@ -38,7 +38,13 @@ test('a rule is made in the form, and described in plain words before it is save
   await page.getByRole('link', { name: 'Rules' }).click();
   await page.getByText('No rules yet').waitFor();
   await page.getByRole('link', { name: 'New rule', exact: true }).click();
+  // No error before the first keystroke.
+  await page.getByText('Give the rule an id. It is checked while you type.').waitFor();
+  expect(await page.locator('[aria-invalid], .fault').count()).toBe(0);
+  expect(await page.getByRole('button', { name: 'Review and save' }).isDisabled()).toBe(true);
+  await page.getByLabel('Name for people').fill('x');
   await page.getByText('Give the rule an id, such as per-user.').first().waitFor();
+  await page.getByLabel('Name for people').fill('');
   await page.getByLabel('Id', { exact: true }).fill('per-user');
   await page.getByLabel('How many').fill('5');
   await page.getByLabel('Window', { exact: true }).fill('1x');

@@ -1,5 +1,8 @@
 // Every page, light and dark, on a desk and on a telephone, with traffic.
-import { mkdirSync } from 'node:fs';
+import { once } from 'node:events';
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
 import { test } from 'vitest';
 import { launch, Window } from './browser';
@@ -21,6 +24,8 @@ const PAGES: [name: string, path: string][] = [
   ['clients', '/clients?type=tenant_id&id=umbrella&model=gpt-4o'],
   ['lists', '/lists'],
   ['tiers', '/tiers'],
+  ['queue', '/queue'],
+  ['queue-dead', '/queue?state=dead'],
   ['audit', '/audit'],
   ['decisions', '/audit?kind=decisions'],
   ['nodes', '/nodes'],
@@ -34,9 +39,25 @@ const SIZES = [
   { name: 'phone', width: 390, height: 844 },
 ];
 
+const CONFIG = join(FOLDER, 'tollgate.yaml');
+
+/** Requests that wait, and some that failed. */
+async function queue(server: Server) {
+  const rule = { key_by: ['job'], algorithm: 'token_bucket', action: 'queue' };
+  await server.admin('POST', 'rules', { ...rule, rule_id: 'nightly-exports', name: 'One export of a report at a time', applies_to: { endpoints: ['/exports/{job}'] }, limit: 1, window: '1h' });
+  await server.admin('POST', 'rules', { ...rule, rule_id: 'webhooks', name: 'Evenly spaced', applies_to: { endpoints: ['/hooks/{job}'] }, limit: 5, window: '1s', burst: 1 });
+  const paths = [...['sales', 'stock', 'sales', 'sales', 'people', 'stock', 'people'].map((one) => `/exports/${one}`), ...Array.from({ length: 6 }, () => '/hooks/broken')];
+  for (const path of paths) await fetch(`${server.gatewayUrl}${path}`, { method: 'POST', body: '{}' });
+}
+
 test('pictures', async () => {
   mkdirSync(FOLDER, { recursive: true });
-  const [server, browser] = await Promise.all([Server.start(), launch()]);
+  writeFileSync(CONFIG, 'queue: {max_attempts: 1}\n');
+  const upstream = createServer((request, response) => response.writeHead(request.url?.includes('broken') ? 503 : 200).end());
+  upstream.listen(0, '127.0.0.1');
+  await once(upstream, 'listening');
+  const [server, browser] = await Promise.all([Server.gateway(`http://127.0.0.1:${String((upstream.address() as AddressInfo).port)}`, ['--config', CONFIG]), launch()]);
+  await queue(server);
   await seed(server, SECONDS);
   const flow = traffic(server, 600).catch(() => undefined);
   for (const { name: size, width, height } of SIZES) {
@@ -82,5 +103,6 @@ test('pictures', async () => {
   }
   await browser.close();
   await server.end();
+  upstream.close();
   await flow;
 });

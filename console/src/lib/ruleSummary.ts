@@ -192,14 +192,21 @@ function slot(rule: Rule): string {
   return seconds === undefined ? ttl : span(seconds);
 }
 
-function tiers(limit: RuleLimit): string[] {
-  const named = Object.entries(limit.tier_limits ?? {});
-  if (named.length === 0) return [];
-  const each = named.map(([tier, quota]) => {
+/** The limit of each plan that has its own, of all limits of a rule. */
+export function planTexts(rule: Rule): string[] {
+  return limitsOf(rule).flatMap(plansOf);
+}
+
+function plansOf(limit: RuleLimit): string[] {
+  return Object.entries(limit.tier_limits ?? {}).map(([tier, quota]) => {
     if (quota === 'unlimited') return `${tier} has no limit`;
     return quota === 0 ? `${tier} is suspended` : `${tier} gets ${figure(quota)}`;
   });
-  return [`By plan: ${each.join('; ')}.`];
+}
+
+function tiers(limit: RuleLimit): string[] {
+  const each = plansOf(limit);
+  return each.length === 0 ? [] : [`By plan: ${each.join('; ')}.`];
 }
 
 function costs(rule: Rule): string[] {

@@ -125,6 +125,8 @@ function Editor({ entry, isGone }: { entry: RuleEntry | null; isGone: boolean })
   const isChanged = text !== (base ? before : printRule(startOf(identity)));
   const dry = useDryRun(mayChange ? rule : null, base);
   const isTaken = !base && (!entry || isGone) && rule !== null && (rule.rule_id === taken || isStatus(dry.error, 412));
+  // An empty form is not a mistake yet.
+  const isUntouched = !base && !isChanged;
   const faults = useMemo(() => faultsOf(rule, dry.error, isTaken), [rule, dry.error, isTaken]);
   // Somebody else's change is taken over as long as nothing was typed here.
   if (entry && base && entry.version > base.version && !isChanged) {
@@ -201,7 +203,7 @@ function Editor({ entry, isGone }: { entry: RuleEntry | null; isGone: boolean })
             {view === 'json' || !rule ? (
               <JsonView text={text} onChange={setText} problem={'problem' in parsed ? parsed.problem : undefined} />
             ) : (
-              <RuleForm rule={rule} isNew={!base} faults={faults} onChange={(next) => setText(printRule(next))} />
+              <RuleForm rule={rule} isNew={!base} faults={isUntouched ? [] : faults} onChange={(next) => setText(printRule(next))} />
             )}
           </fieldset>
         </Card>
@@ -210,7 +212,7 @@ function Editor({ entry, isGone }: { entry: RuleEntry | null; isGone: boolean })
             {rule ? <Words rule={rule} /> : <p className="muted">As soon as the JSON can be read.</p>}
           </Card>
           {isTaken && <Taken id={rule.rule_id} />}
-          <Checks faults={faults} dry={dry.data} isAsking={dry.isFetching} isOpen={mayChange} />
+          {isUntouched ? mayChange && <p className="muted">Give the rule an id. It is checked while you type.</p> : <Checks faults={faults} dry={dry.data} isAsking={dry.isFetching} isOpen={mayChange} />}
           {mayChange && (
             <div className="actions">
               <Button kind="primary" disabled={!rule || faults.length > 0 || !isChanged || dry.isFetching} onClick={() => { save.reset(); setReview(true); }}>

@@ -8,6 +8,7 @@ import {
 } from '../lib/rule';
 import type { Fault } from '../lib/ruleCheck';
 import { Button, Field } from '../ui/parts';
+import { PlanLimits } from './planLimits';
 
 const WHO: Record<string, string> = {
   api_key: 'API key', user_id: 'User', tenant_id: 'Tenant', ip: 'IP address', client: 'Client (key, else user, else IP)', global: 'Everyone together', composite: 'Several attributes…',
@@ -233,7 +234,7 @@ function LimitFields({ rule, limit, fault, onChange, onRemove }: { rule: Rule; l
           </Field>
         )}
         {BUCKETS.includes(algorithm) && <NumberField label="At once (burst)" example={algorithm === 'gcra' ? '1' : String(limit.limit ?? '')} fault={fault('burst')} value={limit.burst === undefined ? undefined : Number(limit.burst)} onChange={(value) => onChange(limitWith(limit, 'burst', value))} />}
-        <TierField limit={limit} fault={fault('tier_limits')} onChange={onChange} />
+        <PlanLimits limit={limit} fault={fault('tier_limits')} onChange={onChange} />
       </div>
       {onRemove && <Button kind="quiet" icon="trash" onClick={onRemove}>Remove this limit</Button>}
     </div>
@@ -259,22 +260,4 @@ function NumberField({ label, example, fault, value, onChange }: { label: string
   };
   const [text, type] = useTyped(value, (one) => (one === undefined ? '' : String(one)), parse);
   return <Field label={label} fault={fault}>{(props) => <input {...props} inputMode="decimal" value={text} placeholder={example} onChange={(event) => onChange(type(event.target.value))} />}</Field>;
-}
-
-function TierField({ limit, fault, onChange }: { limit: RuleLimit; fault: string | undefined; onChange: (limit: RuleLimit) => void }) {
-  const print = (tiers: RuleLimit['tier_limits']) => Object.entries(tiers ?? {}).map(([tier, quota]) => `${tier}=${String(quota)}`).join(', ');
-  const parse = (text: string): RuleLimit['tier_limits'] => {
-    const pairs = splitTexts(text).flatMap((pair): [string, NonNullable<RuleLimit['limit']>][] => {
-      const [tier = '', quota = ''] = pair.split('=').map((part) => part.trim());
-      const value = quotaOf(quota);
-      return tier === '' || value === undefined ? [] : [[tier, value]];
-    });
-    return pairs.length === 0 ? undefined : Object.fromEntries(pairs);
-  };
-  const [text, type] = useTyped(limit.tier_limits, print, parse);
-  return (
-    <Field label="By plan" wide hint="Such as pro=10000, enterprise=unlimited" fault={fault}>
-      {(props) => <input {...props} value={text} placeholder="pro=10000" spellCheck={false} onChange={(event) => onChange(limitWith(limit, 'tier_limits', type(event.target.value)))} />}
-    </Field>
-  );
 }

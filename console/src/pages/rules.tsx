@@ -6,12 +6,14 @@ import { useMay } from '../api/session';
 import type { RuleEntry, Top } from '../api/types';
 import { count, plural, roughly, short } from '../lib/format';
 import { withField } from '../lib/rule';
-import { headline } from '../lib/ruleSummary';
+import { headline, planTexts, summary } from '../lib/ruleSummary';
+import { orderOf } from '../lib/sort';
+import { amountOf } from '../lib/units';
 import { Link, useQuery } from '../router';
 import { Icon } from '../ui/icons';
 import { Ago } from '../ui/ago';
 import { Badge, Card, Confirm, Empty, Load, PageHead, Segmented, sentence } from '../ui/parts';
-import { type Column, Table } from '../ui/table';
+import { type Column, inOrder, Table } from '../ui/table';
 import { toast } from '../ui/toast';
 
 const STATES = [
@@ -20,6 +22,13 @@ const STATES = [
   { value: 'inactive', name: 'Off' },
 ] as const;
 type State = (typeof STATES)[number]['value'];
+
+const ACTIONS: Record<NonNullable<RuleEntry['rule']['action']>, [name: string, tone: 'neutral' | 'info' | 'warn']> = {
+  reject: ['Refuse', 'neutral'],
+  throttle: ['Delay', 'warn'],
+  queue: ['Queue', 'warn'],
+  log_only: ['Only report', 'info'],
+};
 
 export function matches(entry: RuleEntry, text: string, state: State): boolean {
   if (state !== 'all' && entry.status !== state) return false;
@@ -43,6 +52,7 @@ export default function Rules() {
   const found = useMemo(() => (rules.data ?? []).filter((entry) => matches(entry, text, state)), [rules.data, text, state]);
   const usage = useMemo(() => new Map(top.data?.rules.map((rule) => [rule.rule_id, rule])), [top.data]);
   const columns = useColumns(usage, may.view, may.rules);
+  const order = orderOf(query.get('sort'));
   return (
     <>
       <PageHead title="Rules" about={rules.data ? `${plural(rules.data.length, 'rule')}${found.length === rules.data.length ? '' : `, ${short(found.length)} shown`}` : 'Who may do how much'}>
@@ -73,7 +83,7 @@ export default function Rules() {
                 <p>Try fewer letters, or another state.</p>
               </Empty>
             ) : (
-              <Table label="Rules" columns={columns} rows={found} id={(entry) => entry.rule_id} fixed />
+              <Table label="Rules" columns={columns} rows={inOrder(found, columns, order)} id={(entry) => entry.rule_id} fixed sorting={{ order, onSort: (sort) => setQuery({ sort }) }} />
             )
           }
         </Load>
@@ -87,7 +97,8 @@ function useColumns(usage: Map<string, Top['rules'][number]>, hasUsage: boolean,
   return [
     {
       name: 'Rule',
-      width: '28%',
+      width: '24%',
+      sort: ({ rule_id: id }) => id,
       cell: ({ rule_id: id, rule, tenant_id: tenant }) => (
         <span className="two-lines">
           <Link href={`/rules/${segment(id)}`}>{id}</Link>
@@ -98,14 +109,36 @@ function useColumns(usage: Map<string, Top['rules'][number]>, hasUsage: boolean,
         </span>
       ),
     },
-    { name: 'Means', minor: true, cell: ({ rule }) => <span className="two-rows" title={headline(rule)}>{headline(rule)}</span> },
+    { name: 'Means', minor: true, cell: ({ rule }) => <span className="two-rows" title={summary(rule).join('\n')}>{headline(rule)}</span> },
+    {
+      name: 'Action',
+      minor: true,
+      width: '8rem',
+      sort: ({ rule }) => ACTIONS[rule.action ?? 'reject'][0],
+      cell: ({ rule }) => {
+        const [action, tone] = ACTIONS[rule.action ?? 'reject'];
+        const plans = planTexts(rule);
+        return <span className="two-lines"><Badge tone={tone}>{action}</Badge>{plans.length > 0 && <small title={plans.join('; ')}>{plural(plans.length, 'plan')}: {plans.join('; ')}</small>}</span>;
+      },
+    },
     ...(hasUsage
       ? ([
-          { name: 'Used', minor: true, align: 'right', width: '6rem', cell: ({ rule_id: id }) => short(usage.get(id)?.consumed ?? 0) },
+          {
+            name: 'Used',
+            minor: true,
+            align: 'right',
+            width: '8rem',
+            sort: ({ rule_id: id }) => usage.get(id)?.consumed ?? 0,
+            cell: ({ rule_id: id, rule }) => {
+              const [figure, unit] = amountOf(rule, usage.get(id)?.consumed ?? 0);
+              return <>{figure} <small>{unit}</small></>;
+            },
+          },
           {
             name: 'Refused',
             align: 'right',
-            width: '6rem',
+            width: '6.5rem',
+            sort: ({ rule_id: id }) => usage.get(id)?.refused ?? 0,
             cell: ({ rule_id: id, rule }) => {
               const { refused = 0, would_deny: watched = 0 } = usage.get(id) ?? {};
               if (watched > 0 && (rule.action === 'log_only' || refused === 0)) return <span className="warn-ink" title="Would have been refused">({short(watched)})</span>;
@@ -114,8 +147,8 @@ function useColumns(usage: Map<string, Top['rules'][number]>, hasUsage: boolean,
           },
         ] satisfies Column<RuleEntry>[])
       : []),
-    { name: 'Changed', minor: true, width: '8rem', cell: (entry) => <span className="muted" title={`by ${entry.updated_by}`}><Ago at={entry.updated_at} /></span> },
-    { name: 'State', width: '5.5rem', cell: (entry) => <Switch entry={entry} mayChange={mayChange} /> },
+    { name: 'Changed', minor: true, width: '7.5rem', align: 'right', sort: ({ updated_at: at }) => Date.parse(at), cell: (entry) => <span className="muted" title={`by ${entry.updated_by}`}><Ago at={entry.updated_at} /></span> },
+    { name: 'State', width: '5.5rem', sort: ({ status }) => status, cell: (entry) => <Switch entry={entry} mayChange={mayChange} /> },
   ];
 }
 

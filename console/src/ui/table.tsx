@@ -1,5 +1,6 @@
 // Tables: short ones as they are, long ones with only those rows in the page that can be seen.
 import { type ReactNode, useEffect, useLayoutEffect, useRef, useState } from 'react';
+import { nextOrder, type Order, sorted } from '../lib/sort';
 import { visible } from '../lib/virtual';
 
 export interface Column<T> {
@@ -13,24 +14,51 @@ export interface Column<T> {
   /** Holds two buttons. */
   pair?: boolean;
   cell: (row: T) => ReactNode;
+  /** What its rows can be sorted by; figures begin with the highest. */
+  sort?: (row: T) => string | number;
+}
+
+/** The order that is shown, by the name of a column, and what a click on a column does. */
+export interface Sorting {
+  order: Order | null;
+  onSort: (order: string | null) => void;
 }
 
 const ROW_HEIGHT = 44;
 /** Longer lists are shown in part. */
 const MAX_ROWS = 60;
 
-function Head<T>({ columns }: { columns: Column<T>[] }) {
+function Head<T>({ columns, sorting }: { columns: Column<T>[]; sorting?: Sorting | undefined }) {
   return (
     <thead>
       <tr>
-        {columns.map(({ name, hidden, align, width, minor, pair }) => (
-          <th key={name} scope="col" className={classes(align, minor, pair)} style={width ? { width } : undefined}>
-            {hidden ? <span className="sr-only">{name}</span> : name}
-          </th>
-        ))}
+        {columns.map(({ name, hidden, align, width, minor, pair, sort }) => {
+          const order = sorting?.order?.by === columnKey(name) ? sorting.order : null;
+          return (
+            <th key={name} scope="col" className={classes(align, minor, pair)} style={width ? { width } : undefined} aria-sort={order ? (order.isDescending ? 'descending' : 'ascending') : undefined}>
+              {hidden ? <span className="sr-only">{name}</span> : sort && sorting ? (
+                <button type="button" className="sort" onClick={() => sorting.onSort(nextOrder(sorting.order, columnKey(name), align === 'right'))}>
+                  {name}
+                  <span aria-hidden="true">{order ? (order.isDescending ? '↓' : '↑') : '↕'}</span>
+                </button>
+              ) : name}
+            </th>
+          );
+        })}
       </tr>
     </thead>
   );
+}
+
+/** A column as the address names it. */
+function columnKey(name: string): string {
+  return name.toLowerCase();
+}
+
+/** Rows in the order that is shown; in their own if there is none. */
+export function inOrder<T>(rows: T[], columns: Column<T>[], order: Order | null): T[] {
+  const key = order && columns.find(({ name, sort }) => sort && columnKey(name) === order.by)?.sort;
+  return key ? sorted(rows, key, order.isDescending) : rows;
 }
 
 function classes(align?: string, minor?: boolean, pair?: boolean): string {
@@ -43,21 +71,23 @@ export function Table<T>({
   rows,
   id,
   fixed = false,
+  sorting,
 }: {
   label: string;
   columns: Column<T>[];
   rows: T[];
   id: (row: T) => string;
   fixed?: boolean;
+  sorting?: Sorting;
 }) {
   const isLong = rows.length > MAX_ROWS;
-  if (isLong) return <LongTable label={label} columns={columns} rows={rows} id={id} />;
+  if (isLong) return <LongTable label={label} columns={columns} rows={rows} id={id} sorting={sorting} />;
   return (
     // A table that is wider than the page scrolls by itself, also by keyboard.
     // eslint-disable-next-line jsx-a11y/no-noninteractive-tabindex
     <div className="table-box" role="region" aria-label={label} tabIndex={0}>
       <table className={fixed ? 'fixed' : ''}>
-        <Head columns={columns} />
+        <Head columns={columns} sorting={sorting} />
         <tbody>
           {rows.map((row) => (
             <Row key={id(row)} row={row} columns={columns} />
@@ -80,7 +110,7 @@ function Row<T>({ row, columns, index }: { row: T; columns: Column<T>[]; index?:
   );
 }
 
-function LongTable<T>({ label, columns, rows, id }: { label: string; columns: Column<T>[]; rows: T[]; id: (row: T) => string }) {
+function LongTable<T>({ label, columns, rows, id, sorting }: { label: string; columns: Column<T>[]; rows: T[]; id: (row: T) => string; sorting: Sorting | undefined }) {
   const box = useRef<HTMLDivElement>(null);
   const [{ scroll, height }, setPlace] = useState({ scroll: 0, height: 600 });
   useLayoutEffect(() => {
@@ -110,7 +140,7 @@ function LongTable<T>({ label, columns, rows, id }: { label: string; columns: Co
     // eslint-disable-next-line jsx-a11y/no-noninteractive-tabindex
     <div ref={box} className="table-box long" role="region" aria-label={label} tabIndex={0}>
       <table className="fixed" aria-rowcount={rows.length + 1}>
-        <Head columns={columns} />
+        <Head columns={columns} sorting={sorting} />
         <tbody>
           {space(first)}
           {rows.slice(first, last).map((row, offset) => (
