@@ -80,6 +80,19 @@ test('a chart is read and zoomed by keyboard alone', async () => {
   await page.getByText(/^Showing/).waitFor({ state: 'detached' });
 });
 
+test('a range is typed, for those who drag nothing', async () => {
+  const { page } = window;
+  await window.go('/');
+  await page.getByText('Exact range').click();
+  const local = (ago: number) => page.evaluate((millis) => { const at = new Date(Date.now() - millis); return new Date(at.getTime() - at.getTimezoneOffset() * 60_000).toISOString().slice(0, 19); }, ago);
+  const [from, until] = [await local(600_000), await local(300_000)];
+  await page.getByLabel('Until (America/New_York)').fill(until);
+  await page.getByText('The range has no beginning.').waitFor();
+  await page.getByLabel('From (America/New_York)').fill(from);
+  await page.getByText(`Showing ${from.replace('T', ' ')} – `).waitFor();
+  await window.accessible('an exact range');
+});
+
 test('a range that cannot be is explained', async () => {
   const { page } = window;
   await window.go('/?from=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z');

@@ -13,7 +13,7 @@ const FOLDER = join(import.meta.dirname, '../screenshots');
 const SECONDS = Number(process.env['SECONDS'] ?? 45);
 const ONLY = process.env['ONLY'];
 const PAGES: [name: string, path: string][] = [
-  ['overview', '/?minutes=5&by=tenant_id'],
+  ['overview', '/?by=tenant_id&from={start}'],
   ['overview-log', '/?minutes=5&by=rule_id&scale=log'],
   ['overview-reason', '/?minutes=5&by=reason&scale=full'],
   ['playground', '/playground'],
@@ -58,6 +58,8 @@ test('pictures', async () => {
   await once(upstream, 'listening');
   const [server, browser] = await Promise.all([Server.gateway(`http://127.0.0.1:${String((upstream.address() as AddressInfo).port)}`, ['--config', CONFIG]), launch()]);
   await queue(server);
+  // Of the overview only what has traffic is shown.
+  const start = new Date(Date.now() + 5_000).toISOString();
   await seed(server, SECONDS);
   const flow = traffic(server, 600).catch(() => undefined);
   for (const { name: size, width, height } of SIZES) {
@@ -70,7 +72,7 @@ test('pictures', async () => {
       await shoot('sign-in');
       await window.signIn();
       for (const [name, path] of PAGES.filter(([one]) => !ONLY || ONLY.split(',').includes(one))) {
-        await window.go(path);
+        await window.go(path.replace('{start}', start));
         await page.getByRole('heading', { level: 1 }).waitFor();
         await page.getByRole('status', { name: 'Loading' }).first().waitFor({ state: 'detached' });
         if (name === 'playground') {

@@ -18,6 +18,7 @@ describe('a range of the address', () => {
     expect(read('2026-11-17T19:10:00Z', '2026-11-17T19:00:00Z').problem).toBe('The range ends before it begins.');
     expect(read('2026-11-18T19:00:00Z', '2026-11-18T20:00:00Z').problem).toBe('The range is in the future.');
     expect(read('2026-11-10T00:00:00Z', '2026-11-10T01:00:00Z').problem).toContain('older than the 24 hours');
+    expect(read(null, '2026-11-17T19:00:00Z').problem).toBe('The range has no beginning.');
     expect(read('<b>', 'x').problem).toBe('The range of the address cannot be read.');
   });
 

@@ -21,6 +21,7 @@ export const MIN_RANGE_MS = 15_000;
 export function rangeOf(from: string | null, until: string | null, now: number, maxAgeMs: number | null): { range: Range | null; problem: string | null } {
   if ((from ?? '') === '' && (until ?? '') === '') return { range: null, problem: null };
   const wrong = (problem: string) => ({ range: null, problem });
+  if ((from ?? '') === '') return wrong('The range has no beginning.');
   const range = { from: Date.parse(from ?? ''), until: until === null ? now : Date.parse(until) };
   if (Number.isNaN(range.from) || Number.isNaN(range.until)) return wrong('The range of the address cannot be read.');
   if (range.from >= range.until) return wrong('The range ends before it begins.');

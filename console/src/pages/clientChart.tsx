@@ -8,6 +8,7 @@ import { count, perMinuteText, perSecondText } from '../lib/format';
 import { minutesFor, rangeBetween, stepsOf, viewOf } from '../lib/range';
 import { type LogKey, logSeries } from '../lib/refusalLog';
 import { ownSeries, refreshMillis, sum } from '../lib/windows';
+import { formatTime, zoneName } from '../lib/zone';
 import { useQuery } from '../router';
 import { useNow } from '../ui/ago';
 import { Legend, PALETTE, type Series } from '../ui/chart';
@@ -88,7 +89,17 @@ function OfLog({ search, span, by }: { search: Record<string, string>; span: Spa
     const found = logSeries(log.data?.records ?? [], by, axis, step, log.data?.knownFrom ?? null).slice(0, MAX_SERIES);
     return found.map(({ name, values }, index): Series => ({ name, color: PALETTE[index] ?? '--ink-2', values: values.map((value) => (value === null ? null : (value / step) * 60)), ...(by === 'result' ? RESULTS[name] : {}) }));
   }, [log.data, by, axis, step]);
-  return <Load query={log} rows={4}>{() => <Drawn axis={axis} series={series} span={span} format={perMinuteText} label={`Decisions per minute: ${series.map(({ name }) => name).join(', ')}.`} isEmpty={series.length === 0} />}</Load>;
+  const known = log.data?.knownFrom ?? null;
+  return (
+    <Load query={log} rows={4}>
+      {() => (
+        <>
+          <Drawn axis={axis} series={series} span={span} format={perMinuteText} label={`Decisions per minute: ${series.map(({ name }) => name).join(', ')}.`} isEmpty={series.length === 0} />
+          {known !== null && <p className="note">There is more than is read here: only what follows {formatTime(known, 'instant')} {zoneName()} is shown.</p>}
+        </>
+      )}
+    </Load>
+  );
 }
 
 function Drawn({ axis, series, span, format, label, isEmpty }: { axis: number[]; series: Series[]; span: Span; format: (value: number) => string; label: string; isEmpty: boolean }) {

@@ -39,7 +39,7 @@ export function SpanControls({ span }: { span: Span }) {
   const { minutes, range, scale } = span;
   return (
     <div className="span-bar" role="group" aria-label="Time range">
-      <Exact span={span} />
+      <Exact />
       <Segmented label="Scale" value={scale} options={SCALES} onChange={span.setScale} />
       <Segmented label="How far back" value={range ? 0 : minutes} options={SPANS.map(({ minutes: value, name }) => ({ value, name }))} onChange={(value) => span.setMinutes(value as Minutes)} />
     </div>
@@ -65,14 +65,14 @@ function spanText({ from, until }: Range): string {
 }
 
 /** A range by its instants, for those who drag nothing. */
-function Exact({ span: { range } }: { span: Span }) {
-  const [, setQuery] = useQuery();
+function Exact() {
+  const [query, setQuery] = useQuery();
   return (
     <details className="exact">
       <summary>Exact range</summary>
       <div className="fields">
-        <Field label={`From (${zoneName()})`}>{(props) => <input {...props} type="datetime-local" step="1" value={range ? toInput(text(range.from)) : ''} onChange={(event) => setQuery({ from: fromInput(event.target.value) })} />}</Field>
-        <Field label={`Until (${zoneName()})`}>{(props) => <input {...props} type="datetime-local" step="1" value={range ? toInput(text(range.until)) : ''} onChange={(event) => setQuery({ until: fromInput(event.target.value) })} />}</Field>
+        <Field label={`From (${zoneName()})`}>{(props) => <input {...props} type="datetime-local" step="1" value={toInput(query.get('from') ?? '')} onChange={(event) => setQuery({ from: fromInput(event.target.value) })} />}</Field>
+        <Field label={`Until (${zoneName()})`}>{(props) => <input {...props} type="datetime-local" step="1" value={toInput(query.get('until') ?? '')} onChange={(event) => setQuery({ until: fromInput(event.target.value) })} />}</Field>
       </div>
     </details>
   );

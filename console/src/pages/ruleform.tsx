@@ -199,7 +199,7 @@ function LimitFields({ rule, limit, fault, onChange, onRemove }: { rule: Rule; l
   return (
     <div className="limit-fields">
       <div className="fields">
-        <Field label="How many" fault={fault('limit')} hint="0 suspends; unlimited is a word, too">
+        <Field label="How many" fault={fault('limit')} hint="0 suspends; or write unlimited">
           {(props) => <input {...props} value={String(limit.limit ?? '')} placeholder="100" onChange={(event) => onChange(limitWith(limit, 'limit', quotaOf(event.target.value)))} />}
         </Field>
         {!isConcurrency && (

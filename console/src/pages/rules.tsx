@@ -113,7 +113,7 @@ function useColumns(usage: Map<string, Top['rules'][number]>, hasUsage: boolean,
     {
       name: 'Action',
       minor: true,
-      width: '8rem',
+      width: '9.5rem',
       sort: ({ rule }) => ACTIONS[rule.action ?? 'reject'][0],
       cell: ({ rule }) => {
         const [action, tone] = ACTIONS[rule.action ?? 'reject'];
@@ -127,7 +127,7 @@ function useColumns(usage: Map<string, Top['rules'][number]>, hasUsage: boolean,
             name: 'Used',
             minor: true,
             align: 'right',
-            width: '8rem',
+            width: '9.5rem',
             sort: ({ rule_id: id }) => usage.get(id)?.consumed ?? 0,
             cell: ({ rule_id: id, rule }) => {
               const [figure, unit] = amountOf(rule, usage.get(id)?.consumed ?? 0);
@@ -148,7 +148,7 @@ function useColumns(usage: Map<string, Top['rules'][number]>, hasUsage: boolean,
         ] satisfies Column<RuleEntry>[])
       : []),
     { name: 'Changed', minor: true, width: '7.5rem', align: 'right', sort: ({ updated_at: at }) => Date.parse(at), cell: (entry) => <span className="muted" title={`by ${entry.updated_by}`}><Ago at={entry.updated_at} /></span> },
-    { name: 'State', width: '5.5rem', sort: ({ status }) => status, cell: (entry) => <Switch entry={entry} mayChange={mayChange} /> },
+    { name: 'State', width: '6.5rem', sort: ({ status }) => status, cell: (entry) => <Switch entry={entry} mayChange={mayChange} /> },
   ];
 }
 
