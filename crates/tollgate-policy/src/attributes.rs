@@ -62,6 +62,12 @@ impl<'a> Attributes<'a> {
         }
     }
 
+    /// Sets a further attribute, whatever the request said of it.
+    pub(crate) fn replace_extra(&mut self, name: &'a str, value: &'a str) {
+        self.extra.retain(|(known, _)| *known != name);
+        self.push_extra(name, value);
+    }
+
     /// The value of the attribute of this name, known or further.
     pub fn by_name(&self, name: &str) -> Option<&'a str> {
         match Known::from_name(name) {

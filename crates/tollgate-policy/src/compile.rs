@@ -12,6 +12,7 @@ use crate::problem::Report;
 use crate::raw::{At, RawDefault, RawEntry, RawQuota, RawRule, RuleFile};
 use crate::set::Parts;
 use crate::tiers::Tiers;
+use crate::virtual_keys::KEY_RULE_PREFIX;
 use crate::{NoMatch, Problems, Rule, read};
 
 /// The most rules a file may have.
@@ -38,6 +39,17 @@ pub(crate) fn read_and_compile(text: &str, source: &str) -> Result<Parts, Proble
         }
         None => Err(Problems(report.finish())),
     }
+}
+
+/// The rules of a virtual key's limits, whose ids no rule file may use.
+pub(crate) fn compile_key_rules(text: &str) -> Result<Vec<Rule>, Problems> {
+    let mut report = Report::new("key");
+    let file = read::read_file(text, "key", &mut report);
+    let context = Context { tiers: None, scopes: HashSet::new(), ids: HashSet::new() };
+    let raw = file.iter().flat_map(|file| &file.rules);
+    let rules: Vec<Rule> =
+        raw.filter_map(|raw| check_rule(raw, false, &context, &mut report)).collect();
+    if report.is_empty() { Ok(rules) } else { Err(Problems(report.finish())) }
 }
 
 fn finish(parts: Parts, report: Report) -> Result<Parts, Problems> {
@@ -110,6 +122,10 @@ fn check_ids(file: &RuleFile, has_default: bool, report: &mut Report) {
         if let Some(id) = &raw.rule_id {
             if has_default && id.value == DEFAULT_RULE_ID {
                 let message = "is the id of the system default; choose another, or change it under `default:`, or set `default: false`";
+                report.add(id.at, Some("rule_id"), message);
+            }
+            if id.value.starts_with(KEY_RULE_PREFIX) {
+                let message = "begins like the limits of virtual keys; choose another id";
                 report.add(id.at, Some("rule_id"), message);
             }
             if let Some(line) = lines.insert(&id.value, id.at.line) {

@@ -22,9 +22,10 @@ impl Resolution<'_, '_> {
     }
 
     /// Whether nothing that admits requests applies to the request, or to one of the readings of its path. Rules
-    /// of tenants may only tighten, and rules that are only reported admit nobody.
+    /// of tenants and of virtual keys may only tighten, and rules that are only reported admit nobody.
     pub fn has_unmatched_reading(&self) -> bool {
-        self.is_partly_unmatched || self.enforced.iter().all(|applied| applied.rule.is_of_tenant())
+        let only_tightens = |rule: &Rule| rule.is_of_tenant() || rule.is_of_virtual_key();
+        self.is_partly_unmatched || self.enforced.iter().all(|applied| only_tightens(applied.rule))
     }
 
     /// Whether this rule in `quota_mode` refuses by itself. Its group refuses when all members are exhausted; where the

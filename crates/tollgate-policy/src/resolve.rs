@@ -102,6 +102,7 @@ impl RuleSet {
         if !request.other_endpoints().is_empty() {
             self.resolve_other_readings(request, now, resolution);
         }
+        self.add_key_rules(request, resolution);
     }
 
     #[cold]
@@ -178,7 +179,7 @@ pub(crate) fn apply<'s, 'a>(rule: &'s Rule, fit: Fit<'_>, seen: &Seen<'_, 'a>) -
     Applied { rule, key: rule.key_values(fit, seen), listed_cost: rule.costs.of(seen) }
 }
 
-fn insert_by_scope<'s, 'a, const N: usize>(
+pub(crate) fn insert_by_scope<'s, 'a, const N: usize>(
     list: &mut SmallVec<[Applied<'s, 'a>; N]>,
     applied: Applied<'s, 'a>,
 ) where

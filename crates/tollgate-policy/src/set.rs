@@ -13,6 +13,7 @@ use crate::model::STANDARD_SCOPES;
 use crate::raw::RuleFile;
 use crate::resolve::Rank;
 use crate::tiers::Tiers;
+use crate::virtual_keys::VirtualKeys;
 use crate::{
     Attributes, ClientTiers, EnvoyOptions, Grant, Known, ListEntry, ListMatch, NoMatch, Problems,
     Rule,
@@ -30,6 +31,7 @@ pub struct RuleSet {
     allow: List,
     pub(crate) tiers: Tiers,
     client_tiers: Arc<ClientTiers>,
+    pub(crate) virtual_keys: Arc<VirtualKeys>,
     grants: Vec<Grant>,
     no_match: NoMatch,
     digest: u64,
@@ -82,6 +84,7 @@ impl RuleSet {
             allow,
             tiers,
             client_tiers,
+            virtual_keys: Arc::default(),
             grants,
             no_match,
             digest,
