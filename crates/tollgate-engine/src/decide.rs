@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tollgate_core::{Examination, Nanos, Outcome, SlotId};
-use tollgate_policy::{Known, ListMatch, NoMatch};
+use tollgate_policy::{KeyRefusal, Known, ListMatch, NoMatch, SECRET_PREFIX};
 use tollgate_store::{
     Charge, Decided, Failure, Mode, Outcomes, Store, check_outcomes, passes, report_broken,
 };
@@ -94,6 +94,17 @@ impl<S: Store> Engine<S> {
     ) {
         decision.now = self.clock.now();
         decision.asked_at = decision.now;
+        // Who may call at all does not depend on whether limits are enforced.
+        if let Some(refusal) = rules.set.refused_key(&request.attributes, decision.now)
+            && !is_under_way(request)
+        {
+            decision.verdict = Verdict::Denied;
+            decision.reason = match refusal {
+                KeyRefusal::Invalid => Reason::InvalidApiKey,
+                KeyRefusal::Model => Reason::ModelNotAllowed,
+            };
+            return;
+        }
         if self.enforcement() == Enforcement::Off {
             decision.reason = Reason::EnforcementOff;
             return;
@@ -135,7 +146,7 @@ impl<S: Store> Engine<S> {
     pub(crate) fn apply_shadow_mode(&self, decision: &mut Decision<'_>) {
         if self.enforcement() == Enforcement::Shadow {
             decision.is_shadow = true;
-            if !decision.is_allowed() {
+            if !decision.is_allowed() && !decision.reason.is_unauthorized() {
                 decision.is_refusal_ignored = true;
                 decision.verdict = Verdict::Allowed;
             }
@@ -280,7 +291,8 @@ impl<S: Store> Engine<S> {
         match place.find(request, now) {
             Some(Ok(remembered)) => {
                 if let Some(made_by) = remembered.rules() {
-                    return Ok(show(&remembered.decision(&made_by)));
+                    let api_key = request.attributes.get(Known::ApiKey);
+                    return Ok(show(&remembered.decision(&made_by, api_key)));
                 }
                 let answer = Some(remembered.answer());
                 self.decide_and_reserve(rules, request, answer.as_ref(), &mut decision).await?;
@@ -313,6 +325,12 @@ impl<S: Store> Engine<S> {
         }
         Ok(show(&decision))
     }
+}
+
+/// Whether a request with a known key runs already: a key that ends meanwhile does not interrupt it.
+fn is_under_way(request: &Request<'_>) -> bool {
+    let api_key = request.attributes.get(Known::ApiKey).unwrap_or_default();
+    request.is_more && !api_key.starts_with(SECRET_PREFIX)
 }
 
 /// The charges of one request.

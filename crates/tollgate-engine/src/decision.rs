@@ -328,6 +328,10 @@ impl<'r> Decision<'r> {
                 "the request has no {}, which names the counter of a rule that applies to it",
                 attribute.unwrap_or("key")
             ),
+            (Reason::InvalidApiKey, _) => {
+                "this API key is not valid: it is unknown, disabled or expired".to_owned()
+            }
+            (Reason::ModelNotAllowed, _) => "this API key may not use this model".to_owned(),
             (Reason::NoMatch, _) if !self.is_allowed() => {
                 "no rule applies to this request, and no_match says deny".to_owned()
             }

@@ -112,13 +112,18 @@ impl Remembered {
         Answer { at, shape, slot, reservation, outcomes }
     }
 
-    /// The decision as it was made, by its rules.
-    pub(crate) fn decision<'a>(&'a self, rules: &'a ActiveRules) -> Decision<'a> {
+    /// The decision as it was made, by its rules, for a request with this API key.
+    pub(crate) fn decision<'a>(
+        &'a self,
+        rules: &'a ActiveRules,
+        api_key: Option<&str>,
+    ) -> Decision<'a> {
         let set = &rules.set;
         let mut scopes = Scopes::new();
         for kept in &self.scopes {
             let default = set.default_rule().filter(|rule| rule.id == kept.rule);
-            let Some(rule) = set.rule(&kept.rule).or(default) else { continue };
+            let of_key = || set.key_rule(api_key?, &kept.rule);
+            let Some(rule) = set.rule(&kept.rule).or(default).or_else(of_key) else { continue };
             let Some(limit) = rule.limits.get(kept.limit) else { continue };
             let (role, outcome) = (kept.role, kept.outcome);
             scopes.push(Decision::scope(

@@ -37,8 +37,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use arc_swap::ArcSwap;
-use tollgate_policy::RuleSet;
 use tollgate_policy::prices::{Currency, PriceTable};
+use tollgate_policy::{RuleSet, VirtualKeys};
 use tollgate_store::{Store, StoreError};
 
 pub use amounts::{Actual, Amounts};
@@ -258,13 +258,13 @@ impl<S: Store> Engine<S> {
         self.rules.load()
     }
 
-    /// Puts other rules in force, at once and without waiting for decisions under way.
+    /// Puts other rules in force, at once and without waiting for decisions under way. Virtual keys stay.
     pub fn swap_rules(&self, set: RuleSet) -> u64 {
         missing::log_misspelt(&set);
-        let set = Arc::new(set);
         let before = self.rules.rcu(|now| {
-            let (set, prices) = (Arc::clone(&set), Arc::clone(&now.prices));
-            ActiveRules { set, prices, version: now.version + 1 }
+            let (mut set, prices) = (set.clone(), Arc::clone(&now.prices));
+            set.set_virtual_keys(Arc::clone(now.set.virtual_keys()));
+            ActiveRules { set: Arc::new(set), prices, version: now.version + 1 }
         });
         before.version + 1
     }
@@ -277,6 +277,16 @@ impl<S: Store> Engine<S> {
         self.rules.rcu(|now| {
             let (set, prices) = (Arc::clone(&set), Arc::clone(&now.prices));
             ActiveRules { set, prices, version }
+        });
+    }
+
+    /// Puts other virtual keys in force. The rules stay.
+    pub fn swap_virtual_keys(&self, keys: &Arc<VirtualKeys>) {
+        self.rules.rcu(|now| {
+            let mut set = RuleSet::clone(&now.set);
+            set.set_virtual_keys(Arc::clone(keys));
+            let prices = Arc::clone(&now.prices);
+            ActiveRules { set: Arc::new(set), prices, version: now.version }
         });
     }
 

@@ -51,11 +51,15 @@ pub enum Reason {
     StoreUnavailable,
     /// It lacks the key of a rule that it should meet.
     MissingKey,
+    /// Its virtual key is not known, or is disabled or expired.
+    InvalidApiKey,
+    /// Its virtual key may not use its model.
+    ModelNotAllowed,
 }
 
 impl Reason {
     /// Every reason.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::WithinLimits,
         Self::Throttled,
         Self::AllowListed,
@@ -66,6 +70,8 @@ impl Reason {
         Self::EnforcementOff,
         Self::StoreUnavailable,
         Self::MissingKey,
+        Self::InvalidApiKey,
+        Self::ModelNotAllowed,
     ];
 
     /// The reason as callers see it; for a limit that was hit, the rule's own reason replaces it.
@@ -81,6 +87,13 @@ impl Reason {
             Self::EnforcementOff => "ENFORCEMENT_OFF",
             Self::StoreUnavailable => "STORE_UNAVAILABLE",
             Self::MissingKey => "MISSING_KEY",
+            Self::InvalidApiKey => "INVALID_API_KEY",
+            Self::ModelNotAllowed => "MODEL_NOT_ALLOWED",
         }
+    }
+
+    /// Whether the request's credentials do not permit it. No limit has been asked then.
+    pub const fn is_unauthorized(self) -> bool {
+        matches!(self, Self::InvalidApiKey | Self::ModelNotAllowed)
     }
 }

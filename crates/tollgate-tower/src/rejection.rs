@@ -108,7 +108,8 @@ impl Rejection {
             retry_after: decision.retry_after().map(Duration::from_nanos),
             headers: HeaderLines::describing(decision, dialect, on),
             param: None,
-            refused_by: Some(RefusedBy {
+            // Credentials are no limit: clients must not wait and try again.
+            refused_by: (!decision.reason.is_unauthorized()).then(|| RefusedBy {
                 rule_id: deciding.map(|scope| scope.rule.id.clone()),
                 scope: deciding.map(|scope| scope.rule.scope.clone()),
                 unit: deciding.map(|scope| scope.rule.unit),
@@ -135,6 +136,8 @@ pub(crate) const fn status_of(reason: Reason) -> StatusCode {
         Reason::DenyListed => StatusCode::FORBIDDEN,
         Reason::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         Reason::MissingKey => StatusCode::BAD_REQUEST,
+        Reason::InvalidApiKey => StatusCode::UNAUTHORIZED,
+        Reason::ModelNotAllowed => StatusCode::FORBIDDEN,
         _ => StatusCode::TOO_MANY_REQUESTS,
     }
 }
@@ -146,6 +149,8 @@ pub(crate) const fn code_of(reason: Reason) -> &'static str {
         | Reason::CostExceedsLimit
         | Reason::NoMatch
         | Reason::MissingKey
+        | Reason::InvalidApiKey
+        | Reason::ModelNotAllowed
         | Reason::StoreUnavailable => reason.code(),
         _ => "RATE_LIMIT_EXCEEDED",
     }

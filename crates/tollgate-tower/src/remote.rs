@@ -236,7 +236,7 @@ fn rejection(decision: &Decision, headers: HeaderLines) -> Rejection {
         retry_after: decision.retry_after,
         headers,
         param: None,
-        refused_by: Some(RefusedBy {
+        refused_by: (!reason.is_unauthorized()).then(|| RefusedBy {
             rule_id: decision.rule_id.clone(),
             scope: decision.scope_hit.clone(),
             unit: None,

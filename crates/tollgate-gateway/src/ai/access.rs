@@ -8,7 +8,8 @@ use super::protocol::Protocol;
 
 /// A key that is registered here is of no use to an upstream, and none of its business, whatever header it came in.
 pub(crate) fn keep_own_key(headers: &mut HeaderMap, asked: &EdgeRequest) {
-    let Some(key) = &asked.identity.api_key else { return };
+    let identity = &asked.identity;
+    let Some(key) = identity.key_secret.as_ref().or(identity.api_key.as_ref()) else { return };
     let is_it = |value: &HeaderValue| {
         let mut words = value.as_bytes().split(u8::is_ascii_whitespace);
         words.any(|word| word == key.as_bytes())

@@ -1,13 +1,17 @@
 //! What a request shows: an `Authorization` header and an API key.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use sha2::{Digest, Sha256};
+use tollgate_core::Nanos;
+use tollgate_policy::{SECRET_PREFIX, VirtualKey, VirtualKeys};
 
 use super::MAX_VALUE_BYTES;
 use super::api_keys::{ApiKeys, KeyOwner};
-use super::refuse::{Refused, api_key_too_long, bad_credentials, unknown_api_key};
+use super::refuse::{Refused, api_key_too_long, bad_credentials, invalid_api_key, unknown_api_key};
 
 /// What becomes of an API key that is not registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +20,46 @@ pub enum UnknownApiKey {
     Ignore,
     /// It is refused with 401.
     Refuse,
+}
+
+/// Returns the virtual keys in force, and the time.
+pub type VirtualKeySource = Arc<dyn Fn() -> (Arc<VirtualKeys>, Nanos) + Send + Sync>;
+
+/// A key that a request shows and that means something here.
+pub(super) enum ShownKey {
+    /// A registered or trusted one, in the clear, and whom it stands for.
+    Registered(String, KeyOwner),
+    /// The secret of a virtual one, and the key.
+    Virtual(String, Arc<VirtualKey>),
+}
+
+impl ShownKey {
+    /// The key in the clear.
+    pub(super) fn text(&self) -> &str {
+        let (Self::Registered(text, _) | Self::Virtual(text, _)) = self;
+        text
+    }
+}
+
+/// Virtual keys as a request meets them.
+struct InForce {
+    keys: Arc<VirtualKeys>,
+    now: Nanos,
+}
+
+impl InForce {
+    /// The virtual key of this secret, disabled and expired ones included.
+    fn find(&self, secret: &[u8]) -> Option<&Arc<VirtualKey>> {
+        if self.keys.is_empty() {
+            return None;
+        }
+        self.keys.find(&Sha256::digest(secret).into(), self.now)
+    }
+}
+
+/// Whether this can only be the secret of a virtual key.
+fn is_secret(key: &[u8]) -> bool {
+    key.starts_with(SECRET_PREFIX.as_bytes())
 }
 
 /// An `Authorization` header.
@@ -56,6 +100,7 @@ pub(super) struct ApiKeyCheck {
     pub(super) is_trusted: bool,
     pub(super) unknown: Option<UnknownApiKey>,
     pub(super) registered: ArcSwap<ApiKeys>,
+    pub(super) virtual_keys: OnceLock<VirtualKeySource>,
 }
 
 impl Default for ApiKeyCheck {
@@ -68,6 +113,7 @@ impl Default for ApiKeyCheck {
             is_trusted: false,
             unknown: None,
             registered: ArcSwap::from_pointee(ApiKeys::default()),
+            virtual_keys: OnceLock::new(),
         }
     }
 }
@@ -82,8 +128,18 @@ impl fmt::Debug for ApiKeyCheck {
 }
 
 impl ApiKeyCheck {
-    pub(super) const fn reads_authorization(&self) -> bool {
-        self.in_authorization || self.as_bearer
+    pub(super) fn reads_authorization(&self) -> bool {
+        self.in_authorization || self.as_bearer || self.virtual_keys.get().is_some()
+    }
+
+    /// Whether there are virtual keys.
+    pub(super) fn has_virtual_keys(&self) -> bool {
+        self.in_force().is_some_and(|virtual_keys| !virtual_keys.keys.is_empty())
+    }
+
+    fn in_force(&self) -> Option<InForce> {
+        let (keys, now) = self.virtual_keys.get()?();
+        Some(InForce { keys, now })
     }
 
     /// The key and whom it stands for. None: there is none, or it says nothing.
@@ -91,17 +147,20 @@ impl ApiKeyCheck {
         &self,
         headers: &HeaderMap,
         authorization: Option<Authorization<'_>>,
-    ) -> Result<Option<(String, KeyOwner)>, Refused> {
+    ) -> Result<Option<ShownKey>, Refused> {
         let registered = self.registered.load();
+        let virtual_keys = self.in_force();
+        let has_virtual = virtual_keys.as_ref().is_some_and(|all| !all.keys.is_empty());
         let refuses = match self.unknown {
             Some(unknown) => unknown == UnknownApiKey::Refuse,
-            None => !registered.is_empty(),
+            None => !registered.is_empty() || has_virtual,
         };
-        if registered.is_empty() && !self.is_trusted && !refuses {
+        if registered.is_empty() && !self.is_trusted && !refuses && virtual_keys.is_none() {
             // No key means anything here.
             return Ok(None);
         }
-        let Some(key) = self.shown(headers, authorization, &registered)? else { return Ok(None) };
+        let shown = self.shown(headers, authorization, &registered, virtual_keys.as_ref())?;
+        let Some(key) = shown else { return Ok(None) };
         if key.len() > MAX_VALUE_BYTES {
             return Err(api_key_too_long("an API key has at most 256 bytes"));
         }
@@ -109,9 +168,21 @@ impl ApiKeyCheck {
         let Some(text) = text else {
             return Err(bad_credentials("the API key is empty or not text"));
         };
+        if let Some(all) = &virtual_keys {
+            match all.find(key) {
+                Some(found) if found.is_valid(all.now) => {
+                    return Ok(Some(ShownKey::Virtual(text.to_owned(), Arc::clone(found))));
+                }
+                // An id is no secret: only the key's holder may spend its limits.
+                None if !is_secret(key) && all.keys.get(text).is_none() => {}
+                _ => return Err(invalid_api_key()),
+            }
+        }
         match registered.find(key) {
-            Some(owner) => Ok(Some((text.to_owned(), owner.clone()))),
-            None if self.is_trusted => Ok(Some((text.to_owned(), KeyOwner::default()))),
+            Some(owner) => Ok(Some(ShownKey::Registered(text.to_owned(), owner.clone()))),
+            None if self.is_trusted => {
+                Ok(Some(ShownKey::Registered(text.to_owned(), KeyOwner::default())))
+            }
             None if refuses => Err(unknown_api_key()),
             None => Ok(None),
         }
@@ -123,15 +194,23 @@ impl ApiKeyCheck {
         headers: &'a HeaderMap,
         authorization: Option<Authorization<'a>>,
         registered: &ApiKeys,
+        virtual_keys: Option<&InForce>,
     ) -> Result<Option<&'a [u8]>, Refused> {
         let named = self.header.as_ref().map(|name| headers.get_all(name));
         let named = named.iter().flat_map(|values| values.iter().map(HeaderValue::as_bytes));
         let other = authorization.filter(|_| self.in_authorization);
         let other = other.and_then(|authorization| authorization.under("apikey"));
-        let bearer = authorization.filter(|_| self.as_bearer);
-        let bearer = bearer.and_then(|authorization| authorization.under("bearer"));
+        let bearer = authorization.and_then(|authorization| authorization.under("bearer"));
+        let is_virtual = |key: &[u8]| {
+            virtual_keys
+                .is_some_and(|all| is_secret(key) || (self.as_bearer && all.find(key).is_some()))
+        };
         // Where there are tokens, one that nobody registered is taken for one.
-        let bearer = bearer.filter(|key| !self.has_tokens || registered.find(key).is_some());
+        let is_key = |key: &&[u8]| {
+            is_virtual(key)
+                || (self.as_bearer && (!self.has_tokens || registered.find(key).is_some()))
+        };
+        let bearer = bearer.filter(is_key);
         let mut keys = named.chain(other).chain(bearer);
         let first = keys.next();
         if keys.next().is_some() {

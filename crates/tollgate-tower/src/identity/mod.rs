@@ -64,12 +64,13 @@ use std::task::Poll;
 
 use http::HeaderMap;
 use tollgate_engine::{Clock, MAX_VALUE_BYTES, SystemClock};
+use tollgate_policy::VirtualKey;
 
 pub use address::{AddressSource, DEFAULT_IPV6_PREFIX, MAX_HOPS, MalformedHop, push_address};
 pub use api_keys::{ApiKeys, ApiKeysError, KeyOwner, MAX_API_KEYS};
 #[cfg(feature = "jwt")]
 pub use claims::ClaimNames;
-pub use credentials::UnknownApiKey;
+pub use credentials::{UnknownApiKey, VirtualKeySource};
 #[cfg(feature = "jwt")]
 pub use crypto::install_crypto;
 pub use forwarded::is_well_formed_forwarded;
@@ -88,14 +89,17 @@ pub use tokens::JwtOptions;
 
 use crate::rejection::Rejection;
 use address::Addresses;
-use credentials::{ApiKeyCheck, authorization};
+use credentials::{ApiKeyCheck, ShownKey, authorization};
 use tokens::Tokens;
 
 /// Who calls. Nothing in it is a client's own unverified claim.
 #[derive(Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Identity {
-    /// The API key, if it is registered or the header is trusted.
+    /// The API key, if it is registered or the header is trusted; of a virtual key its id.
     pub api_key: Option<String>,
+    /// The secret of a virtual key, so that it is not passed on to an upstream. It is never stored.
+    #[serde(skip)]
+    pub key_secret: Option<String>,
     /// The user.
     pub user_id: Option<String>,
     /// The tenant.
@@ -106,7 +110,7 @@ pub struct Identity {
     pub client_type: Option<String>,
     /// The client's address, or for IPv6 its network.
     pub ip: Option<String>,
-    /// Further attributes, from claims.
+    /// Further attributes, from claims and from the tags of a virtual key.
     pub extra: Vec<(String, String)>,
 }
 
@@ -176,6 +180,7 @@ impl Identifier {
             is_trusted: options.trust_api_key_header,
             unknown: options.unknown_api_key,
             registered: arc_swap::ArcSwap::from_pointee(options.api_keys),
+            virtual_keys: std::sync::OnceLock::new(),
         };
         Ok(Self { addresses, api_keys, tokens })
     }
@@ -191,9 +196,9 @@ impl Identifier {
         let authorization = if reads_authorization { authorization(headers)? } else { None };
         let api_key = self.api_keys.check(headers, authorization)?;
         // A bearer that is a key is no token.
-        let is_bearer = |(key, _): &(String, _)| {
+        let is_bearer = |key: &ShownKey| {
             let bearer = authorization.and_then(|authorization| authorization.under("bearer"));
-            self.api_keys.as_bearer && bearer == Some(key.as_bytes())
+            bearer == Some(key.text().as_bytes())
         };
         let mut identity = match &self.tokens {
             None => Identity::default(),
@@ -206,13 +211,17 @@ impl Identifier {
                 }
             }
         };
-        if let Some((key, owner)) = api_key {
-            // What was registered with a key was decided here, and wins over what an issuer says.
-            identity.user_id = owner.user_id.or(identity.user_id);
-            identity.tenant_id = owner.tenant_id.or(identity.tenant_id);
-            identity.tier = owner.tier.or(identity.tier);
-            identity.client_type = owner.client_type.or(identity.client_type);
-            identity.api_key = Some(key);
+        match api_key {
+            Some(ShownKey::Registered(key, owner)) => {
+                // What was registered with a key was decided here, and wins over what an issuer says.
+                identity.user_id = owner.user_id.or(identity.user_id);
+                identity.tenant_id = owner.tenant_id.or(identity.tenant_id);
+                identity.tier = owner.tier.or(identity.tier);
+                identity.client_type = owner.client_type.or(identity.client_type);
+                identity.api_key = Some(key);
+            }
+            Some(ShownKey::Virtual(secret, key)) => identify_virtual(&mut identity, secret, &key),
+            None => {}
         }
         let address = self.client_ip(headers, peer).map_err(refuse::malformed_hop)?;
         identity.ip = address.map(|ip| self.addresses.name(ip));
@@ -243,8 +252,15 @@ impl Identifier {
         let keys = &self.api_keys;
         self.tokens.is_some()
             || keys.is_trusted
-            || keys.reads_authorization()
+            || keys.in_authorization
+            || keys.as_bearer
+            || keys.has_virtual_keys()
             || !keys.registered.load().is_empty()
+    }
+
+    /// Accepts the virtual keys that this returns, whenever it is asked. The first one stays.
+    pub fn set_virtual_keys(&self, source: VirtualKeySource) {
+        let _ = self.api_keys.virtual_keys.set(source);
     }
 
     /// The registered keys in force.
@@ -273,5 +289,17 @@ impl Identifier {
     /// Whether the keys that verify tokens are there, or none are needed.
     pub fn is_ready(&self) -> bool {
         self.tokens.as_ref().is_none_or(Tokens::is_ready)
+    }
+}
+
+/// A virtual key is its own identity and decides the tenant; its owner is the user unless a token has verified one.
+fn identify_virtual(identity: &mut Identity, secret: String, key: &VirtualKey) {
+    identity.api_key = Some(key.id().to_owned());
+    identity.key_secret = Some(secret);
+    identity.user_id = identity.user_id.take().or_else(|| key.owner().map(str::to_owned));
+    identity.tenant_id = key.tenant().map(str::to_owned).or_else(|| identity.tenant_id.take());
+    for (name, value) in key.tags() {
+        identity.extra.retain(|(known, _)| known != name);
+        identity.extra.push((name.to_owned(), value.to_owned()));
     }
 }

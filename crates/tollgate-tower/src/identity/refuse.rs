@@ -29,6 +29,12 @@ pub(super) fn unknown_api_key() -> Refused {
     unauthorized("UNKNOWN_API_KEY", "this API key is not known", "ApiKey")
 }
 
+/// A virtual key that is not known, or is disabled or expired. Which of them is not said: a guess learns nothing.
+pub(super) fn invalid_api_key() -> Refused {
+    let message = "this API key is not valid: it is unknown, disabled or expired";
+    unauthorized("INVALID_API_KEY", message, "ApiKey")
+}
+
 /// Credentials that contradict or cannot be read.
 pub(super) fn bad_credentials(message: &str) -> Refused {
     Box::new(Rejection::new(StatusCode::BAD_REQUEST, "INVALID_CREDENTIALS", message.to_owned()))
