@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use tollgate_policy::{ClientTiers, ListKind, Problems, RuleSet};
+use serde_json::Value;
+use tollgate_policy::{ClientTiers, KeyProblem, ListKind, Problems, RuleSet, VirtualKeys};
 
-use crate::content::{Content, decode_bucket};
+use crate::content::{Content, decode_bucket, decode_keys};
 use crate::{ControlError, Kind, document};
 
 /// A rule set, as it came and ready.
@@ -15,6 +16,7 @@ pub struct Compiled {
     /// Ready.
     pub rules: Arc<RuleSet>,
     clients: Arc<ClientTiers>,
+    keys: Arc<VirtualKeys>,
 }
 
 /// Why a set cannot be enforced.
@@ -26,13 +28,16 @@ pub enum CompileError {
     /// Its rules are wrong, or from a version that knows more.
     #[error("{0}")]
     Wrong(Problems),
+    /// A virtual key of it is wrong, or from a version that knows more.
+    #[error("a virtual key: {0}")]
+    Key(KeyProblem),
 }
 
 impl CompileError {
     pub(crate) fn into_control(self, written: &[(Kind, String)]) -> ControlError {
         match self {
             Self::Wrong(problems) => document::problems(problems, written),
-            damaged @ Self::Damaged(_) => ControlError::Internal(damaged.to_string()),
+            other => ControlError::Internal(other.to_string()),
         }
     }
 }
@@ -45,9 +50,14 @@ impl Compiled {
             Some(same) => Arc::clone(&same.clients),
             None => Arc::new(clients(&content, before)?),
         };
+        let same_keys = before.filter(|before| before.content.keys == content.keys);
+        let keys = match same_keys {
+            Some(same) => Arc::clone(&same.keys),
+            None => Arc::new(keys(&content, before)?),
+        };
         let is_same = |before: &&Self| before.content.document == content.document;
         let rules = match before.filter(is_same) {
-            Some(before) if same.is_some() => Arc::clone(&before.rules),
+            Some(before) if same.is_some() && same_keys.is_some() => Arc::clone(&before.rules),
             other => {
                 let mut rules = if let Some(before) = other {
                     RuleSet::clone(&before.rules)
@@ -57,16 +67,34 @@ impl Compiled {
                     document::compile(text).map_err(CompileError::Wrong)?
                 };
                 rules.set_client_tiers(Arc::clone(&clients));
+                rules.set_virtual_keys(Arc::clone(&keys));
                 Arc::new(rules)
             }
         };
-        Ok(Self { content, rules, clients })
+        Ok(Self { content, rules, clients, keys })
     }
 
     /// How many clients have a tier.
     pub fn clients(&self) -> usize {
         self.clients.len()
     }
+}
+
+/// The virtual keys of a set. Buckets that have not changed are taken from the one before.
+fn keys(content: &Content, before: Option<&Compiled>) -> Result<VirtualKeys, CompileError> {
+    let known = |bucket: &u16| before.and_then(|before| before.content.keys.get(bucket));
+    let gone = before.iter().flat_map(|before| before.content.keys.keys());
+    let gone = gone.filter(|bucket| !content.keys.contains_key(bucket));
+    let mut changed: Vec<(u16, Vec<Value>)> = gone.map(|bucket| (*bucket, Vec::new())).collect();
+    for (bucket, part) in content.keys.iter().filter(|(bucket, part)| known(bucket) != Some(part)) {
+        let bodies = decode_keys(&part.bytes);
+        let bodies = bodies.ok_or(CompileError::Damaged("a bucket of keys is cut off"))?;
+        changed.push((*bucket, bodies));
+    }
+    let none = VirtualKeys::default();
+    let basis = before.map_or(&none, |before| &before.keys);
+    let changed = changed.iter().map(|(bucket, bodies)| (*bucket, bodies.as_slice()));
+    basis.with_buckets(changed).map_err(CompileError::Key)
 }
 
 fn clients(content: &Content, before: Option<&Compiled>) -> Result<ClientTiers, CompileError> {

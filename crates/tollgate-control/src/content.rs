@@ -7,12 +7,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use crate::{ClientTier, Revision};
 
 /// The form of sets that this program writes and reads. A node that is given another keeps its own.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
+
+/// The form of sets without virtual keys, which nodes of the version before read as well. One with keys they must not
+/// take for one without.
+const FORMAT_WITHOUT_KEYS: u32 = 1;
 
 /// A part of a set, as bytes.
 #[derive(Clone, PartialEq, Eq)]
@@ -63,6 +68,9 @@ pub struct Manifest {
     /// The hashes of the buckets, in hex.
     #[serde(default)]
     pub buckets: BTreeMap<u16, String>,
+    /// The hashes of the buckets of virtual keys, in hex.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub keys: BTreeMap<u16, String>,
 }
 
 /// Why a set cannot be read.
@@ -86,7 +94,7 @@ impl Manifest {
         let damaged = |_| ContentError::Damaged("the manifest cannot be read");
         // The form comes first: another one may have other fields altogether.
         let Form { format } = serde_json::from_slice(bytes).map_err(damaged)?;
-        if format != FORMAT {
+        if !(FORMAT_WITHOUT_KEYS..=FORMAT).contains(&format) {
             return Err(ContentError::Format(format));
         }
         serde_json::from_slice(bytes).map_err(damaged)
@@ -100,7 +108,7 @@ impl Manifest {
 
     /// The hashes of all parts.
     pub fn parts(&self) -> impl Iterator<Item = &String> {
-        std::iter::once(&self.document).chain(self.buckets.values())
+        std::iter::once(&self.document).chain(self.buckets.values()).chain(self.keys.values())
     }
 
     /// The set of this manifest, with the parts that `find` has by their hashes.
@@ -121,8 +129,12 @@ impl Manifest {
         for (bucket, hash) in &self.buckets {
             buckets.insert(*bucket, part(hash)?);
         }
+        let mut keys = BTreeMap::new();
+        for (bucket, hash) in &self.keys {
+            keys.insert(*bucket, part(hash)?);
+        }
         let Self { installation, revision, enforcement, .. } = self;
-        Ok(Content { installation, revision, enforcement, document, buckets })
+        Ok(Content { installation, revision, enforcement, document, buckets, keys })
     }
 }
 
@@ -139,6 +151,8 @@ pub struct Content {
     pub document: Part,
     /// Clients' tiers, by bucket; empty ones are left out.
     pub buckets: BTreeMap<u16, Part>,
+    /// Virtual keys, by bucket; empty ones are left out.
+    pub keys: BTreeMap<u16, Part>,
 }
 
 impl Content {
@@ -146,24 +160,43 @@ impl Content {
     pub fn manifest(&self) -> Manifest {
         let named = |(bucket, part): (&u16, &Part)| (*bucket, part.name());
         Manifest {
-            format: FORMAT,
+            format: if self.keys.is_empty() { FORMAT_WITHOUT_KEYS } else { FORMAT },
             installation: self.installation.clone(),
             revision: self.revision,
             enforcement: self.enforcement.clone(),
             document: self.document.name(),
             buckets: self.buckets.iter().map(named).collect(),
+            keys: self.keys.iter().map(named).collect(),
         }
     }
 
     /// Every part.
     pub fn parts(&self) -> impl Iterator<Item = &Part> {
-        std::iter::once(&self.document).chain(self.buckets.values())
+        std::iter::once(&self.document).chain(self.buckets.values()).chain(self.keys.values())
     }
 
     /// The document as text.
     pub fn document_text(&self) -> Result<&str, std::str::Utf8Error> {
         std::str::from_utf8(&self.document.bytes)
     }
+}
+
+/// Fields of a key that no node needs to enforce it.
+const FIELDS_FOR_PEOPLE: [&str; 2] = ["name", "managed_by"];
+
+/// The bytes of a bucket of virtual keys: their bodies as a JSON list, without what is for people.
+pub fn encode_keys(mut bodies: Vec<Value>) -> Part {
+    for body in bodies.iter_mut().filter_map(Value::as_object_mut) {
+        for field in FIELDS_FOR_PEOPLE {
+            body.remove(field);
+        }
+    }
+    Part::new(Value::Array(bodies).to_string().into_bytes())
+}
+
+/// The virtual keys of a bucket. `None` where the bytes are not those of a bucket.
+pub fn decode_keys(bytes: &[u8]) -> Option<Vec<Value>> {
+    serde_json::from_slice(bytes).ok()
 }
 
 /// The kinds of clients, by the number they have in a bucket's bytes.

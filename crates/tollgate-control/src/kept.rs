@@ -101,6 +101,7 @@ mod tests {
             enforcement: Some("shadow".to_owned()),
             document: Part::new(b"{\"rules\":[]}".to_vec()),
             buckets: BTreeMap::from([(3, Part::new(vec![1, 2])), (200, Part::new(vec![]))]),
+            keys: BTreeMap::from([(9, Part::new(b"[]".to_vec()))]),
         }
     }
 
@@ -128,8 +129,8 @@ mod tests {
 
     #[test]
     fn a_form_of_another_version_is_named() {
-        let manifest = br#"{"format": 2, "whatever": []}"#;
-        assert_eq!(Manifest::parse(manifest), Err(ContentError::Format(2)));
+        let manifest = br#"{"format": 3, "whatever": []}"#;
+        assert_eq!(Manifest::parse(manifest), Err(ContentError::Format(3)));
         let more = content().manifest().to_bytes();
         let more = String::from_utf8(more).unwrap().replacen('{', "{\"later\": 1,", 1);
         assert_eq!(Manifest::parse(more.as_bytes()), Ok(content().manifest()), "may say more");

@@ -41,8 +41,8 @@ pub use records::{
 };
 pub use repository::{Repository, Waker};
 pub use service::{
-    Applied, Changed, Control, ControlOptions, Current, FIRST_TOKEN, NewToken, Precondition, Put,
-    Step, StepKind,
+    Applied, Changed, Control, ControlOptions, CreatedKey, Current, FIRST_TOKEN, MAX_KEYS,
+    MAX_KEYS_PER_TENANT, MAX_OVERLAP_SECONDS, NewToken, Precondition, Put, Step, StepKind,
 };
 pub use sqlite::SqliteRepository;
 pub use tenant::{TENANT_SCOPE, tenant_scope};

@@ -29,6 +29,10 @@ pub enum Kind {
     /// A setting of the whole installation (`settings`): `default`, `no_match`, `enforcement`. The body is
     /// its value.
     Setting,
+    /// A virtual key (`api_keys`). Body: `{"id", "name", "owner"?, "tenant_id"?, "tags"?, "models"?, "limits"?, "budget"?,
+    /// "expires_at"?, "disabled_at"?, "digest" (SHA-256 in hex), "previous"? {"digest", "until"}, "managed_by"}`. There
+    /// may be hundreds of thousands.
+    Key,
     /// An admin token (`admin_tokens`); not part of the rule set. Body: `{"token_id", "name", "role",
     /// "tenant_id"?, "digest" (SHA-256 in hex), "expires_at"?, "revoked_at"?}`.
     Token,
@@ -38,7 +42,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind that has a table.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Tier,
         Self::Rule,
         Self::Allow,
@@ -46,6 +50,7 @@ impl Kind {
         Self::ClientTier,
         Self::Grant,
         Self::Setting,
+        Self::Key,
         Self::Token,
     ];
 
@@ -59,6 +64,7 @@ impl Kind {
             Self::ClientTier => "client_tier",
             Self::Grant => "grant",
             Self::Setting => "setting",
+            Self::Key => "key",
             Self::Token => "token",
             Self::Usage => "usage",
         }
@@ -72,6 +78,11 @@ impl Kind {
     /// Whether a change of it is a change of the rule set, and makes a new revision.
     pub const fn is_in_set(self) -> bool {
         !matches!(self, Self::Token | Self::Usage)
+    }
+
+    /// Whether there may be so many that they are loaded and carried to nodes in buckets.
+    pub const fn is_in_buckets(self) -> bool {
+        matches!(self, Self::ClientTier | Self::Key)
     }
 }
 
@@ -218,9 +229,11 @@ pub struct Loaded {
     pub installation: String,
     /// The revision.
     pub revision: Revision,
-    /// Every entry of the set but clients' tiers, by kind and id.
+    /// Every entry of the set but clients' tiers and virtual keys, by kind and id.
     pub entries: Vec<Entry>,
     /// The buckets that changed after the revision that was asked for, each complete and ordered;
     /// all that are not empty if none was given.
     pub client_tiers: Vec<(u16, Vec<ClientTier>)>,
+    /// The bodies of virtual keys, by bucket, in the same way.
+    pub keys: Vec<(u16, Vec<Value>)>,
 }

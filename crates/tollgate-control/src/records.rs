@@ -24,6 +24,10 @@ pub struct EntryFilter {
     pub prefix: Option<String>,
     /// Clients of this tier.
     pub tier: Option<String>,
+    /// Virtual keys of this owner.
+    pub owner: Option<String>,
+    /// Virtual keys of this name.
+    pub name: Option<String>,
 }
 
 /// A change as the audit log has it.

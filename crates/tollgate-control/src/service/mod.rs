@@ -5,10 +5,12 @@
 //! | `mod.rs` | the set in force here, and how a change comes about |
 //! | `entries.rs` | putting, deleting and rolling back single entries |
 //! | `apply.rs` | a whole document at once |
+//! | `keys.rs` | virtual keys |
 //! | `tokens.rs` | who may do what |
 
 mod apply;
 mod entries;
+mod keys;
 mod token_index;
 mod tokens;
 
@@ -21,7 +23,7 @@ use tokio::sync::{Mutex, watch};
 use tollgate_policy::FindingKind;
 
 use crate::compiled::Compiled;
-use crate::content::{Content, Part, encode_bucket};
+use crate::content::{Content, Part, encode_bucket, encode_keys};
 use crate::document::{self, Entries};
 use crate::error::FieldProblem;
 use crate::tenant::StoreUse;
@@ -33,6 +35,7 @@ use crate::{
 
 pub use apply::{Applied, Step, StepKind};
 pub use entries::{Precondition, Put};
+pub use keys::{CreatedKey, MAX_KEYS, MAX_KEYS_PER_TENANT, MAX_OVERLAP_SECONDS};
 pub use tokens::{FIRST_TOKEN, NewToken};
 
 /// How often a change is tried anew because another process changed the set meanwhile.
@@ -251,7 +254,7 @@ impl Control {
         let committed = self.repository.commit(Some(before.revision()), &writes, actor).await?;
         stamp(&mut after, &writes, &committed, actor);
         let mut after = Arc::new(after);
-        if writes.iter().any(|write| write.kind == Kind::ClientTier)
+        if writes.iter().any(|write| write.kind.is_in_buckets())
             || committed.revision != before.revision() + 1
         {
             after = self.refresh().await?;
@@ -286,7 +289,7 @@ impl Control {
         let written: Vec<(Kind, String)> =
             writes.iter().map(|write| (write.kind, write.id.clone())).collect();
         if writes.iter().all(|write| !is_kept(write.kind)) {
-            // Clients' tiers alone: the rules stay as they are.
+            // Clients' tiers or keys alone: the rules stay as they are.
             return Ok(Current { entries, compiled: before.compiled.clone() });
         }
         let tenants: BTreeSet<String> =
@@ -342,6 +345,12 @@ impl Control {
                     }
                 }
             }
+            Kind::Key => {
+                if let Some(key) = body.as_object_mut() {
+                    key.remove("digest");
+                    key.remove("previous");
+                }
+            }
             Kind::Token => {
                 if let Some(token) = body.as_object_mut() {
                     token.remove("digest");
@@ -363,11 +372,11 @@ impl Control {
 
 /// Whether entries of this kind are kept in memory.
 const fn is_kept(kind: Kind) -> bool {
-    kind.is_in_set() && !matches!(kind, Kind::ClientTier)
+    kind.is_in_set() && !kind.is_in_buckets()
 }
 
 fn build(loaded: Loaded, basis: Option<&Current>) -> Result<Arc<Current>, ControlError> {
-    let Loaded { installation, revision, entries, client_tiers } = loaded;
+    let Loaded { installation, revision, entries, client_tiers, keys: loaded_keys } = loaded;
     let keyed = entries.into_iter().map(|entry| ((entry.kind, entry.id.clone()), Arc::new(entry)));
     let entries: Entries = keyed.filter(|((kind, _), _)| is_kept(*kind)).collect();
     let mut buckets = basis.map(|basis| basis.compiled.content.buckets.clone()).unwrap_or_default();
@@ -378,8 +387,16 @@ fn build(loaded: Loaded, basis: Option<&Current>) -> Result<Arc<Current>, Contro
             buckets.insert(bucket, encode_bucket(&clients));
         }
     }
+    let mut keys = basis.map(|basis| basis.compiled.content.keys.clone()).unwrap_or_default();
+    for (bucket, bodies) in loaded_keys {
+        if bodies.is_empty() {
+            keys.remove(&bucket);
+        } else {
+            keys.insert(bucket, encode_keys(bodies));
+        }
+    }
     let document = Part::new(Vec::new());
-    let rest = Content { installation, revision, enforcement: None, document, buckets };
+    let rest = Content { installation, revision, enforcement: None, document, buckets, keys };
     let content = Content { revision, ..content_of(&entries, &rest) };
     let compiled = Compiled::build(content, basis.map(|basis| &basis.compiled));
     let compiled = compiled.map_err(|error| ControlError::Internal(error.to_string()))?;

@@ -101,6 +101,7 @@ pub(super) async fn commit(
     let change = Change { dialect, steps, actor, revision, at };
     // Before the entries: of a client that goes only its row knows the bucket.
     change.mark_buckets(session).await?;
+    change.mark_key_buckets(session).await?;
     change.write_entries(session).await?;
     change.write_rule_versions(session).await?;
     change.write_audit(session).await?;
@@ -357,6 +358,18 @@ impl Change<'_> {
         session.execute(query).await.map(drop)
     }
 
+    /// Buckets in which a virtual key was written.
+    async fn mark_key_buckets(&self, session: &mut dyn Session) -> Result<(), RepositoryError> {
+        let writes = self.steps.iter().map(|step| step.write);
+        let keys = writes.filter(|write| write.kind == Kind::Key);
+        let mut buckets = BTreeSet::new();
+        for write in keys {
+            let unknown = || RepositoryError::Invalid(format!("{:?} is no id of a key", write.id));
+            buckets.insert(i64::from(tollgate_policy::key_bucket(&write.id).ok_or_else(unknown)?));
+        }
+        self.mark(session, "api_key_buckets", buckets).await
+    }
+
     /// Buckets in which a client's tier was written.
     async fn mark_buckets(&self, session: &mut dyn Session) -> Result<(), RepositoryError> {
         let writes = self.steps.iter().map(|step| step.write);
@@ -373,6 +386,15 @@ impl Change<'_> {
             let query = gone.select_in(self.dialect, statement, text("id"), ")");
             session.execute(query.bind(self.revision)).await?;
         }
+        self.mark(session, "client_tier_buckets", buckets).await
+    }
+
+    async fn mark(
+        &self,
+        session: &mut dyn Session,
+        table: &str,
+        buckets: BTreeSet<i64>,
+    ) -> Result<(), RepositoryError> {
         let mut rows = Batch::new();
         for bucket in buckets {
             rows.row(&[bucket.into()])?;
@@ -380,8 +402,8 @@ impl Change<'_> {
         if rows.is_empty() {
             return Ok(());
         }
-        let statement = "UPDATE client_tier_buckets SET revision = $2";
-        let query = rows.select_in(self.dialect, statement, int("bucket"), "");
+        let statement = format!("UPDATE {table} SET revision = $2");
+        let query = rows.select_in(self.dialect, &statement, int("bucket"), "");
         session.execute(query.bind(self.revision)).await.map(drop)
     }
 }

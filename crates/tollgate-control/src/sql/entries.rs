@@ -49,6 +49,15 @@ fn filter_entries(query: &mut Query, kind: Kind, filter: &EntryFilter) {
         query.push_if(&format!(" AND {id} < "), after_prefix(prefix));
     }
     match kind {
+        Kind::Key => {
+            query.push_if(" AND owner = ", filter.owner.as_deref());
+            query.push_if(" AND name = ", filter.name.as_deref());
+        }
+        // Nothing else has an owner.
+        _ if filter.owner.is_some() || filter.name.is_some() => query.push(" AND false"),
+        _ => {}
+    }
+    match kind {
         Kind::ClientTier => query.push_if(" AND tier = ", filter.tier.as_deref()),
         // Nothing else has a tier.
         _ if filter.tier.is_some() => query.push(" AND false"),

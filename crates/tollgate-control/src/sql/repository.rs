@@ -72,8 +72,9 @@ async fn raise<D: Driver>(
     if have >= least {
         return Ok(have);
     }
-    // What nodes hold of clients' tiers is from a time that this database has not seen.
+    // What nodes hold of clients' tiers and of keys is from a time that this database has not seen.
     for statement in [
+        "UPDATE api_key_buckets SET revision = $1",
         "UPDATE client_tier_buckets SET revision = $1",
         "UPDATE control_state SET revision = $1 WHERE id = 1",
     ] {

@@ -37,6 +37,8 @@ const LIST: &[Column] =
 const CLIENT_TIER: &[Column] = &[text("identifier_type"), text("identifier"), text("tier")];
 const GRANT: &[Column] =
     &[text("rule_id"), text("identifier_type"), text("identifier"), text("expires_at")];
+const KEY: &[Column] =
+    &[text("name"), text("owner"), text("digest"), text("expires_at"), text("disabled_at")];
 const TOKEN: &[Column] = &[text("name"), text("role"), text("digest")];
 
 impl Table {
@@ -49,6 +51,7 @@ impl Table {
             Kind::ClientTier => ("client_tiers", "id", CLIENT_TIER),
             Kind::Grant => ("rate_limit_grants", "grant_id", GRANT),
             Kind::Setting => ("settings", "name", &[] as &[Column]),
+            Kind::Key => ("api_keys", "id", KEY),
             Kind::Token => ("admin_tokens", "token_id", TOKEN),
             // Only records of it are kept.
             Kind::Usage => ("admin_audit_log", "id", &[] as &[Column]),

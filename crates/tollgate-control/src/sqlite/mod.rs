@@ -86,6 +86,7 @@ static DIALECT: Dialect = Dialect {
             version: 7,
             sql: include_str!("../../migrations/sqlite/0007_decision_search.sql"),
         },
+        Migration { version: 8, sql: include_str!("../../migrations/sqlite/0008_api_keys.sql") },
     ],
 };
 

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 use tollgate_control::{Actor, EntryFilter, Expected, Kind, Write};
 
 use crate::ground::{
-    Ground, actor, client, commit, delete, expecting, ids, line, of_tenant, page, put, rule, tier,
-    token,
+    Ground, actor, client, commit, delete, expecting, ids, key, line, of_tenant, page, put, rule,
+    tier, token,
 };
 
 fn one_of_each() -> Vec<Write> {
@@ -22,6 +22,7 @@ fn one_of_each() -> Vec<Write> {
                 "identifier": "u1", "extra": i64::MAX, "expires_at": "2030-01-01T00:00:00Z"}),
         ),
         put(Kind::Setting, "no_match", json!("allow")),
+        key("key_0a00", "k1", "ann"),
         token("t1", "d1"),
     ]
 }
@@ -30,7 +31,7 @@ pub(crate) async fn every_kind_comes_back_as_it_was_written(ground: Ground) {
     let repository = ground.ready().await;
     let writes: Vec<_> = one_of_each().into_iter().map(|write| of_tenant("acme", write)).collect();
     let committed = commit(&repository, &writes).await.unwrap();
-    assert_eq!(committed.versions, [1; 8]);
+    assert_eq!(committed.versions, [1; 9]);
     for write in &writes {
         let entry = repository.get(write.kind, &write.id).await.unwrap().unwrap();
         assert_eq!(entry.kind, write.kind);
@@ -45,7 +46,7 @@ pub(crate) async fn every_kind_comes_back_as_it_was_written(ground: Ground) {
 
     let bob = Actor { name: "bob".to_owned(), ..actor() };
     let again = repository.commit(None, &writes, &bob).await.unwrap();
-    assert_eq!(again.versions, [2; 8]);
+    assert_eq!(again.versions, [2; 9]);
     for write in &writes {
         let entry = repository.get(write.kind, &write.id).await.unwrap().unwrap();
         assert_eq!(entry.version, 2);
@@ -55,7 +56,11 @@ pub(crate) async fn every_kind_comes_back_as_it_was_written(ground: Ground) {
 
     let deletes: Vec<_> = writes.iter().map(|write| delete(write.kind, &write.id)).collect();
     let deleted = commit(&repository, &deletes).await.unwrap();
-    assert_eq!(deleted.versions, [2, 3, 2, 2, 2, 2, 2, 2], "to delete a rule is a version of it");
+    assert_eq!(
+        deleted.versions,
+        [2, 3, 2, 2, 2, 2, 2, 2, 2],
+        "to delete a rule is a version of it"
+    );
     for write in &writes {
         assert_eq!(repository.get(write.kind, &write.id).await.unwrap(), None);
         assert_eq!(repository.count(write.kind, &EntryFilter::default()).await.unwrap(), 0);
@@ -97,6 +102,8 @@ pub(crate) async fn filters_find_what_they_name_and_nothing_else(ground: Ground)
     ];
     commit(&repository, &writes).await.unwrap();
     let filter = |tenant: Option<&str>, prefix: Option<&str>, tier: Option<&str>| EntryFilter {
+        owner: None,
+        name: None,
         tenant: tenant.map(str::to_owned),
         prefix: prefix.map(str::to_owned),
         tier: tier.map(str::to_owned),
@@ -152,4 +159,29 @@ pub(crate) async fn a_token_is_found_by_its_digest(ground: Ground) {
     commit(&repository, &[token("t1", "d1"), token("t2", "d2")]).await.unwrap();
     assert_eq!(repository.token("d2").await.unwrap().unwrap().id, "t2");
     assert_eq!(repository.token("d3").await.unwrap(), None);
+}
+
+pub(crate) async fn keys_are_found_by_owner_and_have_secrets_of_their_own(ground: Ground) {
+    let repository = ground.ready().await;
+    let writes = [
+        of_tenant("acme", key("key_0a01", "d1", "ann")),
+        key("key_0b01", "d2", "bob"),
+        key("key_0b02", "d3", "ann"),
+    ];
+    commit(&repository, &writes).await.unwrap();
+    let found = async |filter: EntryFilter| {
+        let page = page(None, 10);
+        let found = repository.list(Kind::Key, &filter, &page).await.unwrap();
+        found.into_iter().map(|entry| entry.id).collect::<Vec<String>>()
+    };
+    let owner =
+        |owner: &str| EntryFilter { owner: Some(owner.to_owned()), ..EntryFilter::default() };
+    assert_eq!(found(owner("ann")).await, ["key_0a01", "key_0b02"]);
+    let tenant = Some("acme".to_owned());
+    assert_eq!(found(EntryFilter { tenant, ..owner("ann") }).await, ["key_0a01"]);
+    let name = Some("key_0b01".to_owned());
+    assert_eq!(found(EntryFilter { name, ..EntryFilter::default() }).await, ["key_0b01"]);
+    // A secret names one key.
+    assert!(commit(&repository, &[key("key_0c01", "d1", "eve")]).await.is_err());
+    assert_eq!(found(EntryFilter::default()).await.len(), 3);
 }

@@ -148,6 +148,11 @@ pub(crate) fn token(id: &str, digest: &str) -> Write {
 }
 
 /// Writes without a base.
+pub(crate) fn key(id: &str, digest: &str, owner: &str) -> Write {
+    let body = json!({ "id": id, "name": id, "digest": digest, "owner": owner });
+    put(Kind::Key, id, body)
+}
+
 pub(crate) async fn commit(
     repository: &Arc<dyn Repository>,
     writes: &[Write],

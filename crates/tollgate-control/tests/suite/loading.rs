@@ -2,7 +2,7 @@
 
 use tollgate_control::{ClientTier, Kind, TIER_BUCKETS, tier_bucket};
 
-use crate::ground::{Ground, client, commit, delete, line, rule, tier, token};
+use crate::ground::{Ground, client, commit, delete, key, line, rule, tier, token};
 
 fn gold(user: &str) -> ClientTier {
     ClientTier {
@@ -83,6 +83,37 @@ pub(crate) async fn only_changed_buckets_are_loaded(ground: Ground) {
     commit(&repository, &[delete(Kind::ClientTier, &format!("user_id:{second}"))]).await.unwrap();
     assert_eq!(since(4).await, [(bucket("a"), vec![])]);
     assert_eq!(repository.load(None).await.unwrap().client_tiers.len(), 1);
+}
+
+pub(crate) async fn only_changed_buckets_of_keys_are_loaded(ground: Ground) {
+    let repository = ground.ready().await;
+    let id = |bucket: u16, number: u16| format!("key_{bucket:02x}{number:014x}");
+    let one = |bucket, number: u16| key(&id(bucket, number), &format!("{bucket}-{number}"), "ann");
+    let all: Vec<_> = (0..256).map(|bucket| one(bucket, 1)).collect();
+    commit(&repository, &all).await.unwrap();
+    commit(&repository, &[one(7, 2), one(255, 2)]).await.unwrap();
+    commit(&repository, &[rule("r1", 1)]).await.unwrap();
+    let since = async |revision: Option<i64>| -> Vec<(u16, Vec<String>)> {
+        let loaded = repository.load(revision).await.unwrap();
+        let ids = |bodies: Vec<serde_json::Value>| {
+            bodies.iter().map(|body| body["id"].as_str().unwrap().to_owned()).collect()
+        };
+        loaded.keys.into_iter().map(|(bucket, bodies)| (bucket, ids(bodies))).collect()
+    };
+    assert_eq!(since(None).await.len(), 256);
+    assert_eq!(since(Some(0)).await.len(), 256);
+    let both = |bucket| (bucket, vec![id(bucket, 1), id(bucket, 2)]);
+    assert_eq!(since(Some(1)).await, [both(7), both(255)]);
+    assert_eq!(since(Some(2)).await, []);
+    // A bucket comes whole, without what was deleted, and also when nothing is left.
+    commit(&repository, &[delete(Kind::Key, &id(7, 1))]).await.unwrap();
+    assert_eq!(since(Some(3)).await, [(7, vec![id(7, 2)])]);
+    commit(&repository, &[delete(Kind::Key, &id(7, 2))]).await.unwrap();
+    assert_eq!(since(Some(4)).await, [(7, vec![])]);
+    assert_eq!(since(None).await.len(), 255);
+    repository.raise_revision(100).await.unwrap();
+    assert_eq!(since(Some(99)).await.len(), 256, "nodes may hold any bucket of another time");
+    assert!(commit(&repository, &[key("no-id", "d", "ann")]).await.is_err());
 }
 
 pub(crate) async fn the_revision_can_be_raised(ground: Ground) {

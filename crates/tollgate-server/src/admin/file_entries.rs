@@ -19,7 +19,9 @@ impl Admin {
         asked: &Asked,
         kind: Kind,
     ) -> Result<Option<Vec<Entry>>, AdminError> {
-        let Some(path) = self.config.rules.clone().filter(|_| kind.is_in_set()) else {
+        let Some(path) =
+            self.config.rules.clone().filter(|_| kind.is_in_set() && kind != Kind::Key)
+        else {
             return Ok(None);
         };
         let (file, in_force) = (path.clone(), self.engine.rules().set.digest());
@@ -79,7 +81,7 @@ fn drafts(
         Kind::Tier => "tiers",
         Kind::ClientTier => "client_tiers",
         Kind::Grant => "grants",
-        Kind::Setting | Kind::Token | Kind::Usage => return Vec::new(),
+        Kind::Setting | Kind::Key | Kind::Token | Kind::Usage => return Vec::new(),
     };
     let items = document.get(part).and_then(Value::as_array);
     let draft = |item: &Value| match kind {

@@ -11,6 +11,7 @@
 //! | `records.rs` | the audit log |
 //! | `decisions.rs`, `sentence.rs` | searching decisions; a decision as a sentence |
 //! | `clients.rs` | what a client has used; which rules a request meets |
+//! | `keys.rs` | virtual keys |
 //! | `tokens.rs` | tokens |
 //! | `tenant_changes.rs` | how often a tenant's admins change anything |
 //! | `events.rs` | changes, as they happen |
@@ -19,7 +20,7 @@
 //! | `slots.rs` | slots that are held |
 //! | `seen.rs` | top keys, history, how this node is |
 //! | `view.rs`, `respond.rs` | answers and errors |
-//! | `openapi.rs`, `schemas.rs`, `schemas_seen.rs` | all of it described |
+//! | `openapi.rs`, `openapi_keys.rs`, `schemas.rs`, `schemas_seen.rs` | all of it described |
 
 mod client_page;
 mod clients;
@@ -29,7 +30,9 @@ mod entries;
 mod events;
 mod feed;
 mod file_entries;
+mod keys;
 pub(crate) mod openapi;
+mod openapi_keys;
 mod playground;
 mod queue;
 mod read;
@@ -385,6 +388,7 @@ impl Admin {
             Call::Delete(Kind::Token) => Box::pin(self.revoke_token(asked)),
             Call::Delete(kind) => Box::pin(self.delete(asked, kind)),
             Call::RotateToken => Box::pin(self.rotate_token(asked)),
+            Call::Keys(call) => Box::pin(self.keys(asked, call)),
             Call::Versions => Box::pin(self.versions(asked)),
             Call::Version => Box::pin(self.version(asked)),
             Call::RollBack => Box::pin(self.roll_back(asked)),

@@ -5,7 +5,7 @@ use tollgate_control::{Kind, Role};
 use tollgate_policy::Known;
 
 use super::read::MAX_LIMIT;
-use super::routes::{Access, Call, PREFIX, ROUTES, Route};
+use super::routes::{Access, Call, KeyCall, PREFIX, ROUTES, Route};
 use super::schemas::{body_of, reference, rule_example, schemas, text};
 use super::session;
 
@@ -88,6 +88,7 @@ fn places(call: Call) -> &'static [&'static str] {
         Call::PutSetting | Call::DeleteSetting => &["name"],
         Call::Usage | Call::ResetUsage | Call::Client => &["identifier_type", "identifier"],
         Call::RotateToken => &["token_id"],
+        Call::Keys(call) if !matches!(call, KeyCall::List | KeyCall::Create) => &["id"],
         Call::RetryQueued | Call::DropQueued => &["ticket"],
         _ => &[],
     }
@@ -130,19 +131,19 @@ fn who(access: Access) -> String {
 }
 
 /// What a call does, takes and gives.
-struct Described {
-    summary: &'static str,
-    query: Vec<(&'static str, Value)>,
-    body: Option<(Value, Value)>,
+pub(super) struct Described {
+    pub(super) summary: &'static str,
+    pub(super) query: Vec<(&'static str, Value)>,
+    pub(super) body: Option<(Value, Value)>,
     /// The schema of a success.
-    answer: Value,
+    pub(super) answer: Value,
     /// 201 beside 200.
-    creates: bool,
+    pub(super) creates: bool,
     /// Takes conditions, and can be tried.
-    changes: bool,
+    pub(super) changes: bool,
 }
 
-fn page() -> Vec<(&'static str, Value)> {
+pub(super) fn page() -> Vec<(&'static str, Value)> {
     vec![
         ("limit", json!({ "type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": 100 })),
         ("cursor", json!({ "type": "string", "description": "next_cursor of the page before" })),
@@ -154,7 +155,7 @@ fn times() -> [(&'static str, Value); 2] {
     [("from", instant.clone()), ("until", instant)]
 }
 
-fn pages(name: &str) -> Value {
+pub(super) fn pages(name: &str) -> Value {
     pages_with(name, [])
 }
 
@@ -175,12 +176,13 @@ const fn schema_of(kind: Kind) -> &'static str {
         Kind::ClientTier => "AdminClientTier",
         Kind::Grant => "AdminGrant",
         Kind::Setting => "AdminSetting",
+        Kind::Key => "AdminKey",
         Kind::Token | Kind::Usage => "AdminToken",
     }
 }
 
 impl Described {
-    const fn plain(summary: &'static str, answer: Value) -> Self {
+    pub(super) const fn plain(summary: &'static str, answer: Value) -> Self {
         Self { summary, query: Vec::new(), body: None, answer, creates: false, changes: false }
     }
 
@@ -403,6 +405,7 @@ impl Described {
                 query: vec![("live", json!({ "type": "boolean", "default": false }))],
                 ..Self::plain("Changes as they happen: server-sent events", text())
             },
+            Call::Keys(call) => super::openapi_keys::describe(call),
             Call::WhoAmI => Self::plain("Whose token this is", reference("AdminIdentity")),
         }
     }
@@ -417,7 +420,7 @@ fn put_answer(kind: Kind) -> Value {
     json!({ "anyOf": answers })
 }
 
-fn deleted() -> Value {
+pub(super) fn deleted() -> Value {
     json!({ "anyOf": [
         { "type": "object", "required": ["id", "status"],
           "properties": { "id": text(), "status": { "const": "deleted" },
@@ -445,7 +448,10 @@ fn parameters(route: &Route, described: &Described) -> Vec<Value> {
     let in_query = query.into_iter().map(|(name, schema)| {
         json!({ "name": name, "in": "query", "required": false, "schema": schema })
     });
-    let conditions = (described.changes || route.call == Call::Apply).then(|| {
+    let is_conditional = described.changes
+        || route.call == Call::Apply
+        || matches!(route.call, Call::Keys(call) if call.changes_one());
+    let conditions = is_conditional.then(|| {
         let schema = json!({ "type": "string", "example": "\"3\"" });
         json!({ "name": "If-Match", "in": "header", "required": false, "schema": schema,
                 "description": "The version (ETag) that must be there" })
@@ -465,7 +471,7 @@ fn responses(route: &Route, described: &Described) -> Value {
                 "content": { "application/problem+json": { "schema": reference("ProblemBody") } } })
     };
     let mut responses = Map::new();
-    let only_creates = route.call == Call::Post(Kind::Token);
+    let only_creates = matches!(route.call, Call::Post(Kind::Token) | Call::Keys(KeyCall::Create));
     if !only_creates {
         responses.insert("200".to_owned(), success.clone());
     }

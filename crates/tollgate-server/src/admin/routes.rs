@@ -83,6 +83,27 @@ pub(crate) enum Call {
     Events,
     WhoAmI,
     RotateToken,
+    Keys(KeyCall),
+}
+
+/// What is asked of virtual keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeyCall {
+    List,
+    Create,
+    Get,
+    Update,
+    Delete,
+    Rotate,
+    Disable,
+    Enable,
+}
+
+impl KeyCall {
+    /// Whether it changes a key that is there.
+    pub(crate) const fn changes_one(self) -> bool {
+        !matches!(self, Self::List | Self::Get | Self::Create)
+    }
 }
 
 impl Call {
@@ -118,7 +139,9 @@ impl Call {
             | Self::SetLogLevel
             | Self::Events
             | Self::WhoAmI
-            | Self::RotateToken => false,
+            | Self::RotateToken
+            // They are in the database, wherever the rules are.
+            | Self::Keys(_) => false,
         }
     }
 }
@@ -204,6 +227,14 @@ pub(crate) const ROUTES: &[Route] = &[
     route(PUT, "node/log-level", Call::SetLogLevel, Access::Operate),
     route(GET, "events", Call::Events, Access::View),
     route(GET, "whoami", Call::WhoAmI, Access::ViewOwn),
+    route(GET, "keys", Call::Keys(KeyCall::List), Access::ViewOwn),
+    large(route(POST, "keys", Call::Keys(KeyCall::Create), Access::OperateOwn)),
+    route(GET, "keys/{}", Call::Keys(KeyCall::Get), Access::ViewOwn),
+    route(PUT, "keys/{}", Call::Keys(KeyCall::Update), Access::OperateOwn),
+    route(DELETE, "keys/{}", Call::Keys(KeyCall::Delete), Access::OperateOwn),
+    route(POST, "keys/{}/rotate", Call::Keys(KeyCall::Rotate), Access::OperateOwn),
+    route(POST, "keys/{}/disable", Call::Keys(KeyCall::Disable), Access::OperateOwn),
+    route(POST, "keys/{}/enable", Call::Keys(KeyCall::Enable), Access::OperateOwn),
     route(GET, "tokens", Call::List(Kind::Token), Access::Administer),
     route(POST, "tokens", Call::Post(Kind::Token), Access::Administer),
     route(GET, "tokens/{}", Call::Get(Kind::Token), Access::Administer),

@@ -171,6 +171,7 @@ pub(super) fn schemas() -> Map<String, Value> {
         properties.insert("token".to_owned(), text());
     }
     add("AdminSecret", secret);
+    add("AdminKey", super::openapi_keys::schema());
     add(
         "AdminIdentity",
         json!({ "type": "object", "required": ["token_id", "name", "role", "tenant_id"],

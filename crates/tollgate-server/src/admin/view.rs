@@ -28,6 +28,7 @@ pub(crate) fn entry(entry: &Entry, now: Millis) -> Value {
         Kind::Allow | Kind::Deny | Kind::ClientTier => {
             view.insert("id".to_owned(), entry.id.clone().into());
         }
+        Kind::Key => super::keys::view_key(&mut view, &entry.body, now),
         Kind::Token => {
             view.remove("digest");
             view.remove("retired");

@@ -136,7 +136,7 @@ impl ControlPlane {
             Arc::new(Admin::new(Arc::clone(control), engine, config, handle, Arc::clone(&roll)))
         });
         let kept = around.config.data_dir.as_ref().map(|folder| folder.join(KEPT_FILE));
-        // A rule file decides alone; the database then holds tokens and the audit log.
+        // A rule file decides alone; the database then holds tokens, virtual keys and the audit log.
         let has_file = around.config.rules.is_some();
         let installer = Arc::new(Installer::new(&around, kept.filter(|_| !has_file)));
         installer.start_from_kept();
@@ -144,6 +144,13 @@ impl ControlPlane {
             let installer = Arc::clone(&installer);
             control.on_change(move |current| {
                 let _ = installer.install(current.compiled.clone(), Source::Database);
+            });
+        }
+        if let Some(control) = control.as_ref().filter(|_| has_file) {
+            // Virtual keys are in the database, wherever the rules are.
+            let engine = Arc::clone(&around.engine);
+            control.on_change(move |current| {
+                engine.swap_virtual_keys(current.compiled.rules.virtual_keys());
             });
         }
         let shared = around.engine.store().shared().first();

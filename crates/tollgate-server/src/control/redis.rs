@@ -29,6 +29,7 @@ fn is_alike(there: &Compiled, content: &Content) -> bool {
     ours.is_ok_and(|ours| {
         ours.rules.digest() == there.rules.digest()
             && ours.content.buckets == there.content.buckets
+            && ours.content.keys == there.content.keys
             && ours.content.enforcement == there.content.enforcement
     })
 }

@@ -21,6 +21,8 @@ use tracing::Instrument as _;
 use super::queue::Tickets;
 use super::{Callers, EdgeError};
 use crate::config::{Config, GatewayConfig, PoolConfig, RouteConfig, ShareConfig};
+use crate::http::holder::{HolderCall, shows_virtual_key};
+use crate::http::respond::JSON;
 use crate::listen::{Answer, Connection};
 use crate::reservation_shares::ReservationShares;
 use crate::stores::Stores;
@@ -234,6 +236,7 @@ pub(crate) struct GatewayDoor {
     worker: Arc<Worker<Decider>>,
     tickets: Option<Tickets>,
     identifier: Arc<tollgate_tower::Identifier>,
+    engine: Arc<Engine<Stores>>,
 }
 
 impl GatewayDoor {
@@ -242,8 +245,30 @@ impl GatewayDoor {
         gateway: &Arc<Gateway<Decider>>,
         callers: &Callers,
         tickets: Option<Tickets>,
+        engine: Arc<Engine<Stores>>,
     ) -> Self {
-        Self { worker: gateway.worker(), tickets, identifier: Arc::clone(&callers.identifier) }
+        let identifier = Arc::clone(&callers.identifier);
+        Self { worker: gateway.worker(), tickets, identifier, engine }
+    }
+
+    /// The answer to the holder of a virtual key who asks for its usage; none to every other call.
+    async fn answer_holder(&self, request: &Request<Incoming>) -> Option<Response<GatewayBody>> {
+        let call = HolderCall::of(request.method(), request.uri().path())?;
+        // Without a virtual key it is a call of the upstream's own.
+        if !shows_virtual_key(&self.engine, request.headers()) {
+            return None;
+        }
+        let (status, bytes) = match call.answer(&self.engine, request.headers()).await {
+            Ok(bytes) => (http::StatusCode::OK, bytes),
+            Err(error) => {
+                let (status, body) = error.body();
+                (status, serde_json::to_vec(&body).unwrap_or_default())
+            }
+        };
+        let mut response = Response::new(GatewayBody::full(bytes::Bytes::from(bytes)));
+        *response.status_mut() = status;
+        response.headers_mut().insert(http::header::CONTENT_TYPE, JSON);
+        Some(response)
     }
 }
 
@@ -266,6 +291,9 @@ impl Answer for GatewayDoor {
                 return problem(status, "AMBIGUOUS_FRAMING", message).map(GatewayBody::full);
             }
             return tickets.response(request.method(), id).await.map(GatewayBody::full);
+        }
+        if let Some(answer) = self.answer_holder(&request).await {
+            return answer;
         }
         let info = ConnectionInfo {
             peer: connection.peer,

@@ -45,6 +45,7 @@ pub enum EdgeError {
 
 /// The gateway, who calls it, and its queue.
 pub(crate) struct Edge {
+    engine: Arc<Engine<Stores>>,
     callers: Arc<Callers>,
     gateway: Arc<Gateway<Decider>>,
     queue: Option<QueueKeeper>,
@@ -67,6 +68,10 @@ impl Edge {
             return Err(EdgeError::Wrong(message.to_owned()));
         }
         let callers = Callers::new(&config.identity)?;
+        let source = Arc::clone(engine);
+        callers.identifier.set_virtual_keys(Arc::new(move || {
+            (Arc::clone(source.rules().set.virtual_keys()), source.clock().now())
+        }));
         let mut gateway = gateway::build(config, engine, reservations, &callers, node)?;
         let (stop_queue, stopped) = watch::channel(false);
         let redis = engine.store().shared().first().map(Shared::remote);
@@ -77,6 +82,7 @@ impl Edge {
         // The queue's worker needs all headers of a refusal, whichever of them clients get.
         let decide = Decider(InProcess::new(Arc::clone(engine), HeaderFamilies::default()));
         Ok(Self {
+            engine: Arc::clone(engine),
             callers: Arc::new(callers),
             gateway: Arc::new(gateway),
             queue,
@@ -113,7 +119,10 @@ impl Edge {
     ) -> io::Result<RunningEdge> {
         let tickets = self.tickets();
         let (gateway, callers) = (Arc::clone(&self.gateway), Arc::clone(&self.callers));
-        let door = move || Arc::new(GatewayDoor::new(&gateway, &callers, tickets.clone()));
+        let engine = Arc::clone(&self.engine);
+        let door = move || {
+            Arc::new(GatewayDoor::new(&gateway, &callers, tickets.clone(), Arc::clone(&engine)))
+        };
         workers.start("gateway", listeners, door, false)?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (gateway, callers) = (Arc::clone(&self.gateway), Arc::clone(&self.callers));

@@ -13,13 +13,14 @@ mod tests;
 use std::sync::Arc;
 
 use prost::Message;
-use tollgate_engine::{Engine, EngineError, MAX_VALUE_BYTES, Part, Together};
+use tollgate_engine::{ActiveRules, Engine, EngineError, MAX_VALUE_BYTES, Part, Together};
 use tollgate_proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tollgate_store::Store;
 use tollgate_tower::headers::HeaderFamilies;
 use tonic::Status;
 
 use crate::callers::CallerId;
+use crate::http::virtual_keys::resolve_key;
 use descriptor::Described;
 
 pub(crate) use json::{RequestBody, ResponseBody};
@@ -79,7 +80,7 @@ impl<S: Store + 'static> EnvoyService<S> {
             Err(status) => return Some(Err(status)),
         };
         let rules = self.engine.rules();
-        let parts = parts(&request, &described, caller);
+        let parts = self.parts(&request, &described, caller, &rules);
         let together = self.engine.decide_together_now(&rules, &parts)?;
         Some(self.respond(&request, &described, together))
     }
@@ -92,9 +93,24 @@ impl<S: Store + 'static> EnvoyService<S> {
     ) -> Result<RateLimitResponse, Status> {
         let described = describe(request)?;
         let rules = self.engine.rules();
-        let parts = parts(request, &described, caller.into());
+        let parts = self.parts(request, &described, caller.into(), &rules);
         let together = self.engine.decide_together(&rules, &parts).await;
         self.respond(request, &described, together)
+    }
+
+    fn parts<'a>(
+        &self,
+        request: &'a RateLimitRequest,
+        described: &'a [Described<'_>],
+        caller: CallerId<'a>,
+        rules: &'a ActiveRules,
+    ) -> Vec<Part<'a>> {
+        let part = |one: &'a Described<'_>| {
+            let part = one.part(&request.domain, caller);
+            let resolved = resolve_key(part.request, &rules.set, self.engine.clock());
+            Part { request: resolved, ..part }
+        };
+        described.iter().map(part).collect()
     }
 
     fn respond(
@@ -134,12 +150,4 @@ fn describe(request: &RateLimitRequest) -> Result<Vec<Described<'_>>, Status> {
     }
     let described = descriptors.iter().enumerate();
     described.map(|(index, one)| Described::new(one, index, *hits_addend)).collect()
-}
-
-fn parts<'a>(
-    request: &'a RateLimitRequest,
-    described: &'a [Described<'_>],
-    caller: CallerId<'a>,
-) -> Vec<Part<'a>> {
-    described.iter().map(|one| one.part(&request.domain, caller)).collect()
 }

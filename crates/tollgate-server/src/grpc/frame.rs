@@ -157,7 +157,9 @@ pub(crate) fn status(error: ApiError) -> Status {
         | ApiError::Engine(EngineError::ReservationsFull) => Code::ResourceExhausted,
         ApiError::Slow => Code::DeadlineExceeded,
         ApiError::NotFound | ApiError::MethodNotAllowed(_) => Code::Unimplemented,
-        ApiError::Unauthorized | ApiError::NoCertificate => Code::Unauthenticated,
+        ApiError::Unauthorized | ApiError::InvalidKey | ApiError::NoCertificate => {
+            Code::Unauthenticated
+        }
         ApiError::ForeignOrigin | ApiError::ForeignHost => Code::PermissionDenied,
         ApiError::Engine(EngineError::Store(_)) => Code::Unavailable,
         ApiError::Engine(EngineError::RequestIdReused) => Code::AlreadyExists,

@@ -38,7 +38,7 @@ impl<S: Store + 'static> GrpcService<S> {
         let ttl = ttl(ttl_ms)?.unwrap_or(DEFAULT_RESERVATION_TTL);
         let rules = self.engine.rules();
         let prepared = Prepared::new(&body)?;
-        let mut request = prepared.request(&body, caller);
+        let mut request = self.resolved(prepared.request(&body, caller), &rules);
         request.reserve = Some(ttl);
         (request.is_more, request.usage) = more_of(&body, request.usage)?;
         let opening = self.reservations.admit(&self.engine, &body, caller).await?;

@@ -22,6 +22,7 @@ use super::write::{Message, write_decided, write_decision};
 use crate::callers::CallerId;
 use crate::http::read::Prepared;
 use crate::http::respond::ApiError;
+use crate::http::virtual_keys::resolve_key;
 use crate::http::wire::AllowBody;
 use crate::reservation_shares::ReservationShares;
 use crate::telemetry::latency::Operation;
@@ -110,10 +111,15 @@ impl<S: Store + 'static> GrpcService<S> {
             Ok(prepared) => prepared,
             Err(error) => return Some(Err(status(error))),
         };
-        let request = prepared.request(&body, caller);
+        let request = self.resolved(prepared.request(&body, caller), &rules);
         let show = |decision: &Decision<'_>| framed(decision, None);
         let decided = self.engine.decide_once_now(&rules, &request, show)?;
         Some(decided.map_err(|error| status(error.into())))
+    }
+
+    /// The request as its virtual key identifies it.
+    pub(super) fn resolved<'a>(&self, request: Request<'a>, rules: &'a ActiveRules) -> Request<'a> {
+        resolve_key(request, &rules.set, self.engine.clock())
     }
 
     async fn decide_one<T>(
@@ -135,7 +141,8 @@ impl<S: Store + 'static> GrpcService<S> {
         let body = allow_body(message)?;
         let rules = self.engine.rules();
         let prepared = Prepared::new(&body)?;
-        let request = Request { refuses_slots: true, ..prepared.request(&body, caller) };
+        let request = self.resolved(prepared.request(&body, caller), &rules);
+        let request = Request { refuses_slots: true, ..request };
         Ok(self.engine.decide_once(&rules, &request, unpackaged::framed).await?)
     }
 
@@ -147,7 +154,7 @@ impl<S: Store + 'static> GrpcService<S> {
         show: impl FnOnce(&Decision<'_>) -> T,
     ) -> Result<T, ApiError> {
         let prepared = Prepared::new(body)?;
-        let request = prepared.request(body, caller);
+        let request = self.resolved(prepared.request(body, caller), rules);
         Ok(self.engine.decide_once(rules, &request, show).await?)
     }
 
@@ -160,7 +167,7 @@ impl<S: Store + 'static> GrpcService<S> {
         let body = wrapped(message, |_, _| Ok(()))?;
         let rules = self.engine.rules();
         let prepared = Prepared::new(&body)?;
-        let request = prepared.request(&body, caller);
+        let request = self.resolved(prepared.request(&body, caller), &rules);
         let decision = self.engine.decide(&rules, &request, Mode::Peek).await?;
         Ok(framed(&decision, Some(1)))
     }
@@ -220,8 +227,10 @@ impl<S: Store + 'static> GrpcService<S> {
             }
         }
         faults.sort_unstable_by_key(|(index, _)| *index);
-        let sound: Vec<_> =
-            prepared.iter().map(|(ready, body)| ready.request(body, caller)).collect();
+        let sound: Vec<_> = prepared
+            .iter()
+            .map(|(ready, body)| self.resolved(ready.request(body, caller), &rules))
+            .collect();
         let mut faults = faults.into_iter().peekable();
         let mut at = 0;
         self.engine

@@ -39,7 +39,7 @@ impl<S: Store + 'static> Api<S> {
         let rules = self.engine.rules();
         let body = attributes(&head.headers)?;
         let prepared = Prepared::new(&body)?;
-        let request = prepared.request(&body, caller);
+        let request = self.resolved(prepared.request(&body, caller), &rules);
         let show = |decision: &Decision<'_>| {
             let mut response = if decision.is_allowed() {
                 let mut response = Response::new(Body::empty());

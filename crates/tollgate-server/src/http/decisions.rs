@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use http::{Response, StatusCode};
-use tollgate_engine::{Decision, Reason, Request};
+use tollgate_engine::{ActiveRules, Decision, Reason, Request};
 use tollgate_policy::Known;
 use tollgate_proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use tollgate_store::{Mode, Store};
@@ -11,6 +11,7 @@ use tollgate_tower::headers::describe;
 use super::decision_json::write_decision;
 use super::read::{Prepared, parse};
 use super::respond::{ApiError, JSON, json, raw};
+use super::virtual_keys::resolve_key;
 use super::wire::{AllowBody, BatchBody, CheckBody, CheckedBody};
 use super::{Api, MAX_BATCH};
 use crate::buffered::{BUFFERED, UNCOUNTED_BYTES};
@@ -107,7 +108,7 @@ impl<S: Store + 'static> Api<S> {
             Ok(prepared) => prepared,
             Err(error) => return Some(Err(error)),
         };
-        let request = prepared.request(&body, caller);
+        let request = self.resolved(prepared.request(&body, caller), &rules);
         let show = |decision: &Decision<'_>| self.answer_decision(decision);
         let decided = self.engine.decide_once_now(&rules, &request, show)?;
         Some(decided.map_err(ApiError::from))
@@ -157,7 +158,7 @@ impl<S: Store + 'static> Api<S> {
     ) -> Result<Response<Body>, ApiError> {
         let rules = self.engine.rules();
         let prepared = Prepared::without_ttl(body)?;
-        let request = prepared.request(body, caller);
+        let request = self.resolved(prepared.request(body, caller), &rules);
         let show = |decision: &Decision<'_>| self.answer_decision(decision);
         Ok(self.engine.decide_once(&rules, &request, show).await?)
     }
@@ -169,7 +170,7 @@ impl<S: Store + 'static> Api<S> {
     ) -> Result<Response<Body>, ApiError> {
         let rules = self.engine.rules();
         let prepared = Prepared::without_ttl(body)?;
-        let request = prepared.request(body, caller);
+        let request = self.resolved(prepared.request(body, caller), &rules);
         let decision = self.engine.decide(&rules, &request, Mode::Peek).await?;
         Ok(self.answer_decision(&decision))
     }
@@ -196,6 +197,11 @@ impl<S: Store + 'static> Api<S> {
         let mut response = json(status_of(&decision), &CheckedBody::new(&decision));
         describe(response.headers_mut(), &decision, self.config.headers);
         Ok(response)
+    }
+
+    /// The request as its virtual key identifies it.
+    pub(super) fn resolved<'a>(&self, request: Request<'a>, rules: &'a ActiveRules) -> Request<'a> {
+        resolve_key(request, &rules.set, self.engine.clock())
     }
 
     pub(super) fn answer_decision(&self, decision: &Decision<'_>) -> Response<Body> {
@@ -227,7 +233,10 @@ impl<S: Store + 'static> Api<S> {
         let prepared: Vec<_> = batch.requests.iter().map(Prepared::without_ttl).collect();
         let sound = batch.requests.iter().zip(&prepared);
         let requests: Vec<_> = sound
-            .filter_map(|(body, prepared)| Some(prepared.as_ref().ok()?.request(body, caller)))
+            .filter_map(|(body, prepared)| {
+                let request = prepared.as_ref().ok()?.request(body, caller);
+                Some(self.resolved(request, &rules))
+            })
             .collect();
         let mut decisions = Vec::with_capacity(requests.len());
         let mut bytes = Vec::with_capacity(batch.requests.len() * BYTES_PER_DECISION);

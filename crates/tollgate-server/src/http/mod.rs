@@ -9,6 +9,7 @@ mod auth;
 mod console;
 pub(crate) mod decision_json;
 mod decisions;
+pub(crate) mod holder;
 mod openapi;
 mod origin;
 pub(crate) mod read;
@@ -18,6 +19,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 pub(crate) mod time;
+pub(crate) mod virtual_keys;
 pub(crate) mod wire;
 
 use std::convert::Infallible;
@@ -47,6 +49,7 @@ use crate::envoy::{DescriptorStats, EnvoyService};
 use crate::listen::{Answer, Connection};
 use crate::reservation_shares::ReservationShares;
 use crate::telemetry::traces;
+use holder::HolderCall;
 use respond::ApiError;
 
 pub use openapi::document as openapi_document;
@@ -224,6 +227,10 @@ impl<S: Store + 'static> Api<S> {
             && let Some(id) = path.strip_prefix(TICKETS_PATH)
         {
             return Ok(tickets.response(&head.method, id).await.map(Body::from));
+        }
+        if let Some(call) = HolderCall::of(&head.method, path) {
+            let answer = call.answer(&self.engine, &head.headers).await?;
+            return Ok(respond::raw(StatusCode::OK, respond::JSON, answer));
         }
         let is_get = head.method == Method::GET || head.method == Method::HEAD;
         match path {
@@ -433,6 +440,8 @@ fn is_known(path: &str) -> bool {
     matches!(
         path,
         "/api/v1/rate-limits/status"
+            | "/v1/usage"
+            | "/v1/budget"
             | "/healthz"
             | "/readyz"
             | "/healthcheck"

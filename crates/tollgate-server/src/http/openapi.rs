@@ -43,8 +43,8 @@ impl IntoParams for StatusQuery {
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     paths(
-        allow, peek, check, batch, reserve, settle, release, renew, auth, status, healthz, readyz,
-        metrics, openapi
+        allow, peek, check, batch, reserve, settle, release, renew, auth, status, usage, budget,
+        healthz, readyz, metrics, openapi
     ),
     components(schemas(
         AllowBody,
@@ -208,6 +208,22 @@ fn auth() {}
     (status = 405, description = "Only GET", body = ErrorBody),
     (status = 503, description = "The store is unavailable", body = ErrorBody)))]
 fn status() {}
+
+/// What the holder of a virtual key has used of the key's own limits. The key is the credential. Charges nothing.
+#[utoipa::path(get, path = "/v1/usage", responses(
+    (status = 200, description = "The limits of the key", body = serde_json::Value),
+    (status = 401, description = "A valid virtual key is needed", body = ErrorBody),
+    (status = 405, description = "Only GET", body = ErrorBody),
+    (status = 503, description = "The store is unavailable", body = ErrorBody)))]
+fn usage() {}
+
+/// What the holder of a virtual key has spent of its budget. The key is the credential. Charges nothing.
+#[utoipa::path(get, path = "/v1/budget", responses(
+    (status = 200, description = "The budget of the key, or null", body = serde_json::Value),
+    (status = 401, description = "A valid virtual key is needed", body = ErrorBody),
+    (status = 405, description = "Only GET", body = ErrorBody),
+    (status = 503, description = "The store is unavailable", body = ErrorBody)))]
+fn budget() {}
 
 /// Alive.
 #[utoipa::path(get, path = "/healthz", responses((status = 200, description = "The process is alive"),

@@ -30,7 +30,7 @@ impl<S: Store + 'static> Api<S> {
         let rules = self.engine.rules();
         let ttl = ttl(body.ttl_ms)?.unwrap_or(DEFAULT_RESERVATION_TTL);
         let prepared = Prepared::new(body)?;
-        let mut request = prepared.request(body, caller);
+        let mut request = self.resolved(prepared.request(body, caller), &rules);
         request.reserve = Some(ttl);
         (request.is_more, request.usage) = more_of(body, request.usage)?;
         let opening = self.reservations.admit(&self.engine, body, caller).await?;

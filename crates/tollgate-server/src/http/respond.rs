@@ -34,6 +34,8 @@ pub(crate) enum ApiError {
     MethodNotAllowed(&'static str),
     /// A token is missing or wrong.
     Unauthorized,
+    /// No virtual key, or one that is not valid.
+    InvalidKey,
     /// A certificate is missing.
     NoCertificate,
     /// A page of another site sent the call.
@@ -89,6 +91,12 @@ impl ApiError {
                 "a bearer token is needed: Authorization: Bearer <token>".to_owned(),
                 None,
             ),
+            Self::InvalidKey => (
+                StatusCode::UNAUTHORIZED,
+                "INVALID_API_KEY",
+                "a valid virtual key is needed: Authorization: Bearer tg_live_…".to_owned(),
+                None,
+            ),
             Self::NoCertificate => (
                 StatusCode::UNAUTHORIZED,
                 "UNAUTHORIZED",
@@ -125,7 +133,9 @@ impl ApiError {
     pub(crate) fn respond(self) -> Response<Body> {
         let extra = match &self {
             Self::MethodNotAllowed(allowed) => Some((http::header::ALLOW, *allowed)),
-            Self::Unauthorized => Some((http::header::WWW_AUTHENTICATE, "Bearer")),
+            Self::Unauthorized | Self::InvalidKey => {
+                Some((http::header::WWW_AUTHENTICATE, "Bearer"))
+            }
             Self::Busy => Some((http::header::RETRY_AFTER, "1")),
             Self::Engine(
                 EngineError::Store(_) | EngineError::RequestIdInUse | EngineError::ReservationsFull,

@@ -49,7 +49,7 @@ impl<S: Store + 'static> Api<S> {
                 return Err(ApiError::invalid("user_id", message));
             }
         };
-        let request = prepared.request(&body, caller);
+        let request = self.resolved(prepared.request(&body, caller), &rules);
         let decision = self.engine.decide(&rules, &request, Mode::Peek).await?;
         let limits = decision.scopes().map(|scope| StatusLimit {
             rule_id: scope.rule.id.clone(),
