@@ -303,3 +303,46 @@ fn a_port_in_use_names_the_way_out() {
     let said = "another process listens there: stop it";
     assert!(ran.err.contains(said) && ran.err.contains("--http"), "{}", ran.err);
 }
+
+#[test]
+fn keys_are_managed_from_a_terminal() {
+    let server = Server::start();
+    let flags = ["--name", "search", "--owner", "ann", "--tag", "team=s", "--model", "gpt-*"];
+    let more = ["--limit", "2/1h", "--limit", "tokens:100/1d", "--budget", "5.00/USD/month"];
+    let args = [&["keys", "create"][..], &flags, &more, &["--expires", "30d"]].concat();
+    let secret = tollgate(&server, &args).done().out.trim().to_owned();
+    assert!(secret.starts_with("tg_live_") && !secret.contains(char::is_whitespace), "{secret}");
+    let listed = tollgate(&server, &["keys", "list", "--owner", "ann", "--json"]).done().json();
+    let id = listed[0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(listed[0]["limits"][1], json!({"unit": "tokens", "limit": 100, "window": "1d"}));
+    assert_eq!(listed[0]["budget"]["amount"], "5.00");
+    assert!(tollgate(&server, &["keys", "get", &id]).done().out.contains("models: [gpt-*]"));
+    let updated = ["keys", "update", &id, "--limit", "1/1h", "--json"];
+    let updated = tollgate(&server, &updated).done().json();
+    assert_eq!(updated["limits"].as_array().unwrap().len(), 1);
+    assert_eq!((&updated["owner"], &updated["tags"]["team"]), (&json!("ann"), &json!("s")));
+    let allow = |secret: &str| {
+        let asked = json!({"apiKey": secret, "money": {"currency": "USD", "amount": "1"}});
+        server.client().allow(&asked)["allowed"] == true
+    };
+    assert!(allow(&secret) && !allow(&secret));
+    let rotated = tollgate(&server, &["keys", "rotate", &id, "--overlap", "1h"]).done();
+    assert!(rotated.out.starts_with("tg_live_") && rotated.err.contains("stays valid until"));
+    tollgate(&server, &["keys", "disable", &id]).done();
+    assert_eq!(tollgate(&server, &["keys", "get", &id, "--json"]).json()["status"], "disabled");
+    tollgate(&server, &["keys", "enable", &id]).done();
+    tollgate(&server, &["keys", "delete", &id, "--yes"]).done();
+    assert_eq!(tollgate(&server, &["keys", "get", &id]).code, 1);
+    // The secret that a holder has already stays; another one is made.
+    let known = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    let text = format!("- {{name: old, sha256: {known}}}\n- {{name: new, owner: bob}}\n");
+    let file = write(server.dir(), "keys.yaml", &text);
+    let created = tollgate(&server, &["keys", "import", &file, "--json"]).done().json();
+    assert_eq!((&created[0]["name"], &created[0]["secret"]), (&json!("old"), &Value::Null));
+    assert!(created[1]["secret"].as_str().unwrap().starts_with("tg_live_"));
+    assert!(server.client().allow(&json!({"apiKey": "test"}))["allowed"] == true);
+    let wrong = write(server.dir(), "wrong.yaml", "- {name: a}\n- {name: b, models: x}\n");
+    let refused = tollgate(&server, &["keys", "import", &wrong]);
+    assert!(refused.code != 0 && refused.err.contains("keys[1].models"), "{}", refused.err);
+    assert_eq!(tollgate(&server, &["keys", "create", "--name", "x", "--limit", "many"]).code, 2);
+}

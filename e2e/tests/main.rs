@@ -24,6 +24,7 @@ mod gateway;
 mod grpc;
 mod history;
 mod input;
+mod keys;
 mod lifecycle;
 mod many_nodes;
 mod observability;

@@ -6,6 +6,7 @@ mod backtest;
 mod bench;
 mod decisions;
 mod demo;
+mod keys;
 mod reach;
 mod request;
 mod reservations;
@@ -28,6 +29,7 @@ pub(crate) use backtest::BacktestArgs;
 pub(crate) use bench::{BenchArgs, Form};
 pub(crate) use decisions::DecisionsArgs;
 pub(crate) use demo::DemoArgs;
+pub(crate) use keys::{KeyFields, KeysCommand};
 pub(crate) use reach::{CertificateArgs, Reach, TlsArgs};
 pub(crate) use request::{CheckArgs, RequestArgs, UsageArgs};
 pub(crate) use reservations::{HeldArgs, RenewArgs, ReserveArgs, SettleArgs, SlotsCommand};
@@ -69,6 +71,9 @@ pub(crate) enum Command {
     /// Extra quota of a client, until a date.
     #[command(subcommand)]
     Grants(GrantsCommand),
+    /// Virtual keys: API keys that Tollgate issues, with limits and budgets of their own.
+    #[command(subcommand)]
+    Keys(KeysCommand),
     /// What a client has used.
     #[command(subcommand)]
     Usage(UsageCommand),

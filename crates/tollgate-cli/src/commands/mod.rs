@@ -8,6 +8,7 @@ mod config;
 mod decisions;
 mod demo;
 mod grants;
+mod keys;
 mod lists;
 mod queue;
 mod reservations;
@@ -39,6 +40,7 @@ pub(crate) fn run(args: Args, signals: Option<EarlySignals>) -> Ended {
         Command::Lists(command) => lists::run(command),
         Command::Tiers(command) => tiers::run(command),
         Command::Grants(command) => grants::run(command),
+        Command::Keys(command) => keys::run(command),
         Command::Usage(command) => usage::run(command),
         Command::Slots(command) => reservations::slots(command),
         Command::Reserve(args) => reservations::reserve(&args),
