@@ -5,7 +5,7 @@ use tollgate_client::{Client, OnFailure};
 use tollgate_e2e::{Server, ServerBuilder, eventually};
 use tollgate_tower::{
     Decide, Dialect, EdgeRequest, Format, HeaderFamilies, Identity, Pass, PendingCharge, Remote,
-    Ruling,
+    Ruling, Usage,
 };
 
 const RULES: &str = "
@@ -63,7 +63,7 @@ async fn settles(server: &Server, client: Client) {
     assert_eq!(used(server), [tokens + 100, calls + 1, 1], "reserved there");
     let pending = sent(&mut one).expect("a pending");
     assert_eq!(pending.tokens(), 100);
-    pending.settle(30);
+    pending.settle(Usage::new(10, 20));
     drop(one);
     eventually("it is settled", || used(server) == [tokens + 30, calls + 1, 0]);
 
@@ -91,8 +91,8 @@ async fn settles(server: &Server, client: Client) {
         panic!("there is room for more")
     };
     assert_eq!(used(server), [tokens + 100, calls + 4, 1]);
-    sent(&mut five).expect("a pending").settle(10);
-    sent(&mut topped).expect("a pending").settle(20);
+    sent(&mut five).expect("a pending").settle(Usage::new(10, 0));
+    sent(&mut topped).expect("a pending").settle(Usage::new(0, 20));
     drop((five, topped));
     eventually("both are settled", || used(server) == [tokens + 70, calls + 4, 0]);
 

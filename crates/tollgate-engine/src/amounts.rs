@@ -1,7 +1,7 @@
 //! How much a request uses, by unit.
 
 use tollgate_policy::Unit;
-use tollgate_policy::prices::{Money, TokenKind, Usage};
+use tollgate_policy::prices::{Money, Price, TokenKind, Usage};
 
 /// How much of each unit. What is absent is not stated: its default applies, or nothing changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,6 +67,23 @@ impl Amounts {
             cached_tokens: first(self.cached_tokens, other.cached_tokens),
             money: if self.money.is_some() { self.money } else { other.money },
         }
+    }
+
+    /// What one request costs by a price: by its usage, else by its tokens. Those of which the kind is not known cost the
+    /// dearer of input and output. None where nothing is stated.
+    pub(crate) fn priced(&self, price: &Price, usage: Option<Usage>) -> Option<Money> {
+        if let Some(usage) = usage {
+            return Some(price.money(&usage));
+        }
+        let Self { tokens, input_tokens, output_tokens, cached_tokens, .. } = *self;
+        tokens.or(input_tokens).or(output_tokens).or(cached_tokens)?;
+        let (input, output) = (input_tokens.unwrap_or(0), output_tokens.unwrap_or(0));
+        let cached = cached_tokens.unwrap_or(0);
+        let known = Usage::new(input.max(cached), output).with(TokenKind::CachedRead, cached);
+        let unknown = tokens.unwrap_or(0).saturating_sub(known.total());
+        let with = |kind| known.with(kind, known.tokens(kind).saturating_add(unknown));
+        let readings = [TokenKind::Input, TokenKind::Output].map(|kind| price.money(&with(kind)));
+        readings.into_iter().max_by_key(|money| money.nanos)
     }
 
     /// What is stated for rules of a unit; of money the nanos.

@@ -1,6 +1,6 @@
 //! The money of a request, where a rule counts money.
 
-use tollgate_policy::prices::{Price, Usage};
+use tollgate_policy::prices::{Money, Price, Usage};
 use tollgate_policy::{Known, Unit};
 use tollgate_store::{Role, Store};
 
@@ -60,11 +60,15 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// What is priced: the usage, else the tokens as output, which is the dearer reading.
-fn usage_of(request: &Request<'_>) -> Usage {
-    let requests = u64::from(!request.is_more);
-    let tokens = || Usage::new(0, request.amounts.tokens.unwrap_or(0)).with_requests(requests);
-    request.usage.unwrap_or_else(tokens)
+/// What a request costs by the price of its model: its usage, else its tokens, else the request alone.
+fn priced(price: &Price, request: &Request<'_>) -> Money {
+    let mut price = std::borrow::Cow::Borrowed(price);
+    // The request itself was paid before.
+    if request.is_more && price.per_request > 0 {
+        price.to_mut().per_request = 0;
+    }
+    let priced = request.amounts.priced(&price, request.usage);
+    priced.unwrap_or_else(|| price.money(&Usage::default()))
 }
 
 /// What a request costs on a money rule, in nanos. A request that names no model and uses no tokens costs nothing.
@@ -76,7 +80,7 @@ fn money(
     let rule_id = || rule.id.clone();
     let money = match (request.amounts.money, price, request.attributes.get(Known::ModelId)) {
         (Some(money), _, _) => money,
-        (None, Some(price), _) => price.money(&usage_of(request)),
+        (None, Some(price), _) => priced(price, request),
         (None, None, Some(model)) => {
             return Err(EngineError::Unpriced { rule_id: rule_id(), model: model.to_owned() });
         }

@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 use tollgate_core::{Limit, MICRO, Nanos, Receipt, SECOND, SlotId};
 use tollgate_policy::Unit;
-use tollgate_policy::prices::{Currency, Money, Price, Usage};
+use tollgate_policy::prices::{Currency, Money, Price};
 use tollgate_store::{
     Adjusted, Adjustment, Applied, Change, Consistency, Counter, GiveBack, Home, Settlement, Store,
     SyncStore,
@@ -202,9 +202,7 @@ impl Receipts {
 
     /// The truth by unit: money that is not stated is the price of the usage, as it was at admission.
     fn truth(&self, actual: &Actual) -> Amounts {
-        // Tokens of no kind are priced as output, as they were at admission.
-        let tokens = || actual.amounts.tokens.map(|tokens| Usage::new(0, tokens));
-        let price = || Some(self.price.as_ref()?.money(&actual.usage.or_else(tokens)?));
+        let price = || actual.amounts.priced(self.price.as_ref()?, actual.usage);
         let money = actual.amounts.money.or_else(price);
         let money = money.filter(|money| self.currency == Some(money.currency));
         Amounts { money, ..actual.amounts }
@@ -301,7 +299,14 @@ impl<S: Store> Engine<S> {
             parts: decision.scopes.iter().filter(charged).filter_map(part).collect(),
             is_here: decision.degraded.is_some(),
             currency: priced.and_then(|scope| scope.rule.currency),
-            price: priced.and(decision.price).map(|price| Box::new(price.clone())),
+            price: priced.and(decision.price).map(|price| {
+                let mut price = Box::new(price.clone());
+                // The request was paid before, and is not paid again when this is settled.
+                if request.is_more {
+                    price.per_request = 0;
+                }
+                price
+            }),
         }
     }
 

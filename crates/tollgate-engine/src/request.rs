@@ -39,7 +39,8 @@ pub struct Request<'a> {
     /// How much it uses, by unit. The default is 0 for tokens, and for requests and cost what the rule says, else 1. Money
     /// that is not stated is the price of the usage.
     pub amounts: Amounts,
-    /// What it uses by kind of token, where money is to be priced by the table. Without it, tokens are priced as output.
+    /// What it uses by kind of token, where money is to be priced by the table. Without it, tokens
+    /// are priced by their unit, and those of unknown kind at the dearer of input and output.
     pub usage: Option<Usage>,
     /// Makes the call idempotent.
     pub request_id: Option<&'a str>,

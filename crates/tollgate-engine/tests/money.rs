@@ -25,6 +25,7 @@ prices:
     per_million: {input: "2.50", output: "10", cached_read: "1.25"}
     per_request: "0.000000007"
   - {model: euro, currency: EUR, per_request: "1"}
+  - {model: embed, currency: USD, per_million: {input: "0.02", output: "0"}}
 "#;
 
 struct Bed {
@@ -92,6 +93,12 @@ rules:
   - {rule_id: tokens, identifier_type: user_id, unit: tokens, limit: 2000, calendar: day}
 "#;
 
+const LARGE: &str = r#"
+default: none
+rules:
+  - {rule_id: budget, identifier_type: user_id, unit: money, currency: USD, limit: "100", calendar: month}
+"#;
+
 #[test]
 fn money_and_tokens_are_charged_together_or_not_at_all() {
     let bed = Bed::new(BUDGET);
@@ -141,7 +148,7 @@ fn what_is_reserved_without_a_usage_is_settled_by_it() {
     assert_eq!(bed.used(), [7, 0], "the price of a request");
     ready(bed.engine.settle_reservation(id, Actual::of_usage(Usage::new(10, 0)))).unwrap();
     assert_eq!(bed.used(), [25_007, 10]);
-    // Tokens of no kind are priced as output, in advance and in the end.
+    // Tokens of no kind are priced as output, which is dearer here, in advance and in the end.
     let id = bed.decide("gpt-4", Amounts::tokens(100), None).unwrap().unwrap();
     assert_eq!(bed.used(), [1_025_014, 110]);
     ready(bed.engine.settle_reservation(id, Amounts::tokens(10).into())).unwrap();
@@ -282,4 +289,60 @@ fn an_explanation_shows_money_as_a_decimal() {
     assert!(text.contains("0 of 0.01 USD used in 2592000 s"), "{text}");
     assert!(text.ends_with("this request costs 0.0123, which can never pass"), "{text}");
     assert_ne!(new_reservation_id(), 0);
+}
+
+#[test]
+fn tokens_without_usage_are_priced_by_their_kind() {
+    let bed = Bed::new(LARGE);
+    for (amounts, nanos) in [
+        // Of unknown kind: output is dearer, or input where output is free.
+        (Amounts::tokens(100), 1_000_000 + 7),
+        (Amounts { input_tokens: Some(100), ..Amounts::NONE }, 250_000 + 7),
+        (Amounts { output_tokens: Some(10), ..Amounts::NONE }, 100_000 + 7),
+        // 60 fresh, 40 from a cache, 10 written, 5 of which nobody says what they are.
+        (
+            Amounts {
+                tokens: Some(115),
+                input_tokens: Some(100),
+                output_tokens: Some(10),
+                cached_tokens: Some(40),
+                ..Amounts::NONE
+            },
+            150_000 + 50_000 + 100_000 + 50_000 + 7,
+        ),
+    ] {
+        let before = bed.used()[0];
+        assert!(bed.decide("gpt-4", amounts, None).unwrap().is_some());
+        assert_eq!(bed.used()[0] - before, nanos, "{amounts:?}");
+        // And so it is settled.
+        let before = bed.used()[0];
+        let id = bed.reserve("gpt-4", &Usage::new(1_000, 1_000)).unwrap().unwrap();
+        ready(bed.engine.settle_reservation(id, amounts.into())).unwrap();
+        assert_eq!(bed.used()[0] - before, nanos, "{amounts:?}");
+    }
+    let before = bed.used()[0];
+    assert!(bed.decide("embed", Amounts::tokens(1_000), None).unwrap().is_some());
+    assert_eq!(bed.used()[0] - before, 20_000, "a free output is not taken for the price");
+}
+
+#[test]
+fn more_does_not_pay_for_the_request_again() {
+    let bed = Bed::new(LARGE);
+    let usage = Usage::new(0, 10);
+    let rules = bed.engine.rules();
+    let mut request = Request {
+        amounts: Amounts::of_usage(&usage),
+        usage: Some(usage),
+        reserve: Some(TTL),
+        is_more: true,
+        ..Request::default()
+    };
+    request.attributes.set(Known::UserId, "ann");
+    request.attributes.set(Known::ModelId, "gpt-4");
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "a method is not general enough")]
+    let id = ready(bed.engine.decide_once(&rules, &request, |decision| decision.reservation_id()));
+    let id = id.unwrap().unwrap();
+    assert_eq!(bed.used()[0], 100_000);
+    ready(bed.engine.settle_reservation(id, Actual::of_usage(Usage::new(0, 5)))).unwrap();
+    assert_eq!(bed.used()[0], 50_000);
 }

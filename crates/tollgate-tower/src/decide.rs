@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::time::Duration;
 
+use tollgate_policy::prices::Usage;
 use tollgate_policy::{PathError, RequestPath};
 
 use crate::dialect::Dialect;
@@ -57,6 +58,15 @@ impl EdgeRequest {
         self.sent_path = (!path.others().is_empty()).then(|| sent.to_owned());
         self.endpoint = Some(path.into_endpoint().into_owned());
         Ok(())
+    }
+
+    /// What it is thought to use, for rules that count money or kinds of tokens. More of a request is output.
+    pub(crate) fn priced_usage(&self) -> Option<Usage> {
+        let EdgeUsage { input, output } = self.usage?;
+        match self.tokens {
+            Some(tokens) if self.is_more => Some(Usage::new(0, tokens).with_requests(0)),
+            _ => Some(Usage::new(input, output)),
+        }
     }
 
     /// The path with all its readings.

@@ -11,13 +11,13 @@ use tollgate_engine::{
     Actual, Amounts, Decision, Engine, EngineError, MAX_VALUE_BYTES, Receipts, Refunds, Request,
     Scope, Settled, Verdict, new_reservation_id,
 };
-use tollgate_policy::prices::{TokenKind, Usage};
+use tollgate_policy::prices::Usage;
 use tollgate_policy::{Action, Known, RequestPath, Unit};
 use tollgate_store::Store;
 use tracing::Instrument as _;
 
 use crate::background::in_background;
-use crate::decide::{Decide, EdgeRequest, EdgeUsage, Line, Pass, Postponed, Ruling, no_ruling};
+use crate::decide::{Decide, EdgeRequest, Line, Pass, Postponed, Ruling, no_ruling};
 use crate::headers::{HeaderFamilies, HeaderLines};
 use crate::held::Held;
 use crate::identity::Identity;
@@ -178,8 +178,7 @@ impl<S: Store + 'static> InProcess<S> {
         }
         self.engine.count_reserved(&receipts);
         let engine = Arc::clone(&self.engine);
-        let (id, usage) = (new_reservation_id(), request.usage);
-        let account = Charged { engine, receipts, id, usage, _place: place };
+        let account = Charged { engine, receipts, id: new_reservation_id(), _place: place };
         Some(PendingCharge::new(account, request.amounts.tokens.unwrap_or(0)))
     }
 
@@ -228,33 +227,19 @@ struct Charged<S> {
     engine: Arc<Engine<S>>,
     receipts: Receipts,
     id: u128,
-    /// What it was thought to use, where that is known by kind.
-    usage: Option<Usage>,
     /// Given back with the charge's end, however it ends.
     _place: Option<Held>,
 }
 
-impl<S> Charged<S> {
-    /// So many tokens by kind: the input is what it was thought to be, the rest is output.
-    fn truth(&self, tokens: u64) -> Actual {
-        let usage = self.usage.map(|usage| {
-            let input = usage.tokens(TokenKind::Input).min(tokens);
-            Usage::new(input, tokens - input).with_requests(usage.requests())
-        });
-        let amounts = Amounts::tokens(tokens);
-        let by_kind = usage.as_ref().map_or(Amounts::NONE, Amounts::of_usage);
-        Actual { amounts: amounts.or(by_kind), usage }
-    }
-}
-
 impl<S: Store + 'static> Account for Charged<S> {
-    fn settle(self: Box<Self>, tokens: u64) {
-        let actual = self.truth(tokens);
+    fn settle(self: Box<Self>, used: Usage, top_ups: Vec<PendingCharge>) {
+        let actual = Actual::of_usage(used);
         if let Some(settled) = self.engine.settle_now(self.id, &self.receipts, actual) {
-            return report_unsettled(settled);
+            return end_settlement(settled, top_ups);
         }
         in_background(async move {
-            report_unsettled(self.engine.settle(self.id, &self.receipts, actual).await);
+            let settled = self.engine.settle(self.id, &self.receipts, actual).await;
+            end_settlement(settled, top_ups);
         });
     }
 
@@ -274,9 +259,13 @@ fn report_kept_slot(given_back: Result<(), EngineError>) {
     }
 }
 
-fn report_unsettled(settled: Result<Settled, EngineError>) {
-    if let Err(error) = settled {
-        tracing::warn!(%error, "a request could not be settled: its estimate stays charged");
+/// Gives back what was charged on top, once all of it is settled.
+fn end_settlement(settled: Result<Settled, EngineError>, top_ups: Vec<PendingCharge>) {
+    match settled {
+        Ok(_) => top_ups.into_iter().for_each(PendingCharge::release),
+        Err(error) => {
+            tracing::warn!(%error, "a request could not be settled: its estimate stays charged");
+        }
     }
 }
 
@@ -322,10 +311,7 @@ fn request<'a>(
 ) -> Result<Request<'a>, &'a str> {
     // What is charged on an estimate is settled; what waits for its turn may hang up.
     let refunds = if asked.tokens.is_some() { Refunds::Always } else { Refunds::WhileWaiting };
-    let usage = match (asked.tokens, asked.usage) {
-        (Some(tokens), Some(_)) if asked.is_more => Some(Usage::new(0, tokens).with_requests(0)),
-        (_, usage) => usage.map(|EdgeUsage { input, output }| Usage::new(input, output)),
-    };
+    let usage = asked.priced_usage();
     let own = Amounts { cost: asked.cost, tokens: asked.tokens, ..Amounts::NONE };
     let mut request = Request {
         amounts: own.or(usage.as_ref().map_or(Amounts::NONE, Amounts::of_usage)),

@@ -39,3 +39,4 @@ pub use remote::Remote;
 pub use render::Format;
 pub use service::{TollgateService, edge_request};
 pub use tollgate_engine::TRACE_TARGET;
+pub use tollgate_policy::prices::Usage;

@@ -2,12 +2,15 @@
 
 use std::fmt;
 
+use tollgate_policy::prices::Usage;
+
 use crate::held::Held;
 
 /// What becomes of a charge when the actual cost is known. A charge ends once, by one of these calls.
 pub trait Account: Send + Sync + 'static {
-    /// It cost so many tokens: the difference is given back, or charged as debt.
-    fn settle(self: Box<Self>, tokens: u64);
+    /// It used this: the difference is given back, or charged as debt. What was charged for it on top is given back
+    /// afterwards, and stays where this fails.
+    fn settle(self: Box<Self>, used: Usage, top_ups: Vec<PendingCharge>);
 
     /// It cost nothing: everything is given back.
     fn release(self: Box<Self>);
@@ -31,9 +34,15 @@ impl PendingCharge {
         self.tokens
     }
 
-    /// It cost so many tokens.
-    pub fn settle(self, tokens: u64) {
-        self.account.settle(tokens);
+    /// It used this.
+    pub fn settle(self, used: Usage) {
+        self.settle_with(used, Vec::new());
+    }
+
+    /// It used this, for which `top_ups` were charged, too. All of it is settled on this charge, at the price of its
+    /// admission: prices depend on the whole request, and its money is rounded once.
+    pub fn settle_with(self, used: Usage, top_ups: Vec<Self>) {
+        self.account.settle(used, top_ups);
     }
 
     /// It was not made use of.
@@ -122,7 +131,7 @@ mod tests {
     }
 
     impl Account for Book {
-        fn settle(self: Box<Self>, _: u64) {
+        fn settle(self: Box<Self>, _: Usage, _: Vec<PendingCharge>) {
             self.settled.fetch_add(1, SeqCst);
         }
 
@@ -152,7 +161,7 @@ mod tests {
         assert_eq!(book.counts(), (0, 2), "dropped unsent");
         let [mut estimated, refundable] = book.charges().map(Unsent::sent);
         assert!(refundable.pending.is_none());
-        estimated.take_pending().expect("an estimate").settle(5);
+        estimated.take_pending().expect("an estimate").settle(Usage::new(2, 3));
         drop((estimated, refundable));
         assert_eq!(book.counts(), (1, 2), "sent and settled");
         drop(book.charges().map(Unsent::sent));

@@ -10,6 +10,7 @@ use http::header::{HeaderValue, RETRY_AFTER};
 use sha2::{Digest, Sha256};
 use tollgate_client::{Check, Client, ClientError, Decision, OnFailure, Scope};
 use tollgate_engine::{Clock, Reason, SystemClock};
+use tollgate_policy::prices::TokenKind;
 use tracing::Instrument as _;
 
 use crate::decide::{Decide, EdgeRequest, Pass, Postponed, Ruling, no_ruling};
@@ -220,6 +221,10 @@ fn check(asked: &EdgeRequest) -> Check {
     }
     if let Some(tokens) = asked.tokens {
         check = check.tokens(tokens);
+    }
+    if let Some(usage) = asked.priced_usage() {
+        let (input, output) = (usage.tokens(TokenKind::Input), usage.tokens(TokenKind::Output));
+        check = check.usage(tollgate_client::Usage { input, output, ..Default::default() });
     }
     identity.extra.iter().fold(check, |check, (name, value)| check.attribute(name, value))
 }

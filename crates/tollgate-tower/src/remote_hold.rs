@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 use tollgate_client::{Actual, Client, ClientError};
+use tollgate_policy::prices::{TokenKind, Usage};
 
 use crate::background::go_on;
-use crate::pending_charge::Account;
+use crate::pending_charge::{Account, PendingCharge};
 
 /// How long a reservation is held there unless it is renewed. If this process is killed, it is settled at its
 /// estimate then, and its slots come back.
@@ -29,8 +30,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How something that is held ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It cost so many tokens; as many as were estimated, if none are said.
-    Settled(Option<u64>),
+    /// It used this; what was estimated, if nothing is said.
+    Settled(Option<Usage>),
     /// Everything is given back.
     Released,
 }
@@ -57,13 +58,16 @@ impl RemoteHold {
         Some(Arc::new(Self { client: client.clone(), id, unsaid, is_over, renewal, runtime }))
     }
 
-    fn end(&self, how: End) {
+    /// Ends it. What was charged on top is given back afterwards, and stays where this fails.
+    fn end(&self, how: End, top_ups: Vec<PendingCharge>) {
         if self.is_over.swap(true, Ordering::Relaxed) {
             return;
         }
         let (client, id, renewal) = (self.client.clone(), self.id.clone(), self.renewal.clone());
         go_on(&self.runtime, async move {
-            report_end(client, id, how).await;
+            if report_end(client, id, how).await {
+                top_ups.into_iter().for_each(PendingCharge::release);
+            }
             renewal.abort();
         });
     }
@@ -71,7 +75,7 @@ impl RemoteHold {
 
 impl Drop for RemoteHold {
     fn drop(&mut self) {
-        self.end(self.unsaid);
+        self.end(self.unsaid, Vec::new());
     }
 }
 
@@ -79,13 +83,29 @@ impl Drop for RemoteHold {
 pub(crate) struct Charged(pub(crate) Arc<RemoteHold>);
 
 impl Account for Charged {
-    fn settle(self: Box<Self>, tokens: u64) {
-        self.0.end(End::Settled(Some(tokens)));
+    fn settle(self: Box<Self>, used: Usage, top_ups: Vec<PendingCharge>) {
+        self.0.end(End::Settled(Some(used)), top_ups);
     }
 
     fn release(self: Box<Self>) {
-        self.0.end(End::Released);
+        self.0.end(End::Released, Vec::new());
     }
+}
+
+/// What was used, by kind and in all: a server of an older version reads the total alone.
+fn actual(used: Usage) -> Actual {
+    let of = |kind| used.tokens(kind);
+    let usage = tollgate_client::Usage {
+        input: of(TokenKind::Input),
+        output: of(TokenKind::Output),
+        cached_read: of(TokenKind::CachedRead),
+        cached_write: of(TokenKind::CachedWrite),
+        reasoning: of(TokenKind::Reasoning),
+        audio_input: of(TokenKind::AudioInput),
+        audio_output: of(TokenKind::AudioOutput),
+        images: used.images(),
+    };
+    Actual { tokens: Some(used.total()), usage: Some(usage), ..Actual::default() }
 }
 
 async fn renew(client: Client, id: String, ttl: Option<Duration>) {
@@ -98,22 +118,21 @@ async fn renew(client: Client, id: String, ttl: Option<Duration>) {
     }
 }
 
-/// Reports how it ended. A repeated report changes nothing twice.
-async fn report_end(client: Client, id: String, how: End) {
+/// Reports how it ended. A repeated report changes nothing twice. False where nobody took it.
+async fn report_end(client: Client, id: String, how: End) -> bool {
     let mut pause = FIRST_PAUSE;
     for attempt in 1.. {
         let said: Result<_, ClientError> = match how {
-            End::Settled(tokens) => {
-                client.settle(&id, Actual { tokens, ..Actual::default() }).await
-            }
+            End::Settled(used) => client.settle(&id, used.map(actual).unwrap_or_default()).await,
             End::Released => client.release(&id).await,
         };
-        let Err(error) = said else { return };
+        let Err(error) = said else { return true };
         if !error.is_transient() || attempt >= ATTEMPTS {
             tracing::warn!(%error, "the end of a request could not be reported to the remote Tollgate: its charge stays as estimated");
-            return;
+            return false;
         }
         tokio::time::sleep(pause).await;
         pause = (2 * pause).min(LONGEST_PAUSE);
     }
+    false
 }

@@ -13,6 +13,7 @@ use http_body_util::Full;
 use tollgate_core::SECOND;
 use tollgate_engine::{Engine, ManualClock};
 use tollgate_policy::RuleSet;
+use tollgate_policy::prices::Usage;
 use tollgate_store::conformance::Awaited;
 use tollgate_tower::{
     Decide as _, EdgeRequest, HeaderFamilies, InProcess, Peer, Ruling, TollgateLayer, unfinished,
@@ -81,7 +82,7 @@ rules:
                 panic!("one slot, and 90 of 100 tokens");
             };
             let mut sent = pass.charge.sent();
-            sent.take_pending().unwrap().settle(5);
+            sent.take_pending().unwrap().settle(Usage::new(2, 3));
             drop(pass.held);
             while unfinished() > 0 {
                 tokio::task::yield_now().await;

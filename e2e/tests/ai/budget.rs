@@ -1,7 +1,7 @@
 //! Budgets in money: reserved at the price of the estimate, settled at the price of what was used.
 
-use serde_json::json;
-use tollgate_e2e::{Model, Server, eventually};
+use serde_json::{Value, json};
+use tollgate_e2e::{EventStream, Model, Server, eventually};
 
 use super::{chat, gateway, post, with};
 
@@ -45,4 +45,71 @@ fn a_budget_is_reserved_settled_and_refused_as_a_quota() {
     let unpriced = post(&server, &with(chat(&json!({})), "model", json!("other")));
     assert_eq!(unpriced.status, 400, "a model without a price is not free");
     assert_eq!(model.arrived().len(), 2, "refusals do not arrive");
+}
+
+const BY_KIND: &str = "prices: [{model: m, currency: USD, per_request: '0.000000007', per_million: {input: '10', \
+                       output: '20', cached_read: '1', cached_write: '12.5', reasoning: '30'}}]\n";
+
+const LARGE: &str = r#"default: false
+rules:
+  - {rule_id: budget, identifier_type: global, unit: money, currency: USD, limit: "5", calendar: month}
+"#;
+
+/// A prompt of nine tokens that is estimated at 1,000 more: what was read is not what was thought to be.
+fn with_image(stand_in: &Value, is_stream: bool) -> Value {
+    let content = json!([{"type": "image_url", "image_url": {"url": "https://example.com/1.png", "detail": "low"}}]);
+    let messages = json!([{"role": "user", "content": content}]);
+    with(with(chat(stand_in), "messages", messages), "stream", json!(is_stream))
+}
+
+#[test]
+fn money_is_the_price_of_what_was_reported_by_kind() {
+    let model = Model::start();
+    let server = gateway(&model, LARGE, BY_KIND).start();
+    let usage = json!({"prompt_tokens": 900, "completion_tokens": 500, "total_tokens": 1400,
+        "prompt_tokens_details": {"cached_tokens": 600}, "completion_tokens_details": {"reasoning_tokens": 400}});
+    // 300 fresh at 10, 600 cached at 1, 100 written at 20, 400 of reasoning at 30, and the request.
+    let price = 3_000_000 + 600_000 + 2_000_000 + 12_000_000 + 7;
+    for (number, is_stream) in [(1, false), (2, true)] {
+        let stand_in = json!({"tokens": 5, "usage": usage});
+        let (text, error) = post(&server, &with_image(&stand_in, is_stream)).rest();
+        assert!(error.is_none(), "{text}");
+        eventually("it is settled", || spent(&server) == number * price);
+    }
+}
+
+#[test]
+fn messages_are_paid_by_kind_too() {
+    let model = Model::start();
+    let server = super::anthropic::gateway(&model, LARGE, BY_KIND).start();
+    let usage = json!({"input_tokens": 100, "cache_creation_input_tokens": 40,
+        "cache_read_input_tokens": 1000, "output_tokens": 70});
+    let price = 1_000_000 + 500_000 + 1_000_000 + 1_400_000 + 7;
+    for (number, is_stream) in [(1, false), (2, true)] {
+        let body = super::anthropic::message(&json!({"tokens": 5, "usage": usage}));
+        let body = with(body, "stream", json!(is_stream));
+        let path = super::anthropic::PATH;
+        let answer = EventStream::post(server.gateway_addr(), path, &[], &body);
+        let (text, error) = answer.expect("an answer").rest();
+        assert!(error.is_none(), "{text}");
+        eventually("it is settled", || spent(&server) == number * price);
+    }
+}
+
+#[test]
+fn what_is_not_reported_is_paid_as_it_was_counted() {
+    let model = Model::start();
+    let server = gateway(&model, LARGE, BY_KIND).start();
+    // Nine of input at 10 and five of output at 20.
+    let _ =
+        post(&server, &with(chat(&json!({"tokens": 5, "silent": true})), "stream", json!(true)))
+            .rest();
+    eventually("it is settled", || spent(&server) == 90_000 + 100_000 + 7);
+    let embed = json!({"model": "m", "input": "abcdabcd", "stand_in": {"silent": true}});
+    let answer = EventStream::post(server.gateway_addr(), "/v1/embeddings", &[], &embed);
+    let _ = answer.expect("an answer").rest();
+    eventually("an embedding pays input", || spent(&server) == 190_007 + 20_007);
+    // What an upstream refuses costs nothing.
+    assert_eq!(post(&server, &chat(&json!({"status": 429}))).status, 429);
+    eventually("nothing is charged", || spent(&server) == 210_014);
 }

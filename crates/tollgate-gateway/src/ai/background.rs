@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
+use tollgate_policy::prices::Usage;
 use tollgate_tower::{Identity, PendingCharge};
 
 use super::ask::{Ask, Call};
 use super::meter::pay;
-use super::usage::Usage;
 use crate::places::{Party, Places};
 
 /// The most responses that are remembered, over all callers.
@@ -167,7 +167,7 @@ impl Background {
     }
 
     /// Settles what is reserved for a response, once.
-    pub(crate) fn settle(&self, id: &str, used: u64) {
+    pub(crate) fn settle(&self, id: &str, used: Usage) {
         let mut known = self.known.lock();
         let pending_charges =
             known.responses.get_mut(id).map(|it| std::mem::take(&mut it.pending_charges));
@@ -217,12 +217,12 @@ impl Progress {
 }
 
 /// What a response used, where it is known to be over.
-pub(crate) fn used(progress: Progress, usage: Option<Usage>, prompt: u64) -> Option<u64> {
+pub(crate) fn used(progress: Progress, usage: Option<Usage>, prompt: u64) -> Option<Usage> {
     match (progress, usage) {
         // It is not over, or nobody says what it used: the estimate stays.
         (Progress::UnderWay, _) | (Progress::Ended | Progress::Unknown, None) => None,
-        (_, Some(usage)) => Some(usage.total),
-        (Progress::Failed, None) => Some(prompt),
+        (_, Some(usage)) => Some(usage),
+        (Progress::Failed, None) => Some(Usage::new(prompt, 0)),
     }
 }
 
@@ -239,8 +239,8 @@ mod tests {
     struct Book(Arc<Mutex<Vec<Option<u64>>>>);
 
     impl Account for Book {
-        fn settle(self: Box<Self>, tokens: u64) {
-            self.0.lock().push(Some(tokens));
+        fn settle(self: Box<Self>, used: Usage, _: Vec<PendingCharge>) {
+            self.0.lock().push(Some(used.total()));
         }
 
         fn release(self: Box<Self>) {
@@ -268,14 +268,14 @@ mod tests {
         known.keep("r1", ann.clone(), source(), pending_charges(&book));
         assert_eq!(known.find("r1", &ann), Found::Own(source()));
         assert!(book.0.lock().is_empty());
-        known.settle("r1", 17);
-        known.settle("r1", 18);
+        known.settle("r1", Usage::new(10, 7));
+        known.settle("r1", Usage::new(10, 8));
         assert_eq!(*book.0.lock(), [Some(17)]);
         assert_eq!(known.find("r1", &ann), Found::Own(source()), "it can still be read");
         known.keep("r2", ann.clone(), source(), pending_charges(&book));
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(known.find("r2", &ann), Found::Unknown);
-        known.settle("r2", 1);
+        known.settle("r2", Usage::new(1, 0));
         assert_eq!(*book.0.lock(), [Some(17)], "an estimate that expired stays charged");
         let left = known.known.lock();
         assert_eq!((left.places.taken(), left.responses.len(), left.ages.len()), (0, 0, 0));
@@ -335,16 +335,16 @@ mod tests {
 
     #[test]
     fn only_what_has_ended_is_settled() {
-        let usage = Some(Usage { total: 7, output: 2 });
+        let usage = Some(Usage::new(5, 2));
         for (status, stated, expected) in [
             ("queued", None, None),
             ("in_progress", usage, None),
-            ("completed", usage, Some(7)),
+            ("completed", usage, usage),
             ("completed", None, None),
-            ("incomplete", usage, Some(7)),
-            ("failed", None, Some(10)),
+            ("incomplete", usage, usage),
+            ("failed", None, Some(Usage::new(10, 0))),
             ("cancelled", None, None),
-            ("cancelled", usage, Some(7)),
+            ("cancelled", usage, usage),
         ] {
             let found = used(Progress::of(status.as_bytes()), stated, 10);
             assert_eq!(found, expected, "{status}");

@@ -6,7 +6,7 @@ use super::ask::{Ask, Call};
 use super::scan::Scan;
 use super::sse::Events;
 use super::text::{Tariff, TextSink};
-use super::usage::{self, Plausible, StreamReport, View};
+use super::usage::{self, Plausible, StreamReport, View, output_of};
 
 const CALLS: [Call; 6] = [
     Call::Chat,
@@ -17,7 +17,7 @@ const CALLS: [Call; 6] = [
     Call::CountTokens,
 ];
 
-const ANY: Plausible = Plausible { least: 0, most: u64::MAX };
+const ANY: Plausible = Plausible { least: 0, most: u64::MAX, prompt: u64::MAX };
 
 fn call(kind: u8) -> Call {
     CALLS.get(usize::from(kind) % CALLS.len()).copied().unwrap_or(Call::Chat)
@@ -80,7 +80,7 @@ pub fn stream(kind: u8, bytes: &[u8], at_once: usize, hides: bool) -> Seen {
         out.extend_from_slice(&events.pass(&piece, &mut judge));
     }
     out.extend_from_slice(&events.rest());
-    let usage = reported.usage.map(|usage| (usage.total, usage.output));
+    let usage = reported.usage.map(|usage| (usage.total(), output_of(&usage)));
     Seen { out, written: sink.total(), usage, is_done: reported.is_done }
 }
 
@@ -91,5 +91,5 @@ pub fn answer(bytes: &[u8], at_once: usize) -> (u64, Option<(u64, u64)>) {
         scan.take(piece);
     }
     let usage = scan.usage(ANY).and_then(Result::ok);
-    (scan.written(), usage.map(|usage| (usage.total, usage.output)))
+    (scan.written(), usage.map(|usage| (usage.total(), output_of(&usage))))
 }

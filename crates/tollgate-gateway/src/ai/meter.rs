@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
+use tollgate_policy::prices::{TokenKind, Usage};
 use tollgate_tower::PendingCharge;
 
 use super::ask::Call;
@@ -19,7 +20,7 @@ use super::rename::Renamer;
 use super::scan::Scan;
 use super::sse::Events;
 use super::text::TextSink;
-use super::usage::{self, Plausible, StreamReport, Usage, View};
+use super::usage::{self, Plausible, StreamReport, View, input_of, output_of};
 use crate::forward::SentFlag;
 
 /// What is known of a request before its answer.
@@ -154,6 +155,7 @@ impl Meter {
         let Metering { expectations, overrun, more, sent, max_usage, shown_name, ending } = how;
         let more = more.map(|ask| TopUps::new(ask, estimate.output));
         let least = estimate.prompt.min(1);
+        let prompt = if estimate.call.has_answer() { estimate.prompt } else { u64::MAX };
         let most = max_usage.saturating_mul(estimate.answers.max(1));
         Self {
             pending_charges: pending.into_iter().collect(),
@@ -162,7 +164,7 @@ impl Meter {
             overrun,
             more,
             sent,
-            plausible: Plausible { least, most },
+            plausible: Plausible { least, most, prompt },
             shown_name,
             ending,
             renamer: None,
@@ -268,7 +270,7 @@ impl Meter {
     fn needed(&self) -> u64 {
         let sink = &self.estimate.sink;
         let counted = sink.total().div_ceil(sink.slack().max(1));
-        counted.max(self.reported.usage.map_or(0, |usage| usage.output))
+        counted.max(self.reported.usage.as_ref().map_or(0, output_of))
     }
 
     /// Ready when the next piece may come: a stream that is far ahead of what is reserved for it is held. With the last
@@ -315,18 +317,13 @@ impl Meter {
             Some(usage) if self.reading.is_over(&self.reported) => usage,
             // Stated before the end: what passed since then counts, too.
             Some(usage) => {
-                let prompt = usage.total.saturating_sub(usage.output);
-                let output = usage.output.max(self.needed());
-                Usage { total: prompt.saturating_add(output), output }
+                let output = output_of(&usage).max(self.needed());
+                usage.with(TokenKind::Output, output)
             }
             None if self.work == Work::None && !self.has_failed_generation() => {
-                Usage { total: 0, output: 0 }
+                Usage::new(0, 0).with_requests(0)
             }
-            None => {
-                let prompt = self.estimate.cut_prompt(self.reported.prompt);
-                let total = prompt.saturating_add(counted);
-                Usage { total, output: counted }
-            }
+            None => Usage::new(self.estimate.cut_prompt(self.reported.prompt), counted),
         }
     }
 
@@ -403,39 +400,35 @@ impl Meter {
             return;
         }
         if let Some(doubt) = self.reported.doubt {
-            doubts::report(&self.estimate.model, doubt, used.total);
+            doubts::report(&self.estimate.model, doubt, used.total());
         }
         let is_known = self.reported.usage.is_some() || self.reported.is_done;
         if let (Some(expectations), Some(usage)) = (&self.expectations, self.reported.usage) {
-            let prompt = usage.total.saturating_sub(usage.output);
             expectations.note_prompt(
                 &self.estimate.history_key,
                 self.estimate.sink.prompt(),
-                prompt,
+                input_of(&usage),
             );
         }
         if let Some(expectations) = self.expectations.take()
             && is_known
             && self.estimate.call.has_answer()
         {
-            let each = used.output.div_ceil(self.estimate.answers.max(1));
+            let each = output_of(&used).div_ceil(self.estimate.answers.max(1));
             expectations.note(&self.estimate.history_key, each);
         }
         if let Some(more) = &mut self.more {
             more.end(&mut self.pending_charges);
         }
-        pay(std::mem::take(&mut self.pending_charges), used.total);
+        pay(std::mem::take(&mut self.pending_charges), used);
     }
 }
 
-/// Settles several charges of one request: what was used came out of the first, then out of the next; what none of them
-/// holds is owed on the last.
-pub(super) fn pay(pending_charges: Vec<PendingCharge>, used: u64) {
-    let (mut left, mut pending_charges) = (used, pending_charges.into_iter().peekable());
-    while let Some(pending) = pending_charges.next() {
-        let part = if pending_charges.peek().is_some() { left.min(pending.tokens()) } else { left };
-        left -= part;
-        pending.settle(part);
+/// Settles the charges of one request: all on the first, and what was charged on top is given back.
+pub(super) fn pay(pending_charges: Vec<PendingCharge>, used: Usage) {
+    let mut pending_charges = pending_charges.into_iter();
+    if let Some(first) = pending_charges.next() {
+        first.settle_with(used, pending_charges.collect());
     }
 }
 

@@ -192,6 +192,7 @@ mod tests {
     use std::collections::VecDeque;
 
     use parking_lot::Mutex;
+    use tollgate_policy::prices::Usage;
     use tollgate_tower::Account;
 
     use super::*;
@@ -199,7 +200,7 @@ mod tests {
     struct Nothing;
 
     impl Account for Nothing {
-        fn settle(self: Box<Self>, _: u64) {}
+        fn settle(self: Box<Self>, _: Usage, _: Vec<PendingCharge>) {}
 
         fn release(self: Box<Self>) {}
     }

@@ -6,13 +6,14 @@
 use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderValue};
+use tollgate_policy::prices::Usage;
 use tollgate_tower::{Dialect, Format};
 
 use super::ask::{Ask, Call, Wrong, name, positive};
 use super::json::{Member, Value};
 use super::sse::Verdict;
 use super::text::TextSink;
-use super::usage::{Doubt, Plausible, StreamReport, Usage, View};
+use super::usage::{self, Doubt, Plausible, StreamReport, View};
 use super::{anthropic, openai};
 
 /// The API that clients of a route speak.
@@ -197,7 +198,7 @@ impl Protocol {
         plausible: Plausible,
     ) -> Option<Result<Usage, Doubt>> {
         match self {
-            Self::OpenAi => Usage::read(value, plausible),
+            Self::OpenAi => usage::read(value, plausible),
             Self::Anthropic => anthropic::usage::read(value, plausible),
         }
     }

@@ -2,10 +2,12 @@
 //!
 //! The answer is not kept: a few bits say where in it one is. Only the `usage` of the outermost object is, which is small.
 
+use tollgate_policy::prices::Usage;
+
 use super::background::{MAX_ID_BYTES, Progress};
 use super::json;
 use super::protocol::Protocol;
-use super::usage::{Doubt, Plausible, Usage};
+use super::usage::{Doubt, Plausible};
 
 /// The longest name that is looked at, and the largest `usage`.
 const MAX_NAME: usize = 32;
@@ -200,7 +202,7 @@ mod tests {
         scan
     }
 
-    const ANY: Plausible = Plausible { least: 0, most: u64::MAX };
+    const ANY: Plausible = Plausible { least: 0, most: u64::MAX, prompt: u64::MAX };
 
     const CHAT: &str = r#"{"id":"c","choices":[{"index":0,"message":{"role":"assistant",
         "content":"h\"i, usage: {","tool_calls":[{"function":{"name":"f","arguments":"{\"usage\":1}"}}]},
@@ -214,7 +216,7 @@ mod tests {
         fn usage_is_found_wherever_it_is_cut(mut cuts in prop::collection::vec(0_usize..500, 0..10)) {
             cuts.sort_unstable();
             let scan = scan(CHAT, &cuts);
-            prop_assert_eq!(scan.usage(ANY), Some(Ok(Usage { total: 7, output: 4 })));
+            prop_assert_eq!(scan.usage(ANY), Some(Ok(Usage::new(3, 4))));
             prop_assert_eq!(scan.written(), 13 + 11);
             prop_assert_eq!(scan.id(), Some("c"));
         }
@@ -232,7 +234,7 @@ mod tests {
         for text in
             ["", "{}", "[]", r#"{"usage":null}"#, r#"{"usage":{"total_tokens":1}"#, "<html>"]
         {
-            let expected = text.ends_with("1}").then_some(Ok(Usage { total: 1, output: 0 }));
+            let expected = text.ends_with("1}").then_some(Ok(Usage::new(1, 0)));
             assert_eq!(scan(text, &[]).usage(ANY), expected, "{text}");
         }
         let long = format!(r#"{{"usage":{{"a":"{}","total_tokens":1}}}}"#, "x".repeat(MAX_USAGE));

@@ -3,20 +3,14 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use tollgate_policy::prices::{TokenKind, Usage};
+
 use super::anthropic;
 use super::ask::Call;
 use super::background::MAX_ID_BYTES;
 use super::json::{self, Member, Value};
 use super::sse::Verdict;
 use super::text::TextSink;
-
-/// What a model used for an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Usage {
-    pub(crate) total: u64,
-    /// The answer's part of it.
-    pub(crate) output: u64,
-}
 
 /// Why what an upstream states as its usage is not believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,45 +42,98 @@ impl Doubt {
 pub(crate) struct Plausible {
     pub(crate) least: u64,
     pub(crate) most: u64,
+    /// The longest prompt that is taken for one where a total alone is stated; the rest of that is output.
+    pub(crate) prompt: u64,
 }
 
-impl Usage {
-    /// Out of a `usage` object, in either of its two spellings. None where it states nothing.
-    pub(crate) fn read(value: Value<'_>, plausible: Plausible) -> Option<Result<Self, Doubt>> {
-        if !value.is_object() {
-            return None;
-        }
-        let [mut input, mut output, mut total] = [None; 3];
-        for member in value.members() {
-            let place = match member.name.as_ref() {
-                "prompt_tokens" | "input_tokens" => &mut input,
-                "completion_tokens" | "output_tokens" => &mut output,
-                "total_tokens" => &mut total,
-                _ => continue,
-            };
-            match member.value.whole() {
-                Some(count) => *place = Some(count),
-                None if member.value.is_null() => {}
-                None => return Some(Err(Doubt::NoCount)),
-            }
-        }
-        let sum = match (input, output) {
-            (None, None) => None,
-            (input, output) => Some(input.unwrap_or(0).saturating_add(output.unwrap_or(0))),
-        };
-        let stated = total.or(sum)?;
-        if stated < sum.unwrap_or(0) {
-            return Some(Err(Doubt::BelowParts));
-        }
-        if stated > plausible.most {
-            return Some(Err(Doubt::TooMuch));
-        }
-        if stated < plausible.least {
-            return Some(Err(Doubt::Nothing));
-        }
-        let output = output.unwrap_or_else(|| stated.saturating_sub(input.unwrap_or(stated)));
-        Some(Ok(Self { total: stated, output }))
+/// Tokens of an answer, read or written by a model.
+pub(crate) fn input_of(usage: &Usage) -> u64 {
+    usage.whole(TokenKind::Input)
+}
+
+pub(crate) fn output_of(usage: &Usage) -> u64 {
+    usage.whole(TokenKind::Output)
+}
+
+/// The parts of its input and of its output that a `usage` object states.
+const INPUT_PARTS: &[(&str, TokenKind)] = &[
+    ("cached_tokens", TokenKind::CachedRead),
+    ("cache_write_tokens", TokenKind::CachedWrite),
+    ("audio_tokens", TokenKind::AudioInput),
+];
+const OUTPUT_PARTS: &[(&str, TokenKind)] =
+    &[("reasoning_tokens", TokenKind::Reasoning), ("audio_tokens", TokenKind::AudioOutput)];
+
+/// A count, where one is stated.
+pub(super) fn count(value: Value<'_>) -> Result<Option<u64>, Doubt> {
+    match value.whole() {
+        Some(count) => Ok(Some(count)),
+        None if value.is_null() => Ok(None),
+        None => Err(Doubt::NoCount),
     }
+}
+
+/// Out of a `usage` object, in either of its two spellings. None where it states nothing.
+pub(crate) fn read(value: Value<'_>, plausible: Plausible) -> Option<Result<Usage, Doubt>> {
+    stated(value, plausible).transpose()
+}
+
+fn stated(value: Value<'_>, plausible: Plausible) -> Result<Option<Usage>, Doubt> {
+    let [mut input, mut output, mut total] = [None; 3];
+    let mut parts = Usage::default();
+    for member in value.members().filter(|_| value.is_object()) {
+        match member.name.as_ref() {
+            "prompt_tokens" | "input_tokens" => input = count(member.value)?.or(input),
+            "completion_tokens" | "output_tokens" => output = count(member.value)?.or(output),
+            "total_tokens" => total = count(member.value)?.or(total),
+            "prompt_tokens_details" | "input_tokens_details" => {
+                parts = with_parts(parts, INPUT_PARTS, member.value)?;
+            }
+            "completion_tokens_details" | "output_tokens_details" => {
+                parts = with_parts(parts, OUTPUT_PARTS, member.value)?;
+            }
+            _ => {}
+        }
+    }
+    let sum = match (input, output) {
+        (None, None) => None,
+        (input, output) => Some(input.unwrap_or(0).saturating_add(output.unwrap_or(0))),
+    };
+    let Some(all) = total.or(sum) else { return Ok(None) };
+    if all < sum.unwrap_or(0) {
+        return Err(Doubt::BelowParts);
+    }
+    // What the total has beyond both parts was written: some report their thinking in the total alone.
+    let input = match (input, output) {
+        (Some(input), _) => input,
+        (None, Some(output)) => all.saturating_sub(output),
+        (None, None) => all.min(plausible.prompt),
+    };
+    let usage = parts.with(TokenKind::Input, input);
+    let usage = usage.with(TokenKind::Output, all.saturating_sub(input));
+    if usage.total() > plausible.most {
+        return Err(Doubt::TooMuch);
+    }
+    if all < plausible.least {
+        return Err(Doubt::Nothing);
+    }
+    Ok(Some(usage))
+}
+
+/// The same, with the parts of input or output that such an object states.
+fn with_parts(
+    mut usage: Usage,
+    parts: &[(&str, TokenKind)],
+    details: Value<'_>,
+) -> Result<Usage, Doubt> {
+    for member in details.members().filter(|_| details.is_object()) {
+        if let Some((_, kind)) = parts.iter().find(|(name, _)| *name == member.name)
+            && let Some(tokens) = count(member.value)?
+        {
+            usage = usage.with(*kind, tokens);
+        }
+    }
+    Ok(usage)
 }
 
 /// What the events of a stream say.
@@ -171,7 +218,7 @@ pub(crate) fn event(
             _ => {}
         }
     }
-    let stated = usage.as_ref().and_then(|it| Usage::read(it.value, view.plausible));
+    let stated = usage.as_ref().and_then(|it| read(it.value, view.plausible));
     let is_stated = reported.take(stated);
     if is_stated {
         (reported.is_final, reported.is_outdated) = (!has_choices, false);
@@ -216,7 +263,7 @@ fn response_event(
                 reported.id = id.map(Cow::into_owned);
             }
             "usage" if is_end => {
-                reported.take(Usage::read(member.value, view.plausible));
+                reported.take(read(member.value, view.plausible));
             }
             _ => {}
         }
@@ -316,16 +363,16 @@ mod tests {
         (verdict, reported, sink.total())
     }
 
-    const ANY: Plausible = Plausible { least: 1, most: 1_000 };
+    const ANY: Plausible = Plausible { least: 1, most: 1_000, prompt: 500 };
 
     #[test]
     fn usage_in_either_spelling() {
-        let read = |text: &str| Usage::read(json::parse(text).unwrap(), ANY);
-        let usage = Some(Ok(Usage { total: 7, output: 4 }));
+        let read = |text: &str| super::read(json::parse(text).unwrap(), ANY);
+        let usage = Some(Ok(Usage::new(3, 4)));
         assert_eq!(read(r#"{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7}"#), usage);
         assert_eq!(read(r#"{"input_tokens":3,"output_tokens":4}"#), usage);
         assert_eq!(read(r#"{"prompt_tokens":3,"total_tokens":7,"x":{}}"#), usage);
-        let embedding = Some(Ok(Usage { total: 8, output: 0 }));
+        let embedding = Some(Ok(Usage::new(8, 0)));
         assert_eq!(read(r#"{"prompt_tokens":8,"total_tokens":8}"#), embedding);
         for none in ["{}", "null", "[]", r#"{"prompt_tokens":null}"#] {
             assert_eq!(read(none), None, "{none}");
@@ -343,11 +390,12 @@ mod tests {
         ] {
             assert_eq!(read(text), Some(Err(doubt)), "{text}");
         }
-        assert!(
-            read(r#"{"prompt_tokens":3,"completion_tokens":4,"total_tokens":9}"#)
-                .is_some_and(|read| read.is_ok()),
+        assert_eq!(
+            read(r#"{"prompt_tokens":3,"completion_tokens":4,"total_tokens":9}"#),
+            Some(Ok(Usage::new(3, 6))),
             "some report their thinking in the total alone"
         );
+        assert_eq!(read(r#"{"total_tokens":600}"#), Some(Ok(Usage::new(500, 100))));
     }
 
     #[test]
@@ -368,7 +416,7 @@ mod tests {
             r#"{"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2,"total_tokens":3}}"#;
         let (verdict, reported, _) = look(Call::Completions, last);
         assert_eq!(verdict, Verdict::Hide);
-        assert_eq!(reported.usage, Some(Usage { total: 3, output: 2 }));
+        assert_eq!(reported.usage, Some(Usage::new(1, 2)));
     }
 
     #[test]
@@ -378,7 +426,7 @@ mod tests {
             r#"{"choices":[{"text":"ab"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#;
         let (verdict, reported, count) = look(Call::Completions, text);
         assert_eq!(verdict, Verdict::Replace(r#"{"choices":[{"text":"ab"}]}"#.to_owned()));
-        assert_eq!((reported.usage.map(|usage| usage.total), count), (Some(3), 2));
+        assert_eq!((reported.usage.map(|usage| usage.total()), count), (Some(3), 2));
         let doubtful =
             r#"{"usage":{"prompt_tokens":9,"total_tokens":2},"choices":[{"text":"ab"}]}"#;
         let (verdict, reported, _) = look(Call::Completions, doubtful);
@@ -423,6 +471,6 @@ mod tests {
         let (verdict, reported, _) = look(Call::Responses, end);
         assert_eq!(verdict, Verdict::Pass);
         assert!(reported.is_done);
-        assert_eq!(reported.usage, Some(Usage { total: 5, output: 3 }));
+        assert_eq!(reported.usage, Some(Usage::new(2, 3)));
     }
 }

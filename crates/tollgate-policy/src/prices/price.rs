@@ -126,6 +126,11 @@ impl Usage {
         self.tokens.get(kind as usize).copied().unwrap_or(0)
     }
 
+    /// All input and output tokens.
+    pub fn total(&self) -> u64 {
+        self.whole(TokenKind::Input).saturating_add(self.whole(TokenKind::Output))
+    }
+
     /// All input or output: as reported, or its parts where they exceed it.
     pub fn whole(&self, kind: TokenKind) -> u64 {
         let whole = kind.whole();

@@ -1,18 +1,29 @@
 //! What an answer of this API used, and what the events of its streams state.
 
+use tollgate_policy::prices::{TokenKind, Usage};
+
 use super::super::json::{self, Value};
 use super::super::sse::Verdict;
 use super::super::text::TextSink;
-use super::super::usage::{Doubt, Edits, Plausible, StreamReport, Usage, View};
+use super::super::usage::{Doubt, Edits, Plausible, StreamReport, View, count};
 
-/// The counts of a `usage`, each of them where it is stated.
+/// Counts of tokens by kind: fresh input, input written to a cache, input read from one, and output.
+type Kinds = [u64; 4];
+
+/// The counts of a `usage`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Counts {
-    /// Fresh, written to a cache, and read from one.
-    input: [Option<u64>; 3],
-    output: Option<u64>,
-    /// All tokens of work that the other counts do not contain, such as the summary of a conversation.
-    further: u64,
+    /// Each of them where it is stated.
+    own: [Option<u64>; 4],
+    /// Those of work that the others do not contain, such as the summary of a conversation.
+    further: Kinds,
+}
+
+fn sum(one: Kinds, other: Kinds) -> Kinds {
+    std::array::from_fn(|kind| {
+        let of = |kinds: Kinds| kinds.get(kind).copied().unwrap_or(0);
+        of(one).saturating_add(of(other))
+    })
 }
 
 impl Counts {
@@ -28,19 +39,15 @@ impl Counts {
     fn without_steps(value: Value<'_>) -> Result<Self, Doubt> {
         let mut counts = Self::default();
         for member in value.members() {
-            let [fresh, written, read] = &mut counts.input;
+            let [fresh, written, read, output] = &mut counts.own;
             let place = match member.name.as_ref() {
                 "input_tokens" => fresh,
                 "cache_creation_input_tokens" => written,
                 "cache_read_input_tokens" => read,
-                "output_tokens" => &mut counts.output,
+                "output_tokens" => output,
                 _ => continue,
             };
-            match member.value.whole() {
-                Some(count) => *place = Some(count),
-                None if member.value.is_null() => {}
-                None => return Err(Doubt::NoCount),
-            }
+            *place = count(member.value)?.or(*place);
         }
         Ok(counts)
     }
@@ -48,58 +55,67 @@ impl Counts {
     /// Adds the steps of which an answer was made. Those of the message are in the counts already; where they are more,
     /// they are right.
     fn add(&mut self, steps: Value<'_>) -> Result<(), Doubt> {
-        let mut within: u64 = 0;
+        let mut within = Kinds::default();
         for step in steps.elements() {
-            let used = Self::without_steps(step)?.total();
+            let used = Self::without_steps(step)?.kinds();
             let kind = step.get("type").and_then(Value::string);
             if kind.is_some_and(|it| matches!(it.as_ref(), "message" | "fallback_message")) {
-                within = within.saturating_add(used);
+                within = sum(within, used);
             } else {
-                self.further = self.further.saturating_add(used);
+                self.further = sum(self.further, used);
             }
         }
-        let missing = within.saturating_sub(self.total().saturating_sub(self.further));
-        self.further = self.further.saturating_add(missing);
+        for (place, within) in self.own.iter_mut().zip(within) {
+            if within > 0 {
+                *place = (*place).max(Some(within));
+            }
+        }
         Ok(())
     }
 
     const fn is_empty(&self) -> bool {
-        matches!((self.input, self.output), ([None, None, None], None))
+        matches!(self.own, [None, None, None, None])
+    }
+
+    /// All of it by kind.
+    fn kinds(&self) -> Kinds {
+        sum(self.own.map(Option::unwrap_or_default), self.further)
+    }
+
+    fn usage(&self) -> Usage {
+        let [fresh, written, read, output] = self.kinds();
+        Usage::new(fresh.saturating_add(written).saturating_add(read), output)
+            .with(TokenKind::CachedWrite, written)
+            .with(TokenKind::CachedRead, read)
     }
 
     fn prompt(&self) -> u64 {
-        let parts = self.input.iter().flatten();
-        parts.fold(self.further, |sum, part| sum.saturating_add(*part))
-    }
-
-    fn total(&self) -> u64 {
-        self.prompt().saturating_add(self.output.unwrap_or(0))
+        self.usage().tokens(TokenKind::Input)
     }
 
     /// What was stated before and what is stated now, each of which counts from the beginning.
     fn merged(self, later: Self) -> Self {
-        let mut input = self.input;
-        for (count, later) in input.iter_mut().zip(later.input) {
+        let (mut own, mut further) = (self.own, self.further);
+        for (count, later) in own.iter_mut().zip(later.own) {
             *count = (*count).max(later);
         }
-        Self {
-            input,
-            output: self.output.max(later.output),
-            further: self.further.max(later.further),
+        for (count, later) in further.iter_mut().zip(later.further) {
+            *count = (*count).max(later);
         }
+        Self { own, further }
     }
 
     /// As a whole, if it can be.
     fn checked(&self, plausible: Plausible) -> Result<Usage, Doubt> {
-        let (total, prompt) = (self.total(), self.prompt());
-        if total > plausible.most {
+        let usage = self.usage();
+        if usage.total() > plausible.most {
             return Err(Doubt::TooMuch);
         }
         // A prompt that is not empty has a length, however long the answer is.
-        if prompt < plausible.least {
+        if self.prompt() < plausible.least {
             return Err(Doubt::Nothing);
         }
-        Ok(Usage { total, output: self.output.unwrap_or(0) })
+        Ok(usage)
     }
 }
 
@@ -212,7 +228,7 @@ mod tests {
     use super::super::super::text::Tariff;
     use super::*;
 
-    const ANY: Plausible = Plausible { least: 1, most: 10_000 };
+    const ANY: Plausible = Plausible { least: 1, most: 10_000, prompt: 0 };
 
     fn run(events: &[&str]) -> (StreamReport, u64) {
         let tariff = Tariff { characters_per_token: 1, ..Tariff::default() };
@@ -227,23 +243,33 @@ mod tests {
     const START: &str = r#"{"type":"message_start","message":{"id":"msg_1","role":"assistant","model":"m","content":[],"usage":{"input_tokens":20,"cache_creation_input_tokens":300,"cache_read_input_tokens":1000,"output_tokens":1,"service_tier":"standard"}}}"#;
     const TEXT: &str =
         r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"abcd"}}"#;
+    /// With what [`START`] states of its cache.
+    fn cached(input: u64, output: u64) -> Usage {
+        Usage::new(input, output)
+            .with(TokenKind::CachedWrite, 300)
+            .with(TokenKind::CachedRead, 1_000)
+    }
+
     const END: &str = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null},"usage":{"output_tokens":7}}"#;
 
     #[test]
     fn all_counts_are_summed() {
         let see = |text: &str| read(json::parse(text).unwrap(), ANY);
-        let usage = |total, output| Some(Ok(Usage { total, output }));
+        let usage = |total, output| Some(Ok(Usage::new(total - output, output)));
+        let cached = |usage: Usage, written, read| {
+            usage.with(TokenKind::CachedWrite, written).with(TokenKind::CachedRead, read)
+        };
         assert_eq!(see(r#"{"input_tokens":3,"output_tokens":4}"#), usage(7, 4));
         assert_eq!(
             see(
                 r#"{"input_tokens":3,"cache_creation_input_tokens":10,"cache_read_input_tokens":100,"output_tokens":4,"cache_creation":{"ephemeral_5m_input_tokens":10},"server_tool_use":{"web_search_requests":1}}"#
             ),
-            usage(117, 4)
+            Some(Ok(cached(Usage::new(113, 4), 10, 100)))
         );
         // Everything was cached.
         assert_eq!(
             see(r#"{"input_tokens":0,"cache_read_input_tokens":100,"output_tokens":4}"#),
-            usage(104, 4)
+            Some(Ok(cached(Usage::new(100, 4), 0, 100)))
         );
         assert_eq!(
             see(r#"{"input_tokens":3,"cache_read_input_tokens":null,"output_tokens":0}"#),
@@ -278,12 +304,12 @@ mod tests {
         };
         // In the sums already, and not.
         let once = with(&[step("message", 10, 2), step("message", 20, 3)]);
-        assert_eq!(once, Usage { total: 35, output: 5 });
+        assert_eq!(once, Usage::new(30, 5));
         let more = with(&[step("compaction", 100, 10), step("message", 30, 5)]);
-        assert_eq!(more, Usage { total: 145, output: 5 });
+        assert_eq!(more, Usage::new(130, 15));
         let understated = with(&[step("message", 30, 5), step("message", 40, 5)]);
-        assert_eq!(understated.total, 80);
-        assert_eq!(with(&[step("new_kind", 7, 1)]).total, 43);
+        assert_eq!(understated, Usage::new(70, 10));
+        assert_eq!(with(&[step("new_kind", 7, 1)]), Usage::new(37, 6));
     }
 
     #[test]
@@ -297,7 +323,7 @@ mod tests {
         ]);
         assert_eq!((reported.prompt, reported.usage, counted), (Some(1_320), None, 4));
         let (reported, _) = run(&[START, TEXT, END]);
-        assert_eq!(reported.usage, Some(Usage { total: 1_327, output: 7 }));
+        assert_eq!(reported.usage, Some(cached(1_320, 7)));
         assert!(reported.is_final && !reported.is_done);
         assert!(run(&[START, TEXT, END, r#"{"type":"message_stop"}"#]).0.is_done);
         let (reported, _) = run(&[START, TEXT, END, TEXT]);
@@ -310,12 +336,12 @@ mod tests {
             |usage: &str| format!(r#"{{"type":"message_delta","delta":{{}},"usage":{usage}}}"#);
         let more = end(r#"{"input_tokens":500,"cache_read_input_tokens":1000,"output_tokens":40}"#);
         let (reported, _) = run(&[START, END, &more]);
-        assert_eq!(reported.usage, Some(Usage { total: 500 + 300 + 1_000 + 40, output: 40 }));
+        assert_eq!(reported.usage, Some(cached(1_800, 40)));
         // Some servers know the length of the prompt only at the end, and state 0 until then.
         let start =
             r#"{"type":"message_start","message":{"usage":{"input_tokens":0,"output_tokens":0}}}"#;
         let (reported, _) = run(&[start, TEXT, &end(r#"{"input_tokens":9,"output_tokens":4}"#)]);
-        assert_eq!(reported.usage, Some(Usage { total: 13, output: 4 }));
+        assert_eq!(reported.usage, Some(Usage::new(9, 4)));
         let (reported, _) = run(&[start, TEXT, END]);
         assert_eq!((reported.usage, reported.doubt), (None, Some(Doubt::Nothing)));
         assert_eq!(reported.prompt, None);

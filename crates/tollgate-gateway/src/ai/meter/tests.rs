@@ -10,8 +10,9 @@ use super::*;
 struct Book(Arc<Mutex<Vec<Option<u64>>>>);
 
 impl Account for Book {
-    fn settle(self: Box<Self>, tokens: u64) {
-        self.0.lock().push(Some(tokens));
+    fn settle(self: Box<Self>, used: Usage, top_ups: Vec<PendingCharge>) {
+        self.0.lock().push(Some(used.total()));
+        top_ups.into_iter().for_each(PendingCharge::release);
     }
 
     fn release(self: Box<Self>) {
@@ -320,20 +321,20 @@ fn a_stream_that_is_topped_up_goes_on_and_is_settled_over_all_charges() {
     meter.pass(USED);
     meter.pass(DONE);
     drop(meter);
-    assert_eq!(*book.0.lock(), [Some(13), Some(8)], "21 in all, each charge once");
+    assert_eq!(
+        *book.0.lock(),
+        [Some(21), None],
+        "all on the first charge, the top-up is given back"
+    );
 }
 
 #[test]
-fn what_no_charge_holds_is_owed_on_the_last() {
+fn all_is_settled_on_the_first_charge() {
     let book = Book::default();
     let pending_charges = [10, 20, 30].map(|tokens| PendingCharge::new(book.clone(), tokens));
-    pay(pending_charges.into_iter().collect(), 70);
-    assert_eq!(*book.0.lock(), [Some(10), Some(20), Some(40)]);
-    book.0.lock().clear();
-    let pending_charges = [10, 20, 30].map(|tokens| PendingCharge::new(book.clone(), tokens));
-    pay(pending_charges.into_iter().collect(), 5);
-    assert_eq!(*book.0.lock(), [Some(5), Some(0), Some(0)]);
-    pay(Vec::new(), 5);
+    pay(pending_charges.into_iter().collect(), Usage::new(10, 60));
+    assert_eq!(*book.0.lock(), [Some(70), None, None]);
+    pay(Vec::new(), Usage::new(5, 0));
 }
 
 #[test]
@@ -352,7 +353,7 @@ fn where_there_is_no_more_the_stream_is_stopped_and_says_why() {
     let text = String::from_utf8_lossy(&last).into_owned();
     assert!(text.contains("67 tokens") && text.contains("has no room"), "{text}");
     drop(meter);
-    assert_eq!(*book.0.lock(), [Some(13), Some(10 + 135 - 13)]);
+    assert_eq!(*book.0.lock(), [Some(10 + 135), None]);
 }
 
 #[test]
