@@ -75,24 +75,25 @@ fn usage_that_cannot_be_is_not_believed() {
     let more = "  openai: {max_usage_tokens: 5000, models: [{name: m}, {name: small, max_usage_tokens: 50}]}";
     let server = gateway(&model, &rules(100_000, 100), more).start();
     let mut paid = 0;
-    for usage in [
-        json!({"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 5_001}),
-        json!({"total_tokens": 1_000_000_000_000_000_u64}),
-        json!({"prompt_tokens": -9, "completion_tokens": 5, "total_tokens": 14}),
-        json!({"prompt_tokens": 900, "completion_tokens": 5, "total_tokens": 14}),
-        json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}),
+    for (usage, charged) in [
+        // Too much: at least the nine and twenty that were reserved.
+        (json!({"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 5_001}), 29),
+        (json!({"total_tokens": 1_000_000_000_000_000_u64}), 29),
+        (json!({"prompt_tokens": -9, "completion_tokens": 5, "total_tokens": 14}), 14),
+        (json!({"prompt_tokens": 900, "completion_tokens": 5, "total_tokens": 14}), 14),
+        (json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}), 14),
     ] {
         let stand_in = json!({"tokens": 5, "usage": usage});
         for body in [chat(&stand_in), stream(&stand_in)] {
             let (_, error) = post(&server, &body).rest();
             assert!(error.is_none(), "{error:?}");
-            paid += 14;
+            paid += charged;
             eventually("what was counted is charged", || used(&server, "tokens") == paid);
         }
     }
     let body = chat(&json!({"tokens": 5, "usage": {"total_tokens": 51}}));
     post(&server, &with(body.clone(), "model", json!("small"))).rest();
-    paid += 14;
+    paid += 29;
     eventually("a model has a bound of its own", || used(&server, "tokens") == paid);
     post(&server, &body).rest();
     paid += 51;

@@ -157,6 +157,7 @@ impl<D: Decide> Worker<D> {
             prompt: source.prompt,
             uncorrected: source.prompt,
             output: 0,
+            thinking: 0,
             answers: 1,
             sink: TextSink::new(Tariff::default()),
             hides_usage: false,

@@ -20,7 +20,7 @@ use super::rename::Renamer;
 use super::scan::Scan;
 use super::sse::Events;
 use super::text::TextSink;
-use super::usage::{self, Plausible, StreamReport, View, input_of, output_of};
+use super::usage::{self, Doubt, Plausible, StreamReport, View, input_of, output_of};
 use crate::forward::SentFlag;
 
 /// What is known of a request before its answer.
@@ -36,6 +36,8 @@ pub(crate) struct Estimate {
     pub(crate) uncorrected: u64,
     /// Of all answers together.
     pub(crate) output: u64,
+    /// Of the thinking in it, which the upstream may not show.
+    pub(crate) thinking: u64,
     /// How many answers there are.
     pub(crate) answers: u64,
     /// Counts what is written.
@@ -273,6 +275,21 @@ impl Meter {
         counted.max(self.reported.usage.as_ref().map_or(0, output_of))
     }
 
+    /// What an answer costs of which so much was counted, and nothing reported. Thinking that it was allowed may have been
+    /// done and not shown: a client that leaves before the report pays for it, within what is reserved.
+    fn unreported_output(&self, counted: u64) -> u64 {
+        if self.work != Work::Answered {
+            return counted;
+        }
+        let with_thinking = counted.saturating_add(self.estimate.thinking);
+        counted.max(with_thinking.min(self.reserved_output()))
+    }
+
+    /// Tokens of the answer that are reserved by now.
+    fn reserved_output(&self) -> u64 {
+        self.more.as_ref().map_or(self.estimate.output, TopUps::reserved)
+    }
+
     /// Ready when the next piece may come: a stream that is far ahead of what is reserved for it is held. With the last
     /// words to the client, where that is all.
     pub(crate) fn poll_more(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
@@ -288,7 +305,7 @@ impl Meter {
     /// The last that a client gets: what came, and why no more does.
     fn stop(&mut self, out: &Bytes, why: &str) -> Bytes {
         self.is_stopped = true;
-        let reserved = self.more.as_ref().map_or(self.estimate.output, TopUps::reserved);
+        let reserved = self.reserved_output();
         let message = format!(
             "this answer is longer than the {reserved} tokens that were reserved for it and was stopped: {why}"
         );
@@ -323,7 +340,14 @@ impl Meter {
             None if self.work == Work::None && !self.has_failed_generation() => {
                 Usage::new(0, 0).with_requests(0)
             }
-            None => Usage::new(self.estimate.cut_prompt(self.reported.prompt), counted),
+            // More than can be believed is no reason to pay less than was reserved.
+            None if self.reported.doubt == Some(Doubt::TooMuch) => {
+                Usage::new(self.estimate.unreported_prompt(), counted.max(self.reserved_output()))
+            }
+            None => {
+                let prompt = self.estimate.cut_prompt(self.reported.prompt);
+                Usage::new(prompt, self.unreported_output(counted))
+            }
         }
     }
 

@@ -332,6 +332,7 @@ impl<D: Decide> Worker<D> {
             prompt: prompt.corrected(correction),
             uncorrected: prompt.total(),
             output: each.saturating_mul(ask.answers),
+            thinking: ask.thinking.saturating_mul(ask.answers),
             answers: ask.answers,
             sink: prompt.for_answer(),
             hides_usage: model.asks_usage

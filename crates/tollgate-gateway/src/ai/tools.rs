@@ -127,15 +127,23 @@ fn searched(member: &Member<'_>, depth: u32) -> Option<&'static str> {
 
 /// Whether a tool is one that the upstream runs, and whose results the model reads: a search, for example.
 pub(super) fn has_server_tool(tools: Value<'_>) -> bool {
-    if tools.is_array() {
-        return tools.elements().any(|it| !runs_at_client(it));
+    has_server_tool_at(tools, 0)
+}
+
+/// Each level of tools inside of tools is read again: those below [`MAX_DEPTH`] levels are not read, and count.
+fn has_server_tool_at(tools: Value<'_>, depth: u32) -> bool {
+    if depth >= MAX_DEPTH {
+        return !tools.is_null();
     }
-    !tools.is_null() && !runs_at_client(tools)
+    if tools.is_array() {
+        return tools.elements().any(|it| !runs_at_client(it, depth));
+    }
+    !tools.is_null() && !runs_at_client(tools, depth)
 }
 
 /// Whether a tool is a description of what the client runs. What else it says does not matter, unless that is the name of
 /// something that the upstream runs.
-fn runs_at_client(tool: Value<'_>) -> bool {
+fn runs_at_client(tool: Value<'_>, depth: u32) -> bool {
     let is_kind_of_client = |kind: &str| {
         CLIENT_KINDS.contains(&kind) || CLIENT_KIND_STARTS.iter().any(|it| kind.starts_with(it))
     };
@@ -145,7 +153,7 @@ fn runs_at_client(tool: Value<'_>) -> bool {
         "type" => member.value.string().is_some_and(|it| is_kind_of_client(&it)),
         // A shell in a container is one of the upstream.
         "environment" if member.value.is_object() => is_kind(member.value, |it| it == "local"),
-        "tools" => !has_server_tool(member.value),
+        "tools" => !has_server_tool_at(member.value, depth + 1),
         name if member.value.is_null() || CLIENT_TOOL.contains(&name) => true,
         name => {
             let name = plain(name);
@@ -195,5 +203,12 @@ mod tests {
         ] {
             assert!(!check(more), "{more}");
         }
+        let nested = |levels: usize| {
+            let (open, close) = (r#"[{"type":"namespace","name":"n","tools":"#, "}]");
+            let inner = r#"[{"type":"function","name":"f"}]"#;
+            format!(r#""tools":{}{inner}{}"#, open.repeat(levels), close.repeat(levels))
+        };
+        assert!(check(&nested(MAX_DEPTH as usize - 1)));
+        assert!(!check(&nested(MAX_DEPTH as usize)), "what is not read counts");
     }
 }

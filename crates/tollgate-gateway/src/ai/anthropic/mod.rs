@@ -17,7 +17,7 @@ pub(super) const PATHS: ApiPaths = ApiPaths {
     model_prefixes: &[],
     calls: &[("/messages/count_tokens", Call::CountTokens), ("/messages", Call::Messages)],
     // A path such as `/v1/threads/ID/messages` of another API makes no model work.
-    working: &["/v1/messages", "/anthropic/messages", "/v1/complete"],
+    working: &["/v1/messages", "/anthropic/messages", "/messages/batches", "/v1/complete"],
     described: "messages, messages/count_tokens and models",
 };
 
@@ -116,11 +116,12 @@ mod tests {
                 "/v1/messages",
                 "/x/anthropic/V1/Messages/",
                 "/v1/complete",
+                "/v1/messages/batches",
                 "/x/v1/responses",
             ] {
                 assert!(protocol.looks_like_call(path), "{protocol:?}: {path}");
             }
-            for path in ["/v1/files", "/v1/messages/batches", "/v1/skills"] {
+            for path in ["/v1/files", "/v1/messages/batches/msgbatch_1/results", "/v1/skills"] {
                 assert!(!protocol.looks_like_call(path), "{protocol:?}: {path}");
             }
         }

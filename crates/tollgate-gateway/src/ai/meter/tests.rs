@@ -28,6 +28,7 @@ fn meter(book: &Book, hides_usage: bool, overrun: Overrun) -> Box<Meter> {
         prompt: 10,
         uncorrected: 10,
         output: 3,
+        thinking: 0,
         answers: 1,
         sink: TextSink::new(Tariff::default()),
         is_extended: false,
@@ -131,6 +132,26 @@ fn a_message_that_is_cut_pays_the_prompt_that_was_stated() {
     }
 }
 
+/// What was thought and not shown is not known where no usage was stated: what is reserved for it is paid.
+#[test]
+fn an_answer_that_is_cut_pays_the_thinking_that_was_reserved() {
+    for (thinking, used) in [(0, 10 + 1), (1, 10 + 2), (2, 10 + 3), (1_000, 10 + 3)] {
+        let book = Book::default();
+        let mut left = meter(&book, true, Overrun::Run);
+        left.estimate.thinking = thinking;
+        left.begins(true);
+        left.pass(token());
+        drop(left);
+        assert_eq!(*book.0.lock(), [Some(used)], "{thinking}");
+    }
+    let book = Book::default();
+    let mut failed = meter(&book, true, Overrun::Run);
+    failed.estimate.thinking = 2;
+    failed.fails();
+    drop(failed);
+    assert_eq!(*book.0.lock(), [Some(10)], "an error is no answer");
+}
+
 #[test]
 fn an_error_pays_what_it_states_whatever_its_status() {
     for (body, used) in [
@@ -228,11 +249,12 @@ fn a_plain_answer_is_settled_at_its_usage_or_its_words() {
 
 #[test]
 fn usage_that_cannot_be_is_not_believed() {
-    for usage in [
-        r#"{"total_tokens":10001}"#,
-        r#"{"total_tokens":-1}"#,
-        r#"{"prompt_tokens":30,"completion_tokens":3,"total_tokens":4}"#,
-        r#"{"total_tokens":0}"#,
+    for (usage, plain_used, stream_used) in [
+        // At least what was reserved.
+        (r#"{"total_tokens":10001}"#, 13, 13),
+        (r#"{"total_tokens":-1}"#, 12, 11),
+        (r#"{"prompt_tokens":30,"completion_tokens":3,"total_tokens":4}"#, 12, 11),
+        (r#"{"total_tokens":0}"#, 12, 11),
     ] {
         let book = Book::default();
         let mut plain = meter(&book, false, Overrun::Run);
@@ -241,7 +263,7 @@ fn usage_that_cannot_be_is_not_believed() {
             format!(r#"{{"choices":[{{"message":{{"content":"abcdefgh"}}}}],"usage":{usage}}}"#);
         plain.pass(Bytes::from(body));
         drop(plain);
-        assert_eq!(*book.0.lock(), [Some(12)], "{usage}");
+        assert_eq!(*book.0.lock(), [Some(plain_used)], "{usage}");
         let book = Book::default();
         let mut stream = meter(&book, true, Overrun::Run);
         stream.begins(true);
@@ -252,7 +274,7 @@ fn usage_that_cannot_be_is_not_believed() {
             "not shown to a client that did not ask"
         );
         stream.pass(DONE);
-        assert_eq!(*book.0.lock(), [Some(11)], "{usage}");
+        assert_eq!(*book.0.lock(), [Some(stream_used)], "{usage}");
     }
 }
 

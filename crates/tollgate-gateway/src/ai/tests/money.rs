@@ -131,6 +131,7 @@ impl Case {
             prompt: input,
             uncorrected: input,
             output,
+            thinking: 0,
             answers: 1,
             sink: TextSink::new(Tariff::default()),
             hides_usage: false,
