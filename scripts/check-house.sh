@@ -26,6 +26,7 @@ forbid tollgate-gateway tollgate-server tollgate-control sqlx
 forbid tollgate-queue tollgate-gateway tollgate-server tollgate-control
 forbid tollgate-client tollgate-engine tollgate-server
 forbid tollgate-load hyper axum tollgate-engine tollgate-store tollgate-server
+forbid tollgate-recording tokio hyper tollgate-engine tollgate-store tollgate-server
 forbid tollgate-backtest hyper axum redis sqlx tollgate-server tollgate-control
 forbid tollgate-control hyper axum redis tollgate-engine tollgate-server
 

@@ -34,6 +34,7 @@ mod persistence;
 mod propagation;
 mod proxies;
 mod queue;
+mod recording;
 mod regions;
 mod reload;
 mod remote;

@@ -15,10 +15,18 @@ pub enum BacktestError {
         /// Why.
         source: io::Error,
     },
+    /// A recording cannot be read from its beginning.
+    #[error("{file}: {source}")]
+    Recording {
+        /// The file.
+        file: String,
+        /// Why.
+        source: tollgate_recording::ReadError,
+    },
     /// No line looks like a known format.
     #[error(
-        "the format of {file} is not recognized; state it with --format (combined, common, json, alb \
-         or csv). The file begins with: {first_line}"
+        "the format of {file} is not recognized; state it with --format (recording, combined, common, \
+         json, alb or csv). The file begins with: {first_line}"
     )]
     UnknownFormat {
         /// The file.

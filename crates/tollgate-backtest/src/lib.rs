@@ -23,6 +23,7 @@ mod lines;
 mod mapping;
 mod recommend;
 mod record;
+mod recorded;
 mod replay;
 mod report;
 mod series;
@@ -45,4 +46,5 @@ pub use report::{
     ClientRow, CountRow, Figures, Input, LimitPeak, MalformedLine, Peak, Report, RuleRow, TimeRow,
 };
 pub use shadows::Shadow;
+pub use tollgate_recording::EXTENSION as RECORDING_EXTENSION;
 pub use traffic::{MAX_FILES, REORDER_WINDOW};

@@ -37,8 +37,7 @@ pub(crate) enum Line<'l> {
 impl Lines {
     /// Opens a file. The bytes that are read of it, compressed or not, are added to `progress`.
     pub(crate) fn open(path: &Path, progress: &Arc<AtomicU64>) -> io::Result<Self> {
-        let file = Counted { inner: File::open(path)?, read: Arc::clone(progress) };
-        Self::from_reader(file)
+        Self::from_reader(Counted::open(path, progress)?)
     }
 
     fn from_reader(mut source: impl Read + 'static) -> io::Result<Self> {
@@ -116,10 +115,16 @@ impl Lines {
     }
 }
 
-/// Counts what is read.
-struct Counted {
+/// A file that counts what is read of it.
+pub(crate) struct Counted {
     inner: File,
     read: Arc<AtomicU64>,
+}
+
+impl Counted {
+    pub(crate) fn open(path: &Path, progress: &Arc<AtomicU64>) -> io::Result<Self> {
+        Ok(Self { inner: File::open(path)?, read: Arc::clone(progress) })
+    }
 }
 
 impl Read for Counted {

@@ -56,11 +56,12 @@ pub(crate) struct Record {
     pub(crate) at: Nanos,
     /// The number of its file, and of its line in it.
     pub(crate) place: (u32, u64),
-    pub(crate) cost: Option<u64>,
-    pub(crate) tokens: Option<u64>,
+    pub(crate) amounts: Amounts,
     /// How long it took, where the log says so.
     pub(crate) duration: Option<Nanos>,
     pub(crate) status: Option<u16>,
+    /// Whether it was refused, where a node has recorded that.
+    pub(crate) was_refused: Option<bool>,
     time_rank: u8,
     text: String,
     known: [Span; Known::COUNT],
@@ -70,11 +71,6 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// What it uses, by unit.
-    pub(crate) fn amounts(&self) -> Amounts {
-        Amounts { cost: self.cost, tokens: self.tokens, ..Amounts::NONE }
-    }
-
     /// Forgets everything and keeps the room.
     pub(crate) fn clear(&mut self) {
         let (mut text, mut extras) =
@@ -141,6 +137,14 @@ impl Record {
             Some(Known::Endpoint) => self.set_uri(value, rank),
             Some(Known::Ip) => self.set_address(value, rank, false),
             Some(known) => self.set(known, value, rank),
+            None => self.set_extra(name, value),
+        }
+    }
+
+    /// Sets an attribute as a node has recorded it: in normal form already.
+    pub(crate) fn set_recorded(&mut self, name: &str, value: &str) {
+        match Known::from_name(name) {
+            Some(known) => self.set(known, value, 1),
             None => self.set_extra(name, value),
         }
     }
@@ -224,11 +228,12 @@ impl Record {
     }
 
     pub(crate) fn set_cost(&mut self, value: &str) {
-        self.cost = crate::time::number(value.as_bytes()).filter(|cost| *cost <= MAX_COST);
+        self.amounts.cost = crate::time::number(value.as_bytes()).filter(|cost| *cost <= MAX_COST);
     }
 
     pub(crate) fn set_tokens(&mut self, value: &str) {
-        self.tokens = crate::time::number(value.as_bytes()).filter(|tokens| *tokens <= MAX_COST);
+        self.amounts.tokens =
+            crate::time::number(value.as_bytes()).filter(|tokens| *tokens <= MAX_COST);
     }
 
     /// Whether all that a request needs is there.

@@ -31,7 +31,7 @@ const MAX_HELD: usize = 1_000_000;
 const PROGRESS_EVERY: u64 = 4_096;
 
 /// The status of a request that was refused when it was logged.
-const TOO_MANY_REQUESTS: u16 = 429;
+pub(crate) const TOO_MANY_REQUESTS: u16 = 429;
 
 /// What to replay, and through what.
 pub struct Options {
@@ -90,7 +90,9 @@ pub fn run_observed(
     }
     let requests = replay.tally.requests;
     progress(Progress { read_bytes: total_bytes, total_bytes, requests });
-    report::build(options, replay, traffic.faults.input)
+    let mut input = traffic.faults.input;
+    input.notes.extend(traffic.samples.notes(&options.rules));
+    report::build(options, replay, input)
 }
 
 /// Everything that grows while traffic is replayed.
@@ -139,7 +141,7 @@ impl Replay {
         let now = tollgate_engine::Clock::now(&*self.clock);
         self.shadows.add(&after_rules.set, &attributes, now);
         let client = self.tally.client(&attributes);
-        let mut request = Request { attributes, amounts: record.amounts(), ..Request::default() };
+        let mut request = Request { attributes, amounts: record.amounts, ..Request::default() };
         let mut before = None;
         if let (Some(side), Some(rules)) = (&mut self.before, &before_rules) {
             before = side.decide(rules, &mut request, record, now, |_| {});
@@ -152,6 +154,10 @@ impl Replay {
         let mut refused = [false; 2];
         refused[BEFORE] = before.is_some_and(|fate| fate.is_refused);
         refused[AFTER] = after.is_some_and(|fate| fate.is_refused);
+        if let (Some(was_refused), Some(fate)) = (record.was_refused, before.or(after)) {
+            self.tally.recorded += 1;
+            self.tally.recorded_differently += u64::from(fate.is_refused != was_refused);
+        }
         let rule = after.map_or(u32::MAX, |fate| fate.rule);
         self.tally.logged_429 += u64::from(record.status == Some(TOO_MANY_REQUESTS));
         self.tally.add(now, &request.attributes, client, refused, rule);

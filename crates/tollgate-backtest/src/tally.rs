@@ -212,6 +212,10 @@ pub(crate) struct Tally {
     pub(crate) requests: u64,
     /// Requests that were answered with 429 when they were logged.
     pub(crate) logged_429: u64,
+    /// Decisions that a node has recorded.
+    pub(crate) recorded: u64,
+    /// Those of them that the replay decides differently.
+    pub(crate) recorded_differently: u64,
     pub(crate) first: Option<Nanos>,
     pub(crate) last: Nanos,
     pub(crate) clients: Table<ClientStats>,
@@ -228,6 +232,8 @@ impl Tally {
         Self {
             requests: 0,
             logged_429: 0,
+            recorded: 0,
+            recorded_differently: 0,
             first: None,
             last: 0,
             clients: Table::new(MAX_CLIENTS),

@@ -13,6 +13,7 @@ use crate::format::{Format, Parser};
 use crate::lines::{Line, Lines};
 use crate::mapping::Mapping;
 use crate::record::{Malformed, Record};
+use crate::recorded::{Recorded, Samples};
 use crate::report::{Input, MalformedLine};
 use crate::table::sanitized;
 
@@ -61,11 +62,17 @@ fn excerpt(text: &str) -> String {
     format!("{}{dots}", sanitized(&cut))
 }
 
+/// What a file holds.
+enum Content {
+    Lines(Lines),
+    Recording(Box<Recorded>),
+}
+
 /// The requests of one file.
 struct Source {
     index: u32,
     name: String,
-    lines: Lines,
+    content: Content,
     parser: Option<Parser>,
     first_line: String,
     unrecognized: u64,
@@ -90,6 +97,7 @@ pub(crate) struct Traffic {
     read_bytes: Arc<AtomicU64>,
     pub(crate) total_bytes: u64,
     pub(crate) faults: Faults,
+    pub(crate) samples: Samples,
 }
 
 impl Traffic {
@@ -113,17 +121,24 @@ impl Traffic {
             read_bytes: Arc::default(),
             total_bytes: 0,
             faults: Faults::default(),
+            samples: Samples::default(),
         };
         for path in files {
             let name = path.display().to_string();
             let unreadable =
                 |source| BacktestError::Unreadable { file: path.display().to_string(), source };
             traffic.total_bytes += path.metadata().map_err(unreadable)?.len();
-            let lines = Lines::open(path, &traffic.read_bytes).map_err(unreadable)?;
+            let content = match Recorded::open(path, format, &traffic.read_bytes)? {
+                Some(recorded) => {
+                    traffic.samples.add(recorded.sample());
+                    Content::Recording(Box::new(recorded))
+                }
+                None => Content::Lines(Lines::open(path, &traffic.read_bytes).map_err(unreadable)?),
+            };
             let mut source = Source {
                 index: traffic.sources.len() as u32,
                 name,
-                lines,
+                content,
                 parser: None,
                 first_line: String::new(),
                 unrecognized: 0,
@@ -203,11 +218,18 @@ impl Traffic {
         self.waiting.insert(place, record);
     }
 
-    /// Reads lines up to the next request.
+    /// Reads up to the next request.
     fn advance(&mut self, source: &mut Source) -> Result<(), BacktestError> {
         let mut record = self.unused.pop().unwrap_or_default();
+        if let Content::Recording(recorded) = &mut source.content {
+            let is_entry = recorded.next(&source.name, &mut record, &mut self.faults);
+            record.place = (source.index, recorded.number);
+            source.head = is_entry.then_some(record);
+            return Ok(());
+        }
         loop {
-            let line = match source.lines.next() {
+            let Content::Lines(lines) = &mut source.content else { return Ok(()) };
+            let line = match lines.next() {
                 Ok(Some(line)) => line,
                 Ok(None) => return source.check_recognized(),
                 Err(error) => {
@@ -220,7 +242,7 @@ impl Traffic {
             self.faults.input.lines += 1;
             record.clear();
             let Line::Text(text) = line else {
-                let number = source.lines.number;
+                let number = lines.number;
                 self.faults.add(&source.name, number, Malformed::LineTooLong, "");
                 continue;
             };
@@ -248,13 +270,13 @@ impl Traffic {
             };
             match parsed {
                 Ok(()) => {
-                    record.place = (source.index, source.lines.number);
+                    record.place = (source.index, lines.number);
                     source.head = Some(record);
                     return Ok(());
                 }
                 Err(problem) => {
                     let text = text.to_owned();
-                    self.faults.add(&source.name, source.lines.number, problem, &text);
+                    self.faults.add(&source.name, lines.number, problem, &text);
                     if source.unrecognized > MAX_DETECTION_LINES {
                         return source.check_recognized();
                     }

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use tollgate_core::Nanos;
 use tollgate_engine::{Amounts, Decision, Engine, ManualClock, MissingKey, Request};
 use tollgate_policy::{Known, RequestPath};
+use tollgate_recording::{Entry, Header, Sample, VERSION, Writer, header_bytes};
 use tollgate_store::{MemoryStore, Mode};
 
 use support::{file, options, rules};
@@ -83,12 +84,15 @@ fn shown(decision: &Decision<'_>) -> String {
 
 const BEGIN: Nanos = 1_790_000_000_000_000_000;
 
-/// Decides live, and writes down the traffic.
-fn live(calls: &[Call]) -> (Vec<String>, String) {
+/// Decides live, and writes down the traffic: as lines, and as a recording.
+fn live(calls: &[Call]) -> (Vec<String>, String, Vec<u8>) {
     let clock = Arc::new(ManualClock::new(BEGIN));
     let engine = Engine::new(MemoryStore::new(100_000), Arc::clone(&clock) as _, rules(RULES))
         .with_missing_key(MissingKey::Allow);
     let (mut decisions, mut traffic, mut now) = (Vec::new(), String::new(), BEGIN);
+    let header =
+        Header { version: VERSION, started_at: now, node: "n".to_owned(), sample: Sample::ALL };
+    let (mut recording, mut writer) = (header_bytes(&header).unwrap(), Writer::default());
     for call in calls {
         clock.advance(call.after);
         now += call.after;
@@ -107,6 +111,24 @@ fn live(calls: &[Call]) -> (Vec<String>, String) {
         request.attributes.push_extra("region", region);
         let decision = engine.decide_now(&active, &request, Mode::Charge).unwrap().unwrap();
         decisions.push(shown(&decision));
+        let entry = Entry {
+            at: decision.now,
+            verdict: tollgate_recording::Verdict::Allowed,
+            is_degraded: false,
+            amounts: tollgate_recording::Amounts {
+                cost: call.cost,
+                tokens: Some(call.tokens),
+                ..tollgate_recording::Amounts::default()
+            },
+            rule_id: None,
+            attributes: vec![
+                ("user_id", &user),
+                ("tenant_id", &tenant),
+                ("endpoint", endpoint),
+                ("region", region),
+            ],
+        };
+        recording.extend(writer.push(&entry).unwrap_or_default());
         let cost = call.cost.map_or_else(String::new, |cost| format!(",\"cost\":{cost}"));
         let _ = writeln!(
             traffic,
@@ -115,7 +137,8 @@ fn live(calls: &[Call]) -> (Vec<String>, String) {
             call.tokens
         );
     }
-    (decisions, traffic)
+    recording.extend(writer.finish().unwrap_or_default());
+    (decisions, traffic, recording)
 }
 
 proptest! {
@@ -123,19 +146,54 @@ proptest! {
 
     #[test]
     fn every_decision_equals_the_live_one(calls in prop::collection::vec(call(), 1..600)) {
-        let (decisions, traffic) = live(&calls);
-        let traffic = file(traffic);
-        let mut replayed = Vec::new();
-        let options = options(RULES, &[&traffic]);
-        let report = tollgate_backtest::run_observed(&options, &mut |_| {}, &mut |decision| {
-            replayed.push(shown(decision));
-        })
-        .unwrap();
-        prop_assert_eq!(report.requests, calls.len() as u64);
-        prop_assert_eq!(report.input.malformed, 0);
-        for (number, (live, replayed)) in decisions.iter().zip(&replayed).enumerate() {
-            prop_assert_eq!(live, replayed, "decision {}", number);
+        let (decisions, traffic, recording) = live(&calls);
+        for traffic in [file(traffic), file(recording)] {
+            let mut replayed = Vec::new();
+            let options = options(RULES, &[&traffic]);
+            let report = tollgate_backtest::run_observed(&options, &mut |_| {}, &mut |decision| {
+                replayed.push(shown(decision));
+            })
+            .unwrap();
+            prop_assert_eq!(report.requests, calls.len() as u64);
+            prop_assert_eq!(report.input.malformed, 0);
+            for (number, (live, replayed)) in decisions.iter().zip(&replayed).enumerate() {
+                prop_assert_eq!(live, replayed, "decision {}", number);
+            }
+            prop_assert_eq!(decisions.len(), replayed.len());
         }
-        prop_assert_eq!(decisions.len(), replayed.len());
     }
+}
+
+#[test]
+fn a_sample_names_the_rules_that_it_cannot_judge() {
+    let sample = Sample { per_million: 250_000, by: Some("user_id".to_owned()) };
+    let header = Header { version: VERSION, started_at: BEGIN, node: "n".to_owned(), sample };
+    let mut writer = Writer::default();
+    let entry = Entry {
+        at: BEGIN,
+        verdict: tollgate_recording::Verdict::Refused,
+        is_degraded: false,
+        amounts: tollgate_recording::Amounts::default(),
+        rule_id: None,
+        attributes: vec![("user_id", "ann"), ("endpoint", "/fixed")],
+    };
+    assert!(writer.push(&entry).is_none());
+    writer.add_dropped(3);
+    let whole = [header_bytes(&header).unwrap(), writer.finish().unwrap()].concat();
+    let cut = [whole.clone(), vec![1, 2, 3]].concat();
+    let report = support::run(&options(RULES, &[&file(&cut)])).unwrap();
+    let notes = report.input.notes.join("\n");
+    assert_eq!((report.requests, report.logged_429), (1, 1));
+    for part in [
+        "ends early: the recording ends within block 2",
+        "did not record 3 decisions",
+        "holds 25 % of the values of user_id",
+        "cannot be judged from a sample by it: sliding, leaky, gcra, slots, all",
+    ] {
+        assert!(notes.contains(part), "{part} is missing from:\n{notes}");
+    }
+    let mut options = options(RULES, &[&file(b"no recording")]);
+    options.format = tollgate_backtest::Format::Recording;
+    let error = support::run(&options).unwrap_err().to_string();
+    assert!(error.contains("this is not a recording of Tollgate"), "{error}");
 }

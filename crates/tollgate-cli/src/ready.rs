@@ -70,6 +70,7 @@ fn overrides(args: &ConfigArgs) -> Overrides {
         upstream: None,
         data_dir: args.data_dir.clone(),
         rules: args.rules.clone(),
+        record: args.record.clone(),
         enforcement: args.enforcement,
         data_auth: args.data_auth.clone(),
         role: args.role,

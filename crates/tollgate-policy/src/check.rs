@@ -20,7 +20,7 @@ pub const MAX_DESCRIPTION_BYTES: usize = 4_096;
 pub const MAX_VALUE_BYTES: usize = 256;
 
 /// A length of time such as `500ms`, `5s`, `1m`, `1h`, `1d` or `1w`.
-pub(crate) fn duration(text: &str) -> Result<Nanos, String> {
+pub fn parse_duration(text: &str) -> Result<Nanos, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at_checked(split).unwrap_or((text, ""));
     let nanos = match unit {

@@ -7,7 +7,7 @@ use tollgate_core::{
 };
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::check::{choice, duration, window_length};
+use crate::check::{choice, parse_duration, window_length};
 use crate::model::{Quota, RuleLimit, Unit};
 use crate::prices::Currency;
 use crate::problem::Report;
@@ -243,7 +243,7 @@ fn window(raw: &RawLimit, algorithm: Option<Algorithm>, report: &mut Report) -> 
     let (name, (at, length)) = match (&raw.window_seconds, &raw.window_ms, &raw.window) {
         (Some(seconds), _, _) => ("window_seconds", whole(seconds, SECOND)),
         (_, Some(millis), _) => ("window_ms", whole(millis, SECOND / 1_000)),
-        (_, _, Some(text)) => ("window", (text.at, duration(&text.value))),
+        (_, _, Some(text)) => ("window", (text.at, parse_duration(&text.value))),
         _ => return None,
     };
     match length {

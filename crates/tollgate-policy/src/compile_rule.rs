@@ -5,8 +5,8 @@ use tollgate_core::{Nanos, SECOND};
 
 use crate::Known;
 use crate::check::{
-    MAX_DESCRIPTION_BYTES, MAX_NAME_BYTES, MAX_RULE_ID_BYTES, choice, currency, duration, instant,
-    plain, share_ppm, window_length,
+    MAX_DESCRIPTION_BYTES, MAX_NAME_BYTES, MAX_RULE_ID_BYTES, choice, currency, instant,
+    parse_duration, plain, share_ppm, window_length,
 };
 use crate::compile_limit::{DEFAULT_SLOT_TTL, Shared, compile_limits};
 use crate::compile_matcher::{compile_applies, compile_costs, compile_key};
@@ -177,7 +177,7 @@ fn slot_ttl(raw: &RawRule, unit: Unit, report: &mut Report) -> Nanos {
     }
     let length = match value.parse::<i64>() {
         Ok(seconds) => window_length(i128::from(seconds) * i128::from(SECOND)),
-        Err(_) => duration(value),
+        Err(_) => parse_duration(value),
     };
     length.unwrap_or_else(|message| {
         report.add(*at, Some("slot_ttl"), message);

@@ -52,6 +52,7 @@ mod virtual_keys;
 pub use attributes::Attributes;
 pub use check::{
     MAX_DESCRIPTION_BYTES, MAX_NAME_BYTES, MAX_RULE_ID_BYTES, MAX_VALUE_BYTES, MAX_WINDOW,
+    parse_duration,
 };
 pub use client_tiers::{CLIENT_BUCKETS, ClientTiers, client_bucket};
 pub use compile::{DEFAULT_RULE_ID, DEFAULT_SCOPE, MAX_RULES};

@@ -22,6 +22,7 @@ pub mod http;
 mod listen;
 mod log_level;
 mod own_certificate;
+mod recorder;
 mod reload;
 pub mod reservation_shares;
 mod runtime;

@@ -17,6 +17,7 @@ use crate::audit::AuditTrail;
 use crate::config::{Config, LogFormat};
 use crate::control::ControlFigures;
 use crate::control::figures::Source;
+use crate::recorder::Recorder;
 use crate::reservation_shares::ReservationShares;
 use crate::serve::ServeError;
 use crate::stores::{self, Stores};
@@ -55,7 +56,7 @@ impl Inside {
         let node = stores::node_name();
         let store = stores::build(config, memory, &node)?;
         let secret = stores::api_key_secret(config);
-        let (witness, trail) = witness(config, &secret, clock.now())?;
+        let (witness, trail) = witness(config, &node, &secret, clock.now())?;
         let reservations = Arc::new(ReservationShares::new(config.max_reservations));
         let engine = Engine::new(store, Arc::<SharedClock>::clone(&shared_clock), rules)
             // Callers say what they know of a request: a rule without its key does not apply.
@@ -111,6 +112,7 @@ impl Inside {
 /// Who sees every decision: for metrics, for the audit log and for the log of decisions.
 fn witness(
     config: &Config,
+    node: &str,
     secret: &[u8],
     now: Nanos,
 ) -> io::Result<(Arc<Witness>, Option<Arc<AuditTrail>>)> {
@@ -118,11 +120,16 @@ fn witness(
     let trail = (audit.is_on && config.decides())
         .then(|| Arc::new(AuditTrail::new(audit.sample_allowed, audit.max_buffered_bytes, secret)));
     let log = decision_log(config, secret)?.map(Arc::new);
+    let recorder = match config.recording.options().filter(|_| config.decides()) {
+        Some(options) => Some(Arc::new(Recorder::start(options, node, secret)?)),
+        None => None,
+    };
     let mut seed = [0; 8];
     // Without random bytes names could be chosen to share a label, which harms nobody but a metric.
     let _ = getrandom::fill(&mut seed);
     let witness = Witness::new(config.telemetry.bounds, u64::from_le_bytes(seed), secret, now);
-    Ok((Arc::new(witness.with_trail(trail.clone()).with_log(log)), trail))
+    let witness = witness.with_trail(trail.clone()).with_log(log).with_recorder(recorder);
+    Ok((Arc::new(witness), trail))
 }
 
 fn decision_log(config: &Config, secret: &[u8]) -> io::Result<Option<DecisionLog>> {

@@ -29,12 +29,15 @@ pub enum Format {
     Alb,
     /// Values separated by commas, semicolons or tabs, named by the first line.
     Csv,
+    /// A recording of a node of Tollgate.
+    Recording,
 }
 
 impl Format {
     /// Every format, with its name.
-    pub const ALL: [(&'static str, Self); 6] = [
+    pub const ALL: [(&'static str, Self); 7] = [
         ("auto", Self::Auto),
+        ("recording", Self::Recording),
         ("combined", Self::Combined),
         ("common", Self::Common),
         ("json", Self::Json),
@@ -77,7 +80,8 @@ impl Parser {
     /// header without a time.
     pub(crate) fn new(format: Format, mapping: &Mapping, line: &str) -> Result<Self, String> {
         Ok(match format {
-            Format::Auto | Format::Combined | Format::Common => {
+            // Recordings have no lines.
+            Format::Auto | Format::Combined | Format::Common | Format::Recording => {
                 Self::Clf(Box::new(Clf::new(mapping)))
             }
             Format::Json => Self::Json(Box::new(Json::new(mapping))),

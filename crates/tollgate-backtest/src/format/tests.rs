@@ -124,7 +124,7 @@ fn json_of_nginx_envoy_caddy_and_traefik() {
 fn json_of_tollgate_has_all_attributes() {
     let line = r#"{"time":971211336000000000,"userId":"ann","tenantId":"acme","ip":"2001:DB8::17","endpoint":"/a","cost":3,"tokens":40,"attributes":{"region":"eu","user_id":"forged"},"nested":{"deep":[{"x":1}]}}"#;
     let record = parse(line).unwrap();
-    assert_eq!((record.at, record.cost, record.tokens), (AT, Some(3), Some(40)));
+    assert_eq!((record.at, record.amounts.cost, record.amounts.tokens), (AT, Some(3), Some(40)));
     let attributes = record.attributes();
     assert_eq!(attributes.by_name("region"), Some("eu"));
     assert_eq!(attributes.get(Known::UserId), Some("ann"));

@@ -57,6 +57,8 @@ pub(crate) fn build(
         from: instant(first),
         until: instant(tally.last),
         logged_429: tally.logged_429,
+        recorded: tally.recorded,
+        recorded_differently: tally.recorded_differently,
         newly_refused_clients: clients().filter(is_newly).count() as u64,
         no_longer_refused_clients: clients().filter(is_relieved).count() as u64,
         affected_clients: affected(&tally.clients, &after.tally.rules),

@@ -39,6 +39,10 @@ pub struct Report {
     pub until: String,
     /// Requests that had been answered with 429 when they were logged.
     pub logged_429: u64,
+    /// Decisions that a node has recorded with their verdict.
+    pub recorded: u64,
+    /// Those of them that the baseline, or without one the rules, decide differently.
+    pub recorded_differently: u64,
     /// What the baseline did.
     pub before: Option<Figures>,
     /// What the rules that were tested did.

@@ -155,6 +155,13 @@ fn input(report: &Report, text: &mut String) {
 /// What makes figures less exact.
 pub(super) fn notes(report: &Report) -> Vec<String> {
     let mut notes = report.input.notes.clone();
+    if report.recorded > 0 {
+        notes.push(format!(
+            "of {} recorded decisions, {} are not what the nodes decided then",
+            count(report.recorded),
+            count(report.recorded_differently)
+        ));
+    }
     if report.has_more_clients {
         notes.push(
             "there are more clients than are counted one by one; the others count together"

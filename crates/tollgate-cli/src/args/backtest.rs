@@ -7,14 +7,15 @@ use tollgate_backtest::{Aim, Extract, Format, Guard};
 
 /// Replay recorded traffic through rules, and report who would be refused.
 ///
-/// Lines of access logs are decided by the real engine on the time that they state, once by --rules and once by
-/// --baseline. Files may be compressed with gzip or zstd; several are merged by time. Lines that cannot be read are
+/// Recorded decisions and lines of access logs are decided by the real engine on the time that they state, once by
+/// --rules and once by --baseline. Files may be compressed with gzip or zstd; several are merged by time. Lines that cannot be read are
 /// counted and shown, and never stop the replay. Nothing is connected to, and nothing is changed.
 ///
 /// Exit codes: 0 done, 1 if a condition of --fail-if is true, 2 wrong usage, rules or files.
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = "Examples:
   tollgate backtest --rules draft.yaml --traffic /var/log/nginx/access.log
+  tollgate backtest --rules draft.yaml --baseline rules.yaml --traffic /var/lib/tollgate/recording
   tollgate backtest --rules draft.yaml --baseline rules.yaml --traffic access.log access.log.*.gz --html report.html
   tollgate backtest --rules draft.yaml --traffic calls.csv --map org=tenant_id --map when=time
   tollgate backtest --rules draft.yaml --traffic access.log --extract 'request=* /t/{tenant_id}/* HTTP/*'
@@ -26,10 +27,10 @@ pub(crate) struct BacktestArgs {
     /// The rules to compare with, such as those in force; without them, everything that is refused is new.
     #[arg(long, value_name = "FILE")]
     pub(crate) baseline: Option<PathBuf>,
-    /// Access logs; may be repeated.
+    /// Recordings of nodes, folders of them, and access logs; may be repeated.
     #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
     pub(crate) traffic: Vec<PathBuf>,
-    /// The format of the logs. auto finds it out for each file: combined and common of nginx and Apache, JSON lines
+    /// The format of the files. auto finds it out for each file: recordings of `serve --record`, combined and common of nginx and Apache, JSON lines
     /// of nginx, Envoy, Caddy and Traefik, logs of AWS load balancers, CSV with a header.
     #[arg(long, value_name = "FORMAT", value_parser = format(), default_value = "auto")]
     pub(crate) format: Format,

@@ -173,6 +173,9 @@ pub(crate) struct ConfigArgs {
     /// The rule file; changes of it take effect at once.
     #[arg(long, value_name = "FILE")]
     pub(crate) rules: Option<String>,
+    /// Record decisions in this folder, to replay them with `tollgate backtest`.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) record: Option<String>,
     /// Whether refusals are enforced.
     #[arg(long, value_name = "MODE", value_parser = enforcement())]
     pub(crate) enforcement: Option<Enforcement>,

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{IsTerminal as _, stderr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -41,12 +41,43 @@ fn options(args: &BacktestArgs) -> Result<Options, Failure> {
         rules,
         rules_name,
         baseline: baseline.map(|(name, rules)| (rules, name)),
-        files: args.traffic.clone(),
+        files: files(&args.traffic)?,
         format: args.format,
         mapping: Mapping::new(&args.map, &args.extract).map_err(Failure::usage)?,
         aim: args.aim,
         guards: args.fail_if.clone(),
     })
+}
+
+/// The files; of a folder its recordings.
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let count = files.len();
+        let entries = fs::read_dir(path).with_context(|| format!("reading {}", path.display()));
+        for entry in entries.map_err(Failure::Usage)? {
+            let file = entry.context("reading the folder").map_err(Failure::Usage)?.path();
+            if file
+                .extension()
+                .is_some_and(|extension| extension == tollgate_backtest::RECORDING_EXTENSION)
+            {
+                files.push(file);
+            }
+        }
+        if files.len() == count {
+            let message = format!(
+                "{} holds no recording (no *.{} file)",
+                path.display(),
+                tollgate_backtest::RECORDING_EXTENSION
+            );
+            return Err(Failure::Usage(anyhow::anyhow!(message)));
+        }
+    }
+    Ok(files)
 }
 
 fn read(file: &Path) -> Result<(String, RuleSet), Failure> {

@@ -8,7 +8,7 @@ use tollgate_engine::Enforcement;
 use super::read::{Reader, Said};
 use super::{
     Config, ConfigProblems, HeaderFamilies, Limits, LogConfig, LogFormat, LogLevel, auth, control,
-    edge, prices, stores, telemetry,
+    edge, prices, recording, stores, telemetry,
 };
 
 /// The most origins that are compared with a request's.
@@ -96,6 +96,7 @@ pub(super) fn check(mut reader: Reader, stores: &[String]) -> Result<Config, Con
             format: reader.choice("log.format", LogFormat::ALL),
         },
         telemetry: telemetry::check(&mut reader),
+        recording: recording::check(&mut reader),
     };
     let problems = reader.finish();
     if problems.0.is_empty() { Ok(config) } else { Err(problems) }

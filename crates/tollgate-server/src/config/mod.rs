@@ -15,6 +15,7 @@ mod prices;
 mod problem;
 mod raw;
 mod read;
+mod recording;
 mod route_kind;
 mod show;
 mod stores;
@@ -39,6 +40,7 @@ pub use listener::HttpListener;
 pub use openai::{ModelConfig, OpenAiConfig, UnknownModels};
 pub use prices::{PricesConfig, PricesError};
 pub use problem::{ConfigProblem, ConfigProblems, Origin};
+pub use recording::RecordingConfig;
 pub use route_kind::RouteKind;
 pub use stores::{DEFAULT_STORE, RedisKind, Secret, StoreConfig, without_password};
 pub use telemetry::{DecisionLogConfig, StatsdConfig, TelemetryConfig, TracesConfig};
@@ -106,6 +108,8 @@ pub struct Config {
     pub log: LogConfig,
     /// What this node reports about itself.
     pub telemetry: TelemetryConfig,
+    /// Which decisions are recorded, and where.
+    pub recording: RecordingConfig,
 }
 
 /// Who may ask for decisions.
@@ -209,6 +213,8 @@ pub struct Overrides {
     pub data_dir: Option<String>,
     /// `--rules`
     pub rules: Option<String>,
+    /// `--record`
+    pub record: Option<String>,
     /// `--enforcement`
     pub enforcement: Option<Enforcement>,
     /// `--data-auth`
@@ -284,13 +290,14 @@ impl Overrides {
             (false, Some(_)) => Some("sentinel".to_owned()),
             (false, None) => None,
         };
-        let said: [(&str, &'static str, Option<String>); 18] = [
+        let said: [(&str, &'static str, Option<String>); 19] = [
             ("http", "--http", self.http.map(|address| address.to_string())),
             ("grpc", "--grpc", self.grpc.clone()),
             ("gateway.listen", "--listen", self.listen.map(|address| address.to_string())),
             ("gateway.upstream", "--upstream", self.upstream.clone()),
             ("data_dir", "--data-dir", self.data_dir.clone()),
             ("rules", "--rules", self.rules.clone()),
+            ("recording.dir", "--record", self.record.clone()),
             ("enforcement", "--enforcement", self.enforcement.map(|mode| mode.name().into())),
             ("data_auth", "--data-auth", self.data_auth.clone()),
             ("role", "--role", self.role.map(|role| role.name().into())),

@@ -122,6 +122,27 @@ impl Reader {
         0
     }
 
+    /// A number with a fraction, within a range.
+    pub(super) fn fraction(&mut self, key: &str, range: RangeInclusive<f64>) -> f64 {
+        let wanted = format!("a number from {} to {}", range.start(), range.end());
+        let Some(setting) = self.take(key) else { return *range.end() };
+        let number = match &setting.value {
+            #[expect(clippy::cast_precision_loss, reason = "compared with a small range")]
+            Value::Integer(number) => Some(*number as f64),
+            Value::Float(number) => Some(*number),
+            Value::Text(text) if setting.file.is_none() => text.trim().parse().ok(),
+            _ => None,
+        };
+        match number {
+            Some(number) if range.contains(&number) => return number,
+            Some(number) => {
+                self.wrong(&setting.origin, key, format!("must be {wanted}, not {number}"));
+            }
+            None => self.wrong_kind(&setting, key, &wanted),
+        }
+        *range.end()
+    }
+
     /// True or false.
     pub(super) fn boolean(&mut self, key: &str) -> bool {
         let Some(setting) = self.take(key) else { return false };

@@ -45,6 +45,7 @@ struct Shown<'c> {
     metrics: super::telemetry::ShownMetrics,
     top: super::telemetry::ShownTop,
     traces: super::telemetry::ShownTraces,
+    recording: super::recording::ShownRecording,
 }
 
 #[derive(Serialize)]
@@ -331,6 +332,7 @@ impl Config {
             metrics: self.shown_metrics(),
             top: self.shown_top(),
             traces: self.shown_traces(),
+            recording: self.shown_recording(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, NoLabelSet};
@@ -10,6 +11,7 @@ use prometheus_client::metrics::MetricType;
 use super::decisions::{RESULTS, Series, WOULD_DENY, Witness};
 use super::latency::{BOUNDS_MICROS, LATENCIES, Operation};
 use super::stores::{counters, gauges};
+use crate::recorder::Recorder;
 
 /// Reads the witness at every scrape.
 pub(super) struct DecisionCollector(pub(super) Arc<Witness>);
@@ -40,8 +42,30 @@ impl Collector for DecisionCollector {
         let of = |result: &str, count: u64| (vec![("result", result.to_owned())], count);
         let help = "Lines of the log of decisions: handed to its writer, or dropped";
         let samples = [of("written", written), of("dropped", dropped)];
-        counters(&mut encoder, "decision_logs", help, samples)
+        counters(&mut encoder, "decision_logs", help, samples)?;
+        recording(&mut encoder, self.0.recorder())
     }
+}
+
+fn recording(
+    encoder: &mut DescriptorEncoder<'_>,
+    recorder: Option<&Recorder>,
+) -> Result<(), fmt::Error> {
+    let Some(recorder) = recorder else { return Ok(()) };
+    let figures = recorder.figures();
+    let of = |result: &str, count: &AtomicU64| {
+        (vec![("result", result.to_owned())], count.load(Ordering::Relaxed))
+    };
+    let help = "Decisions that were recorded for backtests, or dropped";
+    let samples = [of("written", &figures.written), of("dropped", &figures.dropped)];
+    counters(encoder, "recorded_decisions", help, samples)?;
+    #[expect(clippy::cast_precision_loss, reason = "a metric")]
+    let bytes = figures.bytes.load(Ordering::Relaxed) as f64;
+    let help = "Bytes of the files of the recording";
+    gauges(encoder, "recording_bytes", help, [(vec![], bytes)])?;
+    let is_failing = f64::from(u8::from(figures.is_failing.load(Ordering::Relaxed)));
+    let help = "1 while decisions are not recorded, because the files cannot be written";
+    gauges(encoder, "recording_failing", help, [(vec![], is_failing)])
 }
 
 /// The labels of one combination, without copies.

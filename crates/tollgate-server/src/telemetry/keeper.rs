@@ -63,6 +63,9 @@ impl TelemetryKeeper {
         if let Some(log) = self.observed.witness.log() {
             log.stop();
         }
+        if let Some(recorder) = self.observed.witness.recorder() {
+            recorder.stop();
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use tollgate_core::Nanos;
 use tollgate_engine::{Decision, Observer, Request};
 
 use crate::audit::AuditTrail;
+use crate::recorder::Recorder;
 
 pub(crate) use labels::Label;
 pub use labels::LabelBounds;
@@ -59,6 +60,7 @@ pub struct Witness {
     tops: Tops,
     trail: Option<Arc<AuditTrail>>,
     log: Option<Arc<DecisionLog>>,
+    recorder: Option<Arc<Recorder>>,
     /// One decision in so many is looked at closely.
     one_in: AtomicU32,
     /// Decisions at the last round.
@@ -74,6 +76,7 @@ impl Witness {
             tops: Tops::new(bounds.top, seed, api_key_secret, now),
             trail: None,
             log: None,
+            recorder: None,
             one_in: AtomicU32::new(1),
             last_total: AtomicU64::new(0),
         }
@@ -91,6 +94,17 @@ impl Witness {
     pub fn with_log(mut self, log: Option<Arc<DecisionLog>>) -> Self {
         self.log = log;
         self
+    }
+
+    /// The same, which records decisions, too.
+    #[must_use]
+    pub(crate) fn with_recorder(mut self, recorder: Option<Arc<Recorder>>) -> Self {
+        self.recorder = recorder;
+        self
+    }
+
+    pub(crate) fn recorder(&self) -> Option<&Recorder> {
+        self.recorder.as_deref()
     }
 
     pub(crate) const fn tally(&self) -> &Tally {
@@ -151,6 +165,9 @@ impl Observer for Witness {
         }
         if let Some(log) = &self.log {
             log.decided(request, decision, took);
+        }
+        if let Some(recorder) = &self.recorder {
+            recorder.decided(request, decision);
         }
     }
 }
