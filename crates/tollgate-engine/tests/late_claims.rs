@@ -5,13 +5,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
 use tollgate_core::SECOND;
 use tollgate_engine::{Decision, Engine, EngineError, Request, SystemClock};
 use tollgate_policy::{Known, RuleSet};
 use tollgate_store::Mode;
-use tollgate_store::redis::{RedisOptions, RedisStore};
+use tollgate_store::redis::{RedisKind, RedisOptions, RedisStore};
 use tollgate_store::resilient::{Resilient, ResilientOptions};
-use tollgate_testkit::{FaultProxy, PATIENCE, Redis};
+use tollgate_testkit::{Cluster, FaultProxy, PATIENCE, Redis};
 
 const RULES: &str = "
 default: false
@@ -25,8 +26,9 @@ const TIMEOUT: Duration = Duration::from_millis(400);
 
 type Node = Engine<Resilient<RedisStore>>;
 
-async fn node(url: String, name: &str) -> Node {
-    let options = RedisOptions { urls: vec![url], timeout: TIMEOUT, ..RedisOptions::default() };
+async fn node(kind: RedisKind, url: String, name: &str) -> Node {
+    let (urls, timeout) = (vec![url], TIMEOUT);
+    let options = RedisOptions { kind, urls, timeout, ..RedisOptions::default() };
     let redis = RedisStore::connect(options).await.unwrap();
     let store = Resilient::new(redis, ResilientOptions::new(name.to_owned()));
     let rules = RuleSet::from_yaml(RULES, "t").unwrap();
@@ -77,25 +79,59 @@ async fn used(node: &Node, tenant: &str) -> u64 {
     decision.scopes().next().unwrap().outcome.status.used
 }
 
+/// So many answers are lost to one node, from its claim on; then another node is asked under the same id. Each case has servers
+/// or proxies of its own, so that all of them wait for claims to expire at the same time.
+async fn is_charged_once(first: Node, second: Node, proxy: FaultProxy, lost: usize, reserve: bool) {
+    let name = format!("{lost} {reserve}");
+    ask_until_allowed(&first, "warm", false).await;
+    proxy.swallow_replies(lost);
+    let answer = ask(&first, &name, reserve).await;
+    proxy.heal();
+    ask_until_allowed(&second, &name, reserve).await;
+    ask_until_allowed(&first, &name, reserve).await;
+    let counted = used(&second, &name).await;
+    assert_eq!(counted, 10, "{name} answers lost, first answer {answer:?}");
+}
+
+/// The number of lost answers, and whether the request reserves.
+fn cases() -> impl Iterator<Item = (usize, bool)> {
+    (1..=6).flat_map(|lost| [(lost, false), (lost, true)])
+}
+
 /// The answers of the claim, of the repeated claim, of the decision or of the publication are lost,
 /// whichever come: the calls ran.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_id_whose_answers_are_lost_is_charged_once() {
     let server = Redis::start();
-    let proxy = FaultProxy::start(server.addr());
-    let first = node(proxy.url("redis"), "first").await;
-    let second = node(server.url(), "second").await;
-    ask_until_allowed(&first, "warm", false).await;
-    for lost in 1..=6 {
-        for reserve in [false, true] {
-            let name = format!("{lost} {reserve}");
-            proxy.swallow_replies(lost);
-            let answer = ask(&first, &name, reserve).await;
-            proxy.heal();
-            ask_until_allowed(&second, &name, reserve).await;
-            ask_until_allowed(&first, &name, reserve).await;
-            let counted = used(&second, &name).await;
-            assert_eq!(counted, 10, "{name} answers lost, first answer {answer:?}");
-        }
+    let mut all = JoinSet::new();
+    for (lost, reserve) in cases() {
+        let proxy = FaultProxy::start(server.addr());
+        let first = node(RedisKind::Single, proxy.url("redis"), "first").await;
+        let second = node(RedisKind::Single, server.url(), "second").await;
+        all.spawn(is_charged_once(first, second, proxy, lost, reserve));
+    }
+    while let Some(case) = all.join_next().await {
+        case.unwrap();
+    }
+}
+
+/// The same on a cluster, where the id and the counter are in different slots. Each case has a cluster whose only node
+/// sends its clients to the proxy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_id_whose_answers_are_lost_is_charged_once_on_a_cluster() {
+    let (mut all, mut clusters) = (JoinSet::new(), Vec::new());
+    for (lost, reserve) in cases() {
+        let cluster = Cluster::start(1, 0);
+        let server = cluster.nodes().first().unwrap();
+        let proxy = FaultProxy::start(server.addr());
+        let port = proxy.addr().port().to_string();
+        server.call(&["CONFIG", "SET", "cluster-announce-port", &port]).unwrap().ok().unwrap();
+        let first = node(RedisKind::Cluster, proxy.url("redis"), "first").await;
+        let second = node(RedisKind::Cluster, proxy.url("redis"), "second").await;
+        all.spawn(is_charged_once(first, second, proxy, lost, reserve));
+        clusters.push(cluster);
+    }
+    while let Some(case) = all.join_next().await {
+        case.unwrap();
     }
 }
