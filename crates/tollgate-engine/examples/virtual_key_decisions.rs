@@ -32,9 +32,9 @@ fn main() {
     let ids: Vec<String> = (0..100.min(keys)).map(|number| id(number * (keys / 100))).collect();
     let mut allowed = 0;
     for id in ids.iter().cycle().take(decisions) {
+        let rules = engine.rules();
         let mut request = Request::default();
         request.attributes.set(Known::ApiKey, id);
-        let rules = engine.rules();
         let decision = engine.decide_now(&rules, &request, Mode::Charge).unwrap().unwrap();
         allowed += usize::from(decision.is_allowed());
     }

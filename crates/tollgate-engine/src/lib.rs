@@ -261,10 +261,13 @@ impl<S: Store> Engine<S> {
     /// Puts other rules in force, at once and without waiting for decisions under way. Virtual keys stay.
     pub fn swap_rules(&self, set: RuleSet) -> u64 {
         missing::log_misspelt(&set);
+        let set = Arc::new(set);
         let before = self.rules.rcu(|now| {
-            let (mut set, prices) = (set.clone(), Arc::clone(&now.prices));
-            set.set_virtual_keys(Arc::clone(now.set.virtual_keys()));
-            ActiveRules { set: Arc::new(set), prices, version: now.version + 1 }
+            let (mut set, prices) = (Arc::clone(&set), Arc::clone(&now.prices));
+            if !now.set.virtual_keys().is_empty() {
+                Arc::make_mut(&mut set).set_virtual_keys(Arc::clone(now.set.virtual_keys()));
+            }
+            ActiveRules { set, prices, version: now.version + 1 }
         });
         before.version + 1
     }

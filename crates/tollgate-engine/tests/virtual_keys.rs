@@ -43,10 +43,24 @@ fn request<'a>(api_key: &'a str, model: &'a str) -> Request<'a> {
     request
 }
 
-fn reason(engine: &Engine<MemoryStore>, request: &Request<'_>) -> (bool, Reason) {
+/// Whether a request is allowed, and why; `tokens` are more of one that runs already.
+fn decide(
+    engine: &Engine<MemoryStore>,
+    (api_key, model): (&str, &str),
+    tokens: Option<u64>,
+) -> (bool, Reason) {
     let rules = engine.rules();
-    let decision = ready(engine.decide(&rules, request, Mode::Charge)).unwrap();
+    let request = Request {
+        is_more: tokens.is_some(),
+        amounts: Amounts { tokens, ..Amounts::NONE },
+        ..request(api_key, model)
+    };
+    let decision = ready(engine.decide(&rules, &request, Mode::Charge)).unwrap();
     (decision.is_allowed(), decision.reason)
+}
+
+fn reason(engine: &Engine<MemoryStore>, caller: (&str, &str)) -> (bool, Reason) {
+    decide(engine, caller, None)
 }
 
 #[test]
@@ -57,11 +71,11 @@ fn a_key_is_refused_whether_or_not_limits_are_enforced() {
         disabled.set_enforcement(mode);
         restricted.set_enforcement(mode);
         let invalid = (false, Reason::InvalidApiKey);
-        assert_eq!(reason(&disabled, &request(KEY, "m")), invalid, "{mode:?}");
-        assert_eq!(reason(&disabled, &request("tg_live_x", "m")), invalid, "{mode:?}");
+        assert_eq!(reason(&disabled, (KEY, "m")), invalid, "{mode:?}");
+        assert_eq!(reason(&disabled, ("tg_live_x", "m")), invalid, "{mode:?}");
         let refused = (false, Reason::ModelNotAllowed);
-        assert_eq!(reason(&restricted, &request(KEY, "n")), refused, "{mode:?}");
-        assert!(reason(&restricted, &request(KEY, "m")).0, "{mode:?}");
+        assert_eq!(reason(&restricted, (KEY, "n")), refused, "{mode:?}");
+        assert!(reason(&restricted, (KEY, "m")).0, "{mode:?}");
     }
 }
 
@@ -69,22 +83,18 @@ fn a_key_is_refused_whether_or_not_limits_are_enforced() {
 fn a_request_under_way_goes_on_and_is_charged() {
     let limits = json!([{"unit": "tokens", "limit": 10, "window": "1h"}]);
     let disabled = engine(&json!({"disabled_at": "2026-01-01T00:00:00Z", "limits": limits}));
-    let more = |api_key| Request {
-        is_more: true,
-        amounts: Amounts { tokens: Some(6), ..Amounts::NONE },
-        ..request(api_key, "m")
-    };
-    assert!(reason(&disabled, &more(KEY)).0);
-    assert_eq!(reason(&disabled, &more(KEY)), (false, Reason::HitLimit), "by the key's own limit");
-    assert_eq!(reason(&disabled, &more("tg_live_x")), (false, Reason::InvalidApiKey));
+    let more = |api_key| decide(&disabled, (api_key, "m"), Some(6));
+    assert!(more(KEY).0);
+    assert_eq!(more(KEY), (false, Reason::HitLimit), "by the key's own limit");
+    assert_eq!(more("tg_live_x"), (false, Reason::InvalidApiKey));
 }
 
 #[test]
 fn rules_change_without_the_keys() {
     let engine = engine(&json!({"limits": [{"limit": 1, "window": "1h"}]}));
     engine.swap_rules(RuleSet::from_yaml("default: false\nrules: []", "t").unwrap());
-    assert!(reason(&engine, &request(KEY, "m")).0);
-    assert_eq!(reason(&engine, &request(KEY, "m")), (false, Reason::HitLimit));
+    assert!(reason(&engine, (KEY, "m")).0);
+    assert_eq!(reason(&engine, (KEY, "m")), (false, Reason::HitLimit));
     let rules = engine.rules();
     let once = Request { request_id: Some("r"), ..request(KEY, "m") };
     let decided = ready(engine.decide_once(&rules, &once, |decision| decision.scopes().count()));

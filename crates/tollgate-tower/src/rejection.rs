@@ -133,11 +133,10 @@ impl Rejection {
 /// The status of a refusal.
 pub(crate) const fn status_of(reason: Reason) -> StatusCode {
     match reason {
-        Reason::DenyListed => StatusCode::FORBIDDEN,
+        Reason::DenyListed | Reason::ModelNotAllowed => StatusCode::FORBIDDEN,
         Reason::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         Reason::MissingKey => StatusCode::BAD_REQUEST,
         Reason::InvalidApiKey => StatusCode::UNAUTHORIZED,
-        Reason::ModelNotAllowed => StatusCode::FORBIDDEN,
         _ => StatusCode::TOO_MANY_REQUESTS,
     }
 }

@@ -46,13 +46,19 @@ pub fn key_bucket(id: &str) -> Option<u16> {
     if is_hex { u16::from_str_radix(digits, 16).ok() } else { None }
 }
 
+/// Names and values.
+type Tags = Box<[(Box<str>, Box<str>)]>;
+
+/// The keys of a bucket by their ids, each with a hash of what it was read from.
+type Bucket = HashMap<Box<str>, (u128, Arc<VirtualKey>)>;
+
 /// A virtual key, ready.
 #[derive(Debug, Clone)]
 pub struct VirtualKey {
     id: Box<str>,
     owner: Option<Box<str>>,
     tenant: Option<Box<str>>,
-    tags: Box<[(Box<str>, Box<str>)]>,
+    tags: Tags,
     /// The models that it may use; empty: all.
     models: Box<[Wanted]>,
     rules: Arc<[Rule]>,
@@ -140,8 +146,8 @@ impl VirtualKey {
 /// All virtual keys: immutable, and cheap to make another one of that differs in a few keys.
 #[derive(Debug, Clone, Default)]
 pub struct VirtualKeys {
-    /// By bucket and id, each with a hash of what it was read from.
-    by_id: Vec<Arc<HashMap<Box<str>, (u128, Arc<VirtualKey>)>>>,
+    /// By bucket and id.
+    by_id: Vec<Arc<Bucket>>,
     /// By the first byte of a digest and the digest. Only the holder of a secret can aim at a digest, so the time of a
     /// search reveals nothing about other keys.
     by_digest: Vec<Arc<HashMap<KeyDigest, Arc<VirtualKey>>>>,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use serde_json::{Map, Value, json};
 use tollgate_core::{LATEST, Nanos};
 
-use super::{KEY_RULE_PREFIX, KeyDigest, LimitSets, VirtualKey, key_bucket};
+use super::{KEY_RULE_PREFIX, KeyDigest, LimitSets, Tags, VirtualKey, key_bucket};
 use crate::check::MAX_VALUE_BYTES;
 use crate::matcher::Wanted;
 use crate::{Known, Rule};
@@ -152,7 +152,7 @@ fn previous(body: &Value) -> Read<Option<(KeyDigest, Nanos)>> {
     Ok(Some((digest(previous, "digest")?, until)))
 }
 
-fn tags(body: &Value) -> Read<Box<[(Box<str>, Box<str>)]>> {
+fn tags(body: &Value) -> Read<Tags> {
     let Some(tags) = field(body, "tags") else { return Ok(Box::default()) };
     let Value::Object(tags) = tags else { return wrong("tags", "must map names to strings") };
     if tags.len() > MAX_KEY_TAGS {
@@ -261,14 +261,10 @@ fn limit_rules(limits: &Value) -> Read<Vec<Value>> {
             Some(currency) => format!("{KEY_RULE_PREFIX}{unit}.{currency}"),
             None => format!("{KEY_RULE_PREFIX}{unit}"),
         };
-        let place = match rules.iter().position(|(known, _)| *known == id) {
-            Some(place) => place,
-            None => {
-                rules.push((id.clone(), rule(&id, &unit)));
-                rules.len() - 1
-            }
-        };
-        let Some((_, rule)) = rules.get_mut(place) else { continue };
+        if !rules.iter().any(|(known, _)| *known == id) {
+            rules.push((id.clone(), rule(&id, &unit)));
+        }
+        let Some((_, rule)) = rules.iter_mut().find(|(known, _)| *known == id) else { continue };
         for (name, value) in [("currency", currency), ("slot_ttl", slot_ttl)] {
             if let Some(value) = value {
                 rule.insert(name.to_owned(), value.into());

@@ -119,6 +119,7 @@ impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Identity")
             .field("api_key", &self.api_key.as_ref().map(|_| "…"))
+            .field("key_secret", &self.key_secret.as_ref().map(|_| "…"))
             .field("user_id", &self.user_id)
             .field("tenant_id", &self.tenant_id)
             .field("tier", &self.tier)
