@@ -214,17 +214,19 @@ fn clean_trailers(frame: Frame<Bytes>) -> Frame<Bytes> {
 
 /// The body of an answer. What the request holds is held until this ends or is dropped.
 pub struct GatewayBody {
-    kind: AnswerKind,
-    held: Option<Held>,
+    pub(crate) kind: AnswerKind,
+    pub(crate) held: Option<Held>,
     /// Measures it, where it is a model's.
-    meter: Option<Box<Meter>>,
+    pub(crate) meter: Option<Box<Meter>>,
     /// Decodes it, until the last of it has been decoded.
-    decoder: Option<Box<Decoder>>,
+    pub(crate) decoder: Option<Box<Decoder>>,
     /// Why it breaks off, until the error is passed to the client's side.
-    broken: Option<BodyError>,
+    pub(crate) broken: Option<BodyError>,
+    /// Whether the client has left, and this is read on for its usage.
+    pub(crate) is_left: bool,
 }
 
-enum AnswerKind {
+pub(crate) enum AnswerKind {
     Full(Option<Bytes>),
     Upstream { incoming: Incoming, idle: IdleTimer, lease: Option<Lease> },
 }
@@ -236,10 +238,14 @@ impl std::fmt::Debug for GatewayBody {
 }
 
 impl GatewayBody {
+    const fn new(kind: AnswerKind) -> Self {
+        Self { kind, held: None, meter: None, decoder: None, broken: None, is_left: false }
+    }
+
     /// A body of our own.
     pub fn full(bytes: Bytes) -> Self {
         let bytes = if bytes.is_empty() { None } else { Some(bytes) };
-        Self { kind: AnswerKind::Full(bytes), held: None, meter: None, decoder: None, broken: None }
+        Self::new(AnswerKind::Full(bytes))
     }
 
     /// An upstream's.
@@ -247,7 +253,7 @@ impl GatewayBody {
         let mut kind =
             AnswerKind::Upstream { incoming, idle: IdleTimer::new(idle), lease: Some(lease) };
         kind.finish_at_end();
-        Self { kind, held: None, meter: None, decoder: None, broken: None }
+        Self::new(kind)
     }
 
     /// Holds this until the end, if there is something still to come.
@@ -268,6 +274,13 @@ impl GatewayBody {
     pub(crate) fn decode(&mut self, decoder: Box<Decoder>) {
         if !self.is_end_stream() {
             self.decoder = Some(decoder);
+        }
+    }
+
+    /// The upstream broke off: what was counted is settled.
+    fn breaks(&mut self) {
+        if let Some(mut meter) = self.meter.take() {
+            meter.breaks();
         }
     }
 
@@ -364,7 +377,7 @@ impl Body for GatewayBody {
                     return Poll::Ready(rest);
                 }
                 Poll::Ready(Some(Err(error))) => {
-                    this.meter = None;
+                    this.breaks();
                     return Poll::Ready(Some(Err(error)));
                 }
                 Poll::Pending => return Poll::Pending,
@@ -464,7 +477,7 @@ impl GatewayBody {
                     lease.target().failed("it broke off in the middle of an answer");
                 }
                 this.held = None;
-                this.meter = None;
+                this.breaks();
                 // What came before the break may have come with it, and be still in a buffer: that is sent first.
                 this.broken = Some(BodyError::Upstream(error));
                 context.waker().wake_by_ref();

@@ -30,6 +30,7 @@ mod places;
 mod postpone;
 mod replay;
 mod respond;
+mod rest;
 mod routes;
 mod target;
 mod tls;

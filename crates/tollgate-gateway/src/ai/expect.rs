@@ -203,9 +203,32 @@ impl Pairs {
 
 /// What is learned, in this process: by model and tenant, so that nobody is charged by what others ask for.
 #[derive(Debug, Default)]
-pub(crate) struct Expectations(Mutex<Pairs>);
+pub(crate) struct Expectations(Mutex<Pairs>, Mutex<HashMap<String, bool>>);
+
+/// The most models of which it is known whether they use tokens that no client sees.
+const MAX_MODELS: usize = 10_000;
+
+/// Tokens beyond a quarter of an answer by which its estimate may be wrong.
+const HIDDEN_SLACK: u64 = 64;
 
 impl Expectations {
+    /// Notes what an answer of a model used, and what was counted of it. A model that once used much more than that has
+    /// hidden tokens, such as its thinking.
+    pub(crate) fn note_hidden(&self, model: &str, used: u64, counted: u64) {
+        let expected = counted.saturating_add(counted / 4).saturating_add(HIDDEN_SLACK);
+        let mut models = self.1.lock();
+        if let Some(is_hiding) = models.get_mut(model) {
+            *is_hiding |= used > expected;
+        } else if models.len() < MAX_MODELS {
+            models.insert(model.to_owned(), used > expected);
+        }
+    }
+
+    /// Whether answers of a model may use more than what is seen of them: they did, or nothing is known of them.
+    pub(crate) fn may_hide(&self, model: &str) -> bool {
+        self.1.lock().get(model).copied().unwrap_or(true)
+    }
+
     pub(crate) fn note(&self, key: &HistoryKey, tokens: u64) {
         self.0.lock().get_or_add(key).lengths.note(tokens);
     }
@@ -299,6 +322,22 @@ mod tests {
             known.note_prompt(&key("m", "late"), Some(100), 200);
         }
         assert_eq!(known.correction(&key("m", "late")), 2_000, "there is room for others");
+    }
+
+    #[test]
+    fn a_model_that_once_used_more_than_is_seen_hides_tokens() {
+        let known = Expectations::default();
+        assert!(known.may_hide("m"), "nothing is known of it");
+        known.note_hidden("m", 1_000 + 250 + HIDDEN_SLACK, 1_000);
+        assert!(!known.may_hide("m"));
+        known.note_hidden("m", 1_001 + 250 + HIDDEN_SLACK, 1_000);
+        known.note_hidden("m", 1, 1);
+        assert!(known.may_hide("m") && known.may_hide("n"));
+        for model in 0..2 * MAX_MODELS {
+            known.note_hidden(&model.to_string(), 1, 1);
+        }
+        assert_eq!(known.1.lock().len(), MAX_MODELS);
+        assert!(known.may_hide("m"));
     }
 
     #[test]

@@ -4,8 +4,9 @@ use bytes::Bytes;
 
 use super::ask::{Ask, Call};
 use super::scan::Scan;
-use super::sse::Events;
+use super::sse::{Event, Events};
 use super::text::{Tariff, TextSink};
+use super::unread::event_scan;
 use super::usage::{self, Plausible, StreamReport, View, output_of};
 
 const CALLS: [Call; 6] = [
@@ -70,13 +71,14 @@ pub struct Seen {
 
 /// Watches a stream that comes so many bytes at a time.
 pub fn stream(kind: u8, bytes: &[u8], at_once: usize, hides: bool) -> Seen {
-    let (mut events, mut reported) = (Events::new(hides), StreamReport::default());
+    let mut events = Events::new(hides, event_scan(call(kind)));
+    let mut reported = StreamReport::default();
     let view = View { call: call(kind), hides_usage: hides, model: None, plausible: ANY };
     let mut sink = TextSink::new(Tariff::default());
     let mut out = Vec::new();
     for piece in bytes.chunks(at_once.max(1)) {
         let piece = Bytes::copy_from_slice(piece);
-        let mut judge = |data: &str| usage::event(&view, data, &mut reported, &mut sink);
+        let mut judge = |event: Event<'_>| usage::event(&view, event, &mut reported, &mut sink);
         out.extend_from_slice(&events.pass(&piece, &mut judge));
     }
     out.extend_from_slice(&events.rest());

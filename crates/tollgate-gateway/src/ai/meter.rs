@@ -20,6 +20,7 @@ use super::rename::Renamer;
 use super::scan::Scan;
 use super::sse::Events;
 use super::text::TextSink;
+use super::unread::event_scan;
 use super::usage::{self, Doubt, Plausible, StreamReport, View, input_of, output_of};
 use crate::forward::SentFlag;
 
@@ -148,6 +149,8 @@ pub(crate) struct Meter {
     reported: StreamReport,
     work: Work,
     is_settled: bool,
+    /// Whether the answer came to its end, or was broken off by the upstream: else the client left it.
+    has_ended: bool,
     /// The stream was ended by us.
     pub(crate) is_stopped: bool,
 }
@@ -174,6 +177,7 @@ impl Meter {
             reported: StreamReport::default(),
             work: Work::Answered,
             is_settled: false,
+            has_ended: false,
             is_stopped: false,
         }
     }
@@ -199,7 +203,8 @@ impl Meter {
     /// A good answer begins.
     pub(crate) fn begins(&mut self, is_stream: bool) {
         self.reading = if is_stream {
-            Reading::Events(Events::new(self.changes_streams()))
+            let scan = event_scan(self.estimate.call);
+            Reading::Events(Events::new(self.changes_streams(), scan))
         } else {
             self.renamer = self.shown_name.as_deref().map(Renamer::new);
             Reading::Json(Scan::new(self.estimate.call.protocol()))
@@ -239,7 +244,7 @@ impl Meter {
                 };
                 let sink = &mut estimate.sink;
                 let out =
-                    events.pass(&piece, &mut |data| usage::event(&view, data, reported, sink));
+                    events.pass(&piece, &mut |event| usage::event(&view, event, reported, sink));
                 if let Err(why) = self.stays_within() {
                     return self.stop(&out, &why);
                 }
@@ -317,6 +322,7 @@ impl Meter {
 
     /// The answer has come to its end. What was kept back goes on.
     pub(crate) fn ends(mut self: Box<Self>) -> Bytes {
+        self.has_ended = true;
         match &mut self.reading {
             Reading::Events(events) => events.rest(),
             _ => Bytes::new(),
@@ -328,13 +334,14 @@ impl Meter {
         if let Reading::Json(scan) = &mut self.reading {
             self.reported.take(scan.usage(self.plausible));
             self.estimate.sink.characters(scan.written());
+            self.estimate.sink.written_media(scan.media());
         }
         let counted = self.estimate.sink.total();
         match self.reported.usage {
             Some(usage) if self.reading.is_over(&self.reported) => usage,
             // Stated before the end: what passed since then counts, too.
             Some(usage) => {
-                let output = output_of(&usage).max(self.needed());
+                let output = output_of(&usage).max(self.least_output(self.needed()));
                 usage.with(TokenKind::Output, output)
             }
             None if self.work == Work::None && !self.has_failed_generation() => {
@@ -346,7 +353,8 @@ impl Meter {
             }
             None => {
                 let prompt = self.estimate.cut_prompt(self.reported.prompt);
-                Usage::new(prompt, self.unreported_output(counted))
+                let output = self.least_output(counted).max(self.unreported_output(counted));
+                Usage::new(prompt, output)
             }
         }
     }
@@ -440,6 +448,10 @@ impl Meter {
         {
             let each = output_of(&used).div_ceil(self.estimate.answers.max(1));
             expectations.note(&self.estimate.history_key, each);
+            if self.reported.usage.is_some() {
+                let counted = self.estimate.sink.total();
+                expectations.note_hidden(&self.estimate.model, output_of(&used), counted);
+            }
         }
         if let Some(more) = &mut self.more {
             more.end(&mut self.pending_charges);
@@ -462,5 +474,6 @@ impl Drop for Meter {
     }
 }
 
+mod left;
 #[cfg(test)]
 mod tests;

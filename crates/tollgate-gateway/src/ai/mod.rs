@@ -56,7 +56,9 @@ mod tests;
 mod text;
 mod tools;
 pub(crate) mod turn;
+mod unread;
 mod usage;
+mod words;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

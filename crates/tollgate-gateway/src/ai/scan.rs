@@ -8,21 +8,17 @@ use super::background::{MAX_ID_BYTES, Progress};
 use super::json;
 use super::protocol::Protocol;
 use super::usage::{Doubt, Plausible};
+use super::words::{is_about, is_label, is_media};
 
 /// The longest name that is looked at, and the largest `usage`.
 const MAX_NAME: usize = 32;
 const MAX_USAGE: usize = 64 * 1024;
 
-/// The names under which texts are a model's words.
-const WORDS: [&[u8]; 7] = [
-    b"content",
-    b"text",
-    b"arguments",
-    b"refusal",
-    b"reasoning_content",
-    b"reasoning",
-    FAILED_GENERATION,
-];
+/// The longest number that is kept.
+const MAX_NUMBER: usize = 20;
+
+/// Levels of which it is known whether they are objects. In deeper ones every text counts.
+const MAX_LEVELS: u32 = 128;
 
 /// Of an error: what was written before it was found wrong.
 const FAILED_GENERATION: &[u8] = b"failed_generation";
@@ -35,16 +31,27 @@ const FAILED_GENERATION: &[u8] = b"failed_generation";
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     protocol: Protocol,
-    /// One bit for each level: whether it is an object. The lowest is the innermost.
+    /// Whether what counts is inside of the outermost object's `response`, as in events of responses.
+    is_wrapped: bool,
+    /// One bit for each of the outer levels: whether it is an object. The lowest is the innermost of them.
     levels: u128,
     depth: u32,
+    /// The first byte that is no space.
+    first: Option<u8>,
     text: Text,
     is_escaped: bool,
     /// Whether a text at this place would be a name.
     wants_name: bool,
     name: Vec<u8>,
+    /// The name of the outermost object's member that one is in.
+    outermost: Vec<u8>,
     /// The characters of a model's words so far.
     written: u64,
+    /// Those of images and recordings.
+    media: u64,
+    /// What llama.cpp states of the prompt and of the answer, in digits.
+    evaluated: Vec<u8>,
+    predicted: Vec<u8>,
     has_failed_generation: bool,
     usage: Option<Vec<u8>>,
     is_usage_whole: bool,
@@ -59,6 +66,7 @@ enum Text {
     Outside,
     Name,
     Words,
+    Media,
     Id,
     Status,
     Other,
@@ -70,6 +78,11 @@ impl Scan {
         Self { protocol, ..Self::default() }
     }
 
+    /// For an event of a stream that cannot be read whole.
+    pub(crate) fn of_event(protocol: Protocol, is_wrapped: bool) -> Self {
+        Self { protocol, is_wrapped, ..Self::default() }
+    }
+
     /// Looks at the next piece.
     pub(crate) fn take(&mut self, piece: &[u8]) {
         for byte in piece {
@@ -79,6 +92,9 @@ impl Scan {
 
     fn step(&mut self, byte: u8) {
         self.keep(byte);
+        if self.first.is_none() && !byte.is_ascii_whitespace() {
+            self.first = Some(byte);
+        }
         if self.text != Text::Outside {
             self.in_text(byte);
             return;
@@ -94,42 +110,83 @@ impl Scan {
                 } else if self.depth == 1 && self.name == b"status" {
                     self.status.clear();
                     Text::Status
-                } else if self.is_words() {
-                    self.has_failed_generation |= self.name == FAILED_GENERATION;
-                    Text::Words
                 } else {
-                    Text::Other
+                    self.kind_of_text()
                 };
             }
             b'{' | b'[' => {
-                // Beyond 128 levels the mask overflows, and objects are no longer distinguished from arrays; no
-                // answer of a model is nested that deep.
-                self.levels = (self.levels << 1) | u128::from(byte == b'{');
+                if self.depth < MAX_LEVELS {
+                    self.levels = (self.levels << 1) | u128::from(byte == b'{');
+                }
                 self.depth = self.depth.saturating_add(1);
                 self.wants_name = byte == b'{';
-                if self.depth == 2 && byte == b'{' && self.name == b"usage" {
+                if self.depth == self.usage_depth() && byte == b'{' && self.name == b"usage" {
                     self.usage = Some(vec![byte]);
                     self.is_usage_whole = false;
                 }
             }
             b'}' | b']' => {
-                self.levels >>= 1;
+                if self.depth <= MAX_LEVELS {
+                    self.levels >>= 1;
+                }
                 self.depth = self.depth.saturating_sub(1);
                 self.wants_name = false;
-                if self.depth == 1 && self.usage.is_some() {
+                if self.depth < self.usage_depth() && self.usage.is_some() {
                     self.is_usage_whole = true;
                 }
             }
             b',' => self.wants_name = self.levels & 1 == 1,
-            b':' => self.wants_name = false,
+            b':' => {
+                self.wants_name = false;
+                if self.depth == 1 {
+                    self.outermost.clone_from(&self.name);
+                    match self.name.as_slice() {
+                        b"tokens_evaluated" => self.evaluated.clear(),
+                        b"tokens_predicted" => self.predicted.clear(),
+                        _ => {}
+                    }
+                }
+            }
+            b'0'..=b'9' if self.depth == 1 => self.digit(byte),
             _ => {}
         }
     }
 
-    /// Whether the text at this place is a model's.
-    fn is_words(&self) -> bool {
-        let is_nameless = self.protocol.has_nameless_words() && self.name != b"type";
-        is_nameless || WORDS.contains(&self.name.as_slice())
+    /// A number of the outermost object.
+    fn digit(&mut self, byte: u8) {
+        let number = match self.outermost.as_slice() {
+            b"tokens_evaluated" => &mut self.evaluated,
+            b"tokens_predicted" => &mut self.predicted,
+            _ => return,
+        };
+        if number.len() < MAX_NUMBER {
+            number.push(byte);
+        }
+    }
+
+    /// How deep the members of `usage` are.
+    fn usage_depth(&self) -> u32 {
+        if self.is_wrapped && self.outermost == b"response" { 3 } else { 2 }
+    }
+
+    /// What a text at this place is.
+    fn kind_of_text(&mut self) -> Text {
+        if self.name == FAILED_GENERATION {
+            self.has_failed_generation = true;
+            return Text::Words;
+        }
+        let is_words = if self.depth > MAX_LEVELS {
+            true
+        } else if self.protocol.has_nameless_words() {
+            self.name != b"type"
+        } else {
+            !self.is_wrapped && !is_about(&self.outermost) && !is_label(&self.name)
+        };
+        match (is_words, is_media(&self.name)) {
+            (false, _) => Text::Other,
+            (true, true) => Text::Media,
+            (true, false) => Text::Words,
+        }
     }
 
     fn keep(&mut self, byte: u8) {
@@ -153,6 +210,7 @@ impl Scan {
             }
             // An escape of four digits counts as five; that is rare in what models write.
             _ if self.text == Text::Words && byte & 0xc0 != 0x80 => self.written += 1,
+            _ if self.text == Text::Media => self.media += 1,
             _ => {}
         }
     }
@@ -160,6 +218,17 @@ impl Scan {
     /// How many characters of a model's words there were.
     pub(crate) const fn written(&self) -> u64 {
         self.written
+    }
+
+    /// How many characters of images and recordings there were.
+    pub(crate) const fn media(&self) -> u64 {
+        self.media
+    }
+
+    /// Whether an answer came that cannot be read: its levels do not close, or it is nothing like JSON.
+    pub(crate) const fn is_broken(&self) -> bool {
+        let is_like_json = matches!(self.first, None | Some(b'{' | b'['));
+        self.depth > 0 || !matches!(self.text, Text::Outside) || !is_like_json
     }
 
     /// Whether an error shows what was written.
@@ -180,9 +249,25 @@ impl Scan {
 
     /// What the answer said that it used.
     pub(crate) fn usage(&self, plausible: Plausible) -> Option<Result<Usage, Doubt>> {
-        let usage = self.usage.as_ref().filter(|_| self.is_usage_whole)?;
+        let Some(usage) = self.usage.as_ref().filter(|_| self.is_usage_whole) else {
+            return self.native_usage(plausible);
+        };
         let text = std::str::from_utf8(usage).ok()?;
         self.protocol.usage(json::parse(text).ok()?, plausible)
+    }
+
+    /// What llama.cpp states next to its answer, where that is in its own form.
+    fn native_usage(&self, plausible: Plausible) -> Option<Result<Usage, Doubt>> {
+        if self.predicted.is_empty() {
+            return None;
+        }
+        let number = |digits: &[u8]| {
+            let digits = if digits.is_empty() { b"0" } else { digits };
+            String::from_utf8_lossy(digits).into_owned()
+        };
+        let (input, output) = (number(&self.evaluated), number(&self.predicted));
+        let text = format!(r#"{{"tokens_evaluated":{input},"tokens_predicted":{output}}}"#);
+        usage::read(json::parse(&text).ok()?, plausible)
     }
 }
 
@@ -217,7 +302,7 @@ mod tests {
             cuts.sort_unstable();
             let scan = scan(CHAT, &cuts);
             prop_assert_eq!(scan.usage(ANY), Some(Ok(Usage::new(3, 4))));
-            prop_assert_eq!(scan.written(), 13 + 11);
+            prop_assert_eq!(scan.written(), 13 + 11 + 1 + 5);
             prop_assert_eq!(scan.id(), Some("c"));
         }
 
@@ -226,6 +311,21 @@ mod tests {
             let mut scan = Scan::default();
             scan.take(&bytes);
             let _ = scan.usage(ANY);
+        }
+    }
+
+    #[test]
+    fn usage_is_found_behind_values_of_any_depth() {
+        for depth in [126, 127, 128, 129, 1_000] {
+            let deep = format!("{}1{}", "[{\"a\":".repeat(depth), "}]".repeat(depth));
+            let used = r#""usage":{"total_tokens":7}"#;
+            let plain = format!(r#"{{"tools":{deep},"x":"y",{used}}}"#);
+            let expected = Some(Ok(Usage::new(7, 0)));
+            assert_eq!(scan(&plain, &[]).usage(ANY), expected, "{depth}");
+            let mut event = Scan::of_event(Protocol::OpenAi, true);
+            let data = format!(r#"data: {{"type":"x","response":{{"tools":{deep},{used}}}}}"#);
+            event.take(data.as_bytes());
+            assert_eq!(event.usage(ANY), expected, "{depth}");
         }
     }
 
@@ -239,6 +339,10 @@ mod tests {
         }
         let long = format!(r#"{{"usage":{{"a":"{}","total_tokens":1}}}}"#, "x".repeat(MAX_USAGE));
         assert_eq!(scan(&long, &[]).usage(ANY), None, "bounded");
+        let native =
+            r#"{"content":"abcd","tokens_predicted":40,"prompt":"no","tokens_evaluated":2}"#;
+        assert_eq!(scan(native, &[]).usage(ANY), Some(Ok(Usage::new(2, 40))));
+        assert_eq!(scan(native, &[]).written(), 4);
         assert!(scan(&"[".repeat(1_000), &[]).usage(ANY).is_none());
     }
 }

@@ -9,8 +9,19 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
-/// The longest event that is looked at. A longer one passes unread.
+use super::scan::Scan;
+
+/// The longest event that is kept until it is whole. A longer one is scanned while it passes.
 pub(crate) const MAX_EVENT_BYTES: usize = 1 << 20;
+
+/// An event, as far as it is seen.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Event<'e> {
+    /// Its data.
+    Whole(&'e str),
+    /// It was too long to be kept.
+    Scanned(&'e Scan),
+}
 
 /// What becomes of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,8 +44,10 @@ pub(crate) struct Events {
     is_line_empty: bool,
     /// Whether the last byte was a CR, after which an LF belongs to it.
     after_return: bool,
-    /// The event is too long to be looked at: it passes as it comes.
-    is_skipping: bool,
+    /// The event is too long to be kept: it is scanned with this while it passes.
+    scanned: Option<Box<Scan>>,
+    /// Makes the scan of a long event.
+    new_scan: fn() -> Scan,
     /// Whether events may be changed, so that one must be whole before it passes.
     may_change: bool,
     /// The last piece ended with an event's CR: what becomes of the LF that may follow is what became of the event.
@@ -42,19 +55,24 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub(crate) fn new(may_change: bool) -> Self {
+    pub(crate) fn new(may_change: bool, new_scan: fn() -> Scan) -> Self {
         Self {
             begun: BytesMut::new(),
             is_line_empty: true,
             after_return: false,
-            is_skipping: false,
+            scanned: None,
+            new_scan,
             may_change,
             feed_passes: None,
         }
     }
 
-    /// Takes what has come, shows every whole event's data to `judge`, and gives what goes on.
-    pub(crate) fn pass(&mut self, piece: &Bytes, judge: &mut impl FnMut(&str) -> Verdict) -> Bytes {
+    /// Takes what has come, shows every whole event to `judge`, and gives what goes on.
+    pub(crate) fn pass(
+        &mut self,
+        piece: &Bytes,
+        judge: &mut impl FnMut(Event<'_>) -> Verdict,
+    ) -> Bytes {
         let mut out = Outgoing { piece, clean: 0, made: None };
         let mut at = self.feed(piece, &mut out);
         while at < piece.len() {
@@ -64,7 +82,9 @@ impl Events {
                 break;
             };
             let end = at + length;
-            let passes = if std::mem::take(&mut self.is_skipping) {
+            let passes = if let Some(mut scan) = self.scanned.take() {
+                scan.take(&rest.slice(..length));
+                judge(Event::Scanned(&scan));
                 out.own(at..end);
                 true
             } else if self.begun.is_empty() {
@@ -134,18 +154,20 @@ impl Events {
 
     /// Keeps the beginning of an event for when the rest of it has come.
     fn keep(&mut self, at: usize, rest: &Bytes, out: &mut Outgoing<'_>) {
-        if !self.is_skipping && self.begun.len() + rest.len() <= MAX_EVENT_BYTES {
+        if self.scanned.is_none() && self.begun.len() + rest.len() <= MAX_EVENT_BYTES {
             self.begun.extend_from_slice(rest);
             return;
         }
-        if !std::mem::replace(&mut self.is_skipping, true) {
-            out.add(&self.begun.split());
-        }
+        let scan = self.scanned.get_or_insert_with(|| Box::new((self.new_scan)()));
+        let begun = self.begun.split();
+        scan.take(&begun);
+        scan.take(rest);
+        out.add(&begun);
         out.own(at..at + rest.len());
     }
 
-    fn judge(&self, event: &[u8], judge: &mut impl FnMut(&str) -> Verdict) -> Verdict {
-        let verdict = data(event).map_or(Verdict::Pass, |data| judge(&data));
+    fn judge(&self, event: &[u8], judge: &mut impl FnMut(Event<'_>) -> Verdict) -> Verdict {
+        let verdict = data(event).map_or(Verdict::Pass, |data| judge(Event::Whole(&data)));
         if self.may_change { verdict } else { Verdict::Pass }
     }
 }
@@ -200,20 +222,22 @@ fn lines(event: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// What a line says as data.
 fn of_data(line: &[u8]) -> Option<&[u8]> {
+    // The mark with which a text may begin.
+    let line = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line);
     let value = line.strip_prefix(b"data")?;
     let value = if value.is_empty() { value } else { value.strip_prefix(b":")? };
     Some(value.strip_prefix(b" ").unwrap_or(value))
 }
 
-/// An event's data: its lines, one below the other. None if it has none, or it is no text.
+/// An event's data: its lines, one below the other. None if it has none. What is no text in it is replaced.
 fn data(event: &[u8]) -> Option<Cow<'_, str>> {
-    let mut all = lines(event).filter_map(of_data);
-    let first = std::str::from_utf8(all.next()?).ok()?;
-    let Some(second) = all.next() else { return Some(Cow::Borrowed(first)) };
-    let mut joined = first.to_owned();
+    let mut all = lines(event).filter_map(of_data).map(String::from_utf8_lossy);
+    let first = all.next()?;
+    let Some(second) = all.next() else { return Some(first) };
+    let mut joined = first.into_owned();
     for line in std::iter::once(second).chain(all) {
         joined.push('\n');
-        joined.push_str(std::str::from_utf8(line).ok()?);
+        joined.push_str(&line);
     }
     Some(Cow::Owned(joined))
 }
@@ -246,8 +270,10 @@ mod tests {
 
     /// Passes a stream in pieces; gives what went on, and what was seen.
     fn run(stream: &[u8], cuts: &[usize], may_change: bool, hide: bool) -> (Vec<u8>, Vec<String>) {
-        let (mut events, mut seen, mut out) = (Events::new(may_change), Vec::new(), Vec::new());
-        let mut judge = |data: &str| {
+        let (mut events, mut seen, mut out) =
+            (Events::new(may_change, Scan::default), Vec::new(), Vec::new());
+        let mut judge = |event: Event<'_>| {
+            let Event::Whole(data) = event else { panic!("none of them is long") };
             seen.push(data.to_owned());
             match data {
                 "hide" if hide => Verdict::Hide,
@@ -313,7 +339,7 @@ mod tests {
 
     #[test]
     fn an_event_goes_on_when_it_is_whole() {
-        let mut events = Events::new(true);
+        let mut events = Events::new(true, Scan::default);
         let mut pass = |piece: &'static str| {
             let out = events.pass(&Bytes::from_static(piece.as_bytes()), &mut |_| Verdict::Pass);
             String::from_utf8_lossy(&out).into_owned()
@@ -336,17 +362,26 @@ mod tests {
     }
 
     #[test]
-    fn an_event_of_any_length_passes_in_bounded_memory() {
-        let mut events = Events::new(true);
-        let mut judge = |_: &str| -> Verdict { panic!("too long to be looked at") };
-        let line = Bytes::from(format!("data: {}", "x".repeat(MAX_EVENT_BYTES)));
+    fn a_long_event_is_scanned_in_bounded_memory() {
+        let mut events = Events::new(true, Scan::default);
+        let any = super::super::usage::Plausible { least: 0, most: u64::MAX, prompt: u64::MAX };
+        let mut used = Vec::new();
+        let mut judge = |event: Event<'_>| -> Verdict {
+            let Event::Scanned(scan) = event else { panic!("too long to be kept") };
+            used.push(scan.usage(any).map(|it| it.map(|it| it.total())));
+            Verdict::Hide
+        };
+        let line = format!(r#"data: {{"x":"{}","usage":{{"#, "x".repeat(MAX_EVENT_BYTES));
+        let line = Bytes::from(line);
         let mut out = events.pass(&line.slice(..9), &mut judge).to_vec();
         assert!(out.is_empty());
-        for piece in [line.slice(9..), line.clone(), Bytes::from_static(b"\n\n")] {
+        let end = Bytes::from_static(b"\"total_tokens\":7}}\n\n");
+        for piece in [line.slice(9..), end.clone()] {
             out.extend_from_slice(&events.pass(&piece, &mut judge));
             assert!(events.begun.len() <= MAX_EVENT_BYTES);
         }
-        assert_eq!(out.len(), 2 * line.len() + 2);
+        assert_eq!(out.len(), line.len() + end.len());
+        assert_eq!(used, [Some(Ok(7))]);
         let mut seen = 0;
         events.pass(&Bytes::from_static(b"data: y\n\n"), &mut |_| {
             seen += 1;

@@ -242,6 +242,11 @@ impl TextSink {
         self.tokens(characters / MEDIA_CHARACTERS_PER_TOKEN);
     }
 
+    /// An image or a recording that a model made, in so many characters.
+    pub(crate) const fn written_media(&mut self, characters: u64) {
+        self.tokens(characters / MEDIA_CHARACTERS_PER_TOKEN);
+    }
+
     /// A document whose length is not known here, with so many characters of it in the request itself.
     pub(crate) const fn document(&mut self, characters: u64) {
         self.is_text = false;

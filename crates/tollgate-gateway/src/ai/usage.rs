@@ -9,8 +9,10 @@ use super::anthropic;
 use super::ask::Call;
 use super::background::MAX_ID_BYTES;
 use super::json::{self, Member, Value};
-use super::sse::Verdict;
+use super::sse::{Event, Verdict};
 use super::text::TextSink;
+use super::unread::{event_scan, scanned};
+use super::words;
 
 /// Why what an upstream states as its usage is not believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,8 +85,8 @@ fn stated(value: Value<'_>, plausible: Plausible) -> Result<Option<Usage>, Doubt
     let mut parts = Usage::default();
     for member in value.members().filter(|_| value.is_object()) {
         match member.name.as_ref() {
-            "prompt_tokens" | "input_tokens" => input = count(member.value)?.or(input),
-            "completion_tokens" | "output_tokens" => output = count(member.value)?.or(output),
+            "prompt_tokens" | "input_tokens" | "tokens_evaluated" => input = count(member.value)?.or(input),
+            "completion_tokens" | "output_tokens" | "tokens_predicted" => output = count(member.value)?.or(output),
             "total_tokens" => total = count(member.value)?.or(total),
             "prompt_tokens_details" | "input_tokens_details" => {
                 parts = with_parts(parts, INPUT_PARTS, member.value)?;
@@ -154,6 +156,10 @@ pub(crate) struct StreamReport {
     pub(crate) id: Option<String>,
     /// Whether a response failed.
     pub(crate) has_failed: bool,
+    /// Whether a part of the answer could not be read: what it used may be more than what was counted.
+    pub(crate) is_unread: bool,
+    /// What the whole items of a response were counted as.
+    items: u64,
     /// The length of the prompt, where that is stated before the answer.
     pub(crate) prompt: Option<u64>,
     /// The counts of a message so far.
@@ -165,7 +171,11 @@ impl StreamReport {
     pub(crate) fn take(&mut self, stated: Option<Result<Usage, Doubt>>) -> bool {
         match stated {
             None => return false,
-            Some(Ok(usage)) => (self.usage, self.doubt) = (Some(usage), None),
+            // Each is stated from the beginning: a smaller one does not take back a larger.
+            Some(Ok(usage)) => {
+                let larger = self.usage.filter(|it| it.total > usage.total);
+                (self.usage, self.doubt) = (larger.or(Some(usage)), None);
+            }
             // What was stated before it is no better: this was to replace it.
             Some(Err(doubt)) => (self.usage, self.doubt) = (None, Some(doubt)),
         }
@@ -187,6 +197,21 @@ pub(crate) struct View<'v> {
 /// Looks at one event of a stream: what it says was used, what it brings, and what of it the client is to see.
 pub(crate) fn event(
     view: &View<'_>,
+    event: Event<'_>,
+    reported: &mut StreamReport,
+    sink: &mut TextSink,
+) -> Verdict {
+    match event {
+        Event::Whole(data) => whole_event(view, data, reported, sink),
+        Event::Scanned(scan) => {
+            scanned(view, scan, reported, sink);
+            Verdict::Pass
+        }
+    }
+}
+
+fn whole_event(
+    view: &View<'_>,
     data: &str,
     reported: &mut StreamReport,
     sink: &mut TextSink,
@@ -198,13 +223,18 @@ pub(crate) fn event(
         reported.is_done = true;
         return Verdict::Pass;
     }
-    let Ok(whole) = json::parse(data) else { return Verdict::Pass };
+    let Ok(whole) = json::parse(data) else {
+        let mut scan = event_scan(view.call)();
+        scan.take(data.as_bytes());
+        scanned(view, &scan, reported, sink);
+        return Verdict::Pass;
+    };
     let (mut edits, before) = (Edits::default(), sink.total());
     if view.call == Call::Responses {
         response_event(view, whole, reported, sink, &mut edits);
         return edits.verdict(data);
     }
-    let (mut usage, mut has_choices) = (None, false);
+    let (mut usage, mut native, mut has_choices) = (None, None, false);
     for member in whole.members() {
         match member.name.as_ref() {
             "usage" => usage = Some(member),
@@ -212,14 +242,22 @@ pub(crate) fn event(
             "choices" => {
                 for choice in member.value.elements() {
                     has_choices = true;
-                    written(choice, sink);
+                    words::choice(choice, sink);
                 }
             }
+            // The own form of llama.cpp, which states with every piece what was used.
+            "content" => words::part("content", member.value, sink),
+            "tokens_predicted" => native = Some(whole),
             _ => {}
         }
     }
-    let stated = usage.as_ref().and_then(|it| read(it.value, view.plausible));
-    let is_stated = reported.take(stated);
+    if native.is_some() && usage.is_none() {
+        let has_stopped = whole.get("stop").is_some_and(|it| it.text == "true");
+        has_choices = !has_stopped;
+        reported.is_done |= has_stopped;
+    }
+    let stated = usage.as_ref().map(|it| it.value).or(native);
+    let is_stated = reported.take(stated.and_then(|it| read(it, view.plausible)));
     if is_stated {
         (reported.is_final, reported.is_outdated) = (!has_choices, false);
     } else if reported.usage.is_some() && sink.total() > before {
@@ -245,10 +283,17 @@ fn response_event(
 ) {
     let Some(kind) = whole.get("type").and_then(Value::string) else { return };
     if kind.ends_with(".delta") {
-        if let Some(delta) = whole.get("delta") {
-            sink.text(delta);
-        }
+        let name = if kind.ends_with("audio.delta") { "data" } else { "delta" };
+        whole.get("delta").into_iter().for_each(|it| words::part(name, it, sink));
         return;
+    }
+    whole.get("partial_image_b64").into_iter().for_each(|it| words::part("data", it, sink));
+    if let Some(item) = whole.get("item").filter(|_| kind == "response.output_item.done") {
+        // Some servers bring it in parts before, and some do not.
+        let mut own = sink.for_answer();
+        words::part("item", item, &mut own);
+        reported.items = reported.items.saturating_add(own.total());
+        sink.tokens(reported.items.saturating_sub(sink.total()));
     }
     let is_end =
         matches!(kind.as_ref(), "response.completed" | "response.incomplete" | "response.failed");
@@ -318,38 +363,6 @@ impl Edits {
     }
 }
 
-/// What a choice brings: text, and calls of tools.
-fn written(choice: Value<'_>, sink: &mut TextSink) {
-    for member in choice.members() {
-        match member.name.as_ref() {
-            "text" => sink.text(member.value),
-            "delta" | "message" => {
-                for part in member.value.members() {
-                    match part.name.as_ref() {
-                        "role" => {}
-                        _ if part.value.is_string() => sink.text(part.value),
-                        _ => called(part.value, sink),
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-/// The names and arguments of calls.
-fn called(value: Value<'_>, sink: &mut TextSink) {
-    for element in value.elements() {
-        called(element, sink);
-    }
-    for member in value.members() {
-        match member.name.as_ref() {
-            "name" | "arguments" => sink.text(member.value),
-            _ => called(member.value, sink),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::text::Tariff;
@@ -359,7 +372,7 @@ mod tests {
         let tariff = Tariff { characters_per_token: 1, ..Tariff::default() };
         let (mut reported, mut sink) = (StreamReport::default(), TextSink::new(tariff));
         let view = View { call, hides_usage: true, model: None, plausible: ANY };
-        let verdict = event(&view, data, &mut reported, &mut sink);
+        let verdict = event(&view, Event::Whole(data), &mut reported, &mut sink);
         (verdict, reported, sink.total())
     }
 
@@ -442,7 +455,12 @@ mod tests {
     fn the_upstreams_name_is_replaced_where_a_model_is_named() {
         let see = |call: Call, data: &str| {
             let view = View { call, hides_usage: true, model: Some(r#""m""#), plausible: ANY };
-            event(&view, data, &mut StreamReport::default(), &mut TextSink::new(Tariff::default()))
+            event(
+                &view,
+                Event::Whole(data),
+                &mut StreamReport::default(),
+                &mut TextSink::new(Tariff::default()),
+            )
         };
         let text = r#"{"model" : "org/\"x","choices":[{"delta":{"content":"\"model\":\"org/x\"","model":"org/x"}}],"usage":null}"#;
         let seen = r#"{"model" : "m","choices":[{"delta":{"content":"\"model\":\"org/x\"","model":"org/x"}}]}"#;
@@ -461,6 +479,42 @@ mod tests {
             "tool_calls":[{"index":0,"id":"call_1","type":"function","function":{"name":"f","arguments":"{}"}}]}},
             {"delta":{"content":null,"refusal":"no"}}]}"#;
         assert_eq!(look(Call::Chat, text).2, 2 + 3 + 1 + 2 + 2);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_noted_and_its_usage_found() {
+        for (call, text) in [(Call::Chat, "no JSON"), (Call::Responses, r#"{"type":"x""#)] {
+            assert!(look(call, text).1.is_unread, "{text}");
+        }
+        let deep = format!("{}1{}", "[".repeat(200), "]".repeat(200));
+        let used = r#""usage":{"input_tokens":2,"output_tokens":3}"#;
+        let end =
+            format!(r#"{{"type":"response.completed","response":{{"tools":{deep},{used}}}}}"#);
+        let (_, reported, _) = look(Call::Responses, &end);
+        assert_eq!(reported.usage, Some(Usage { total: 5, output: 3 }));
+        assert!(reported.is_done && !reported.is_unread);
+        let text = format!(r#"{{"choices":[{{"delta":{{"content":"abcd","x":{deep}}}}}]}}"#);
+        let (_, reported, count) = look(Call::Chat, &text);
+        assert!(reported.is_unread);
+        assert_eq!(count, 4);
+    }
+
+    #[test]
+    fn the_own_form_of_llama_cpp_is_read() {
+        let piece = r#"{"content":"abcd","stop":false,"tokens_predicted":4,"tokens_evaluated":2}"#;
+        let (_, reported, count) = look(Call::Completions, piece);
+        assert_eq!((reported.usage, count), (Some(Usage { total: 6, output: 4 }), 4));
+        assert!(!reported.is_final && !reported.is_done);
+        let end = r#"{"content":"","stop":true,"tokens_predicted":9,"tokens_evaluated":2}"#;
+        let (verdict, reported, _) = look(Call::Completions, end);
+        assert_eq!((verdict, reported.is_done), (Verdict::Pass, true));
+        assert_eq!(reported.usage, Some(Usage { total: 11, output: 9 }));
+    }
+
+    #[test]
+    fn items_that_were_not_brought_in_parts_count() {
+        let item = r#"{"type":"response.output_item.done","item":{"type":"custom_tool_call","input":"abcd"}}"#;
+        assert_eq!(look(Call::Responses, item).2, 4);
     }
 
     #[test]

@@ -139,6 +139,7 @@ pub(crate) fn event(
     let kind = whole.and_then(|it| it.get("type")).and_then(Value::string);
     let (Some(whole), Some(kind)) = (whole, kind) else {
         sink.source(data);
+        reported.is_unread = true;
         return Verdict::Pass;
     };
     let mut edits = Edits::default();

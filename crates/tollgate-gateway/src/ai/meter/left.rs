@@ -1,0 +1,47 @@
+//! Answers that end before their usage is known: left by the client, broken off by the upstream, or not to be read.
+
+use super::{Ending, Meter, Overrun, Reading, Scan, Work};
+
+impl Meter {
+    /// The client has left: nothing more is asked for.
+    pub(crate) fn leaves(&mut self) {
+        if let Some(mut more) = self.more.take() {
+            more.end(&mut self.pending_charges);
+        }
+        self.overrun = Overrun::Run;
+    }
+
+    /// The upstream broke the answer off.
+    pub(crate) const fn breaks(&mut self) {
+        self.has_ended = true;
+    }
+
+    /// Whether a client that leaves now leaves an answer of which it is not known what it used: it is read on.
+    pub(crate) fn wants_rest(&self) -> bool {
+        let is_good = self.work == Work::Answered && !matches!(self.reading, Reading::Nothing);
+        let is_open = !self.is_settled && !self.is_stopped && !self.has_ended;
+        is_good && is_open && matches!(self.ending, Ending::Settle) && self.sent.is_set()
+    }
+
+    /// What must be paid at least for an answer whose usage was not stated: where a part of it could not be read, or a
+    /// client left it that may have got all of its text from a model that uses tokens which nobody sees, as much as was
+    /// reserved.
+    pub(super) fn least_output(&self, counted: u64) -> u64 {
+        let is_broken = |scan: &Scan| self.has_ended && scan.is_broken();
+        let is_unread = match &self.reading {
+            Reading::Nothing => false,
+            Reading::Events(_) => self.reported.is_unread,
+            Reading::Json(scan) => is_broken(scan),
+        };
+        let may_hide = || {
+            let known = self.expectations.as_ref();
+            known.is_none_or(|known| known.may_hide(&self.estimate.model))
+        };
+        let is_left = !self.has_ended && !self.reported.is_done && counted > 0;
+        if self.work == Work::Answered && (is_unread || is_left && may_hide()) {
+            counted.max(self.reserved_output())
+        } else {
+            counted
+        }
+    }
+}
