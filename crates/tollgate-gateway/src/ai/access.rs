@@ -22,7 +22,7 @@ pub(crate) fn keep_own_key(headers: &mut HeaderMap, asked: &EdgeRequest) {
 
 /// Headers by which some upstreams choose another model or another server than the body names; those with "model" in their
 /// name are removed in any case.
-const MODEL_HEADERS: [HeaderName; 17] = [
+const MODEL_HEADERS: [HeaderName; 19] = [
     // Azure, Amazon
     HeaderName::from_static("x-amzn-sagemaker-target-variant"),
     HeaderName::from_static("x-amzn-sagemaker-inference-component"),
@@ -32,6 +32,8 @@ const MODEL_HEADERS: [HeaderName; 17] = [
     HeaderName::from_static("x-portkey-provider"),
     HeaderName::from_static("x-portkey-virtual-key"),
     HeaderName::from_static("x-portkey-custom-host"),
+    HeaderName::from_static("x-portkey-azure-deployment-id"),
+    HeaderName::from_static("x-portkey-azure-resource-name"),
     HeaderName::from_static("helicone-fallbacks"),
     HeaderName::from_static("helicone-target-url"),
     HeaderName::from_static("helicone-openai-api-base"),

@@ -11,7 +11,7 @@ use super::names::{is_plain, plain};
 const MAX_DEPTH: u32 = 8;
 
 /// By these, servers that stand in front of others choose a model, an upstream or bounds that were not decided on.
-const CHOOSERS: [&str; 46] = [
+const CHOOSERS: [&str; 57] = [
     "models",
     "model_id",
     "fallbacks",
@@ -32,6 +32,7 @@ const CHOOSERS: [&str; 46] = [
     "azure_endpoint",
     "aws_bedrock_runtime_endpoint",
     "vertex_project",
+    "vertex_ai_project",
     "custom_llm_provider",
     "litellm_params",
     "litellm_credential_name",
@@ -46,6 +47,14 @@ const CHOOSERS: [&str; 46] = [
     "adapter_id",
     "lora_path",
     "lora_request",
+    "lora",
+    "adapters",
+    "draft_model",
+    // Agents, guarded configurations and stored prompts name a model themselves.
+    "agent",
+    "agent_reference",
+    "config_id",
+    "prompt_id",
     // They fail on purpose, and a fallback of the upstream is served.
     "mock_response",
     "mock_timeout",
@@ -63,14 +72,23 @@ const CHOOSERS: [&str; 46] = [
     "extra_body",
     "extra_headers",
     "extra_query",
+    "headers",
+    "provider_specific_header",
+    "allowed_models",
 ];
 
 /// Templates next to those of [`super::ask`]: each message is written by them, so a short one can write a long prompt.
-const TEMPLATES: [&str; 5] =
-    ["chat_template_str", "instruction_template_str", "custom_prompt_dict", "roles", "adapter"];
+const TEMPLATES: [&str; 6] = [
+    "chat_template_str",
+    "instruction_template_str",
+    "custom_prompt_dict",
+    "roles",
+    "role_mapping",
+    "adapter",
+];
 
 /// Those that some servers read inside of other objects, too.
-const NESTED: [&str; 8] = [
+const NESTED: [&str; 10] = [
     "models",
     "fallbacks",
     "fallback_models",
@@ -79,6 +97,8 @@ const NESTED: [&str; 8] = [
     "content_policy_fallbacks",
     "model_list",
     "api_base",
+    "allowed_models",
+    "config_id",
 ];
 
 /// Refuses a body that chooses what was not decided on.
@@ -128,6 +148,37 @@ fn nested(outer: &Member<'_>, depth: u32) -> Result<(), Wrong> {
     Ok(())
 }
 
+/// Refuses tools of the upstream that bring a model of their own. The parameters of a function are its schema, in which
+/// a `model` is described, and not named.
+pub(super) fn check_tools(whole: Value<'_>) -> Result<(), Wrong> {
+    let tools = whole.members().filter(|it| matches!(&*it.name, "tools" | "plugins"));
+    for tool in tools.flat_map(|it| it.value.elements()) {
+        for member in tool.members().filter(|it| !is_off(it.value)) {
+            let folded = plain(&member.name);
+            if let Some(name) = chosen(&folded, member.value) {
+                return Err(refused(name));
+            }
+            let inner = member.value.members().filter(|_| is_options(&folded));
+            for option in inner.filter(|it| !is_off(it.value)) {
+                if let Some(name) = chosen(&plain(&option.name), option.value) {
+                    return Err(refused(name));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The field by which a member of a tool names models.
+fn chosen(plain: &str, value: Value<'_>) -> Option<&'static str> {
+    match plain {
+        "model" if value.is_string() => Some("model"),
+        "models" if !value.is_object() => Some("models"),
+        "allowedmodels" => Some("allowed_models"),
+        _ => None,
+    }
+}
+
 fn is_off(value: Value<'_>) -> bool {
     value.is_null() || value.text == "false"
 }
@@ -135,4 +186,53 @@ fn is_off(value: Value<'_>) -> bool {
 fn refused(name: &'static str) -> Wrong {
     let message = "is not accepted here: \"model\" and the bounds of the body alone decide";
     wrong(name, format!("{name:?} {message}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::json::parse;
+    use super::*;
+
+    #[test]
+    fn no_tool_agent_adapter_or_header_chooses_a_model() {
+        for (body, param) in [
+            (r#"{"model":"small","tools":[{"type":"image_generation","model":"large"}]}"#, "model"),
+            (r#"{"model":"small","tools":[{"type":"x","parameters":{"model":"large"}}]}"#, "model"),
+            (
+                r#"{"model":"small","tools":[{"type":"x","parameters":{"models":["large"]}}]}"#,
+                "models",
+            ),
+            (r#"{"model":"small","plugins":[{"id":"web","model":"large"}]}"#, "model"),
+            (
+                r#"{"model":"small","plugins":[{"id":"auto-router","allowed_models":["large"]}]}"#,
+                "allowed_models",
+            ),
+            (r#"{"model":"small","headers":{"x-model":"large"}}"#, "headers"),
+            (
+                r#"{"model":"small","provider_specific_header":{"a":"b"}}"#,
+                "provider_specific_header",
+            ),
+            (r#"{"model":"small","vertex_ai_project":"x"}"#, "vertex_ai_project"),
+            (r#"{"model":"small","lora":[{"id":0,"scale":1}]}"#, "lora"),
+            (r#"{"model":"small","adapters":"large"}"#, "adapters"),
+            (r#"{"model":"small","draft_model":"large"}"#, "draft_model"),
+            (r#"{"model":"small","agent":{"name":"large"}}"#, "agent"),
+            (r#"{"model":"small","agent_reference":{"name":"large"}}"#, "agent_reference"),
+            (r#"{"model":"small","config_id":"large"}"#, "config_id"),
+            (r#"{"model":"small","guardrails":{"config_id":"large"}}"#, "config_id"),
+            (r#"{"model":"small","prompt_id":"large"}"#, "prompt_id"),
+            (r#"{"model":"small","role_mapping":{"user":"long"}}"#, "role_mapping"),
+        ] {
+            let whole = parse(body).unwrap();
+            let wrong = check(whole).and_then(|()| check_tools(whole)).unwrap_err();
+            assert_eq!(wrong.param, Some(param), "{body}");
+        }
+        for body in [
+            r#"{"model":"small","tools":[{"function":{"parameters":{"properties":{"model":{}}}}}]}"#,
+            r#"{"model":"small","tools":[{"parameters":{"model":{"type":"string"}}}],"lora":null}"#,
+        ] {
+            let whole = parse(body).unwrap();
+            assert_eq!(check(whole).and_then(|()| check_tools(whole)), Ok(()), "{body}");
+        }
+    }
 }

@@ -49,7 +49,8 @@ pub(super) const STORED: [&str; 21] = [
     "assistant_id",
     "agent_id",
     "memory_id",
-    "prompt_id",
+    // Of SGLang: the request continues what the session holds.
+    "session_params",
     "cached_content",
     "context_id",
     "container",

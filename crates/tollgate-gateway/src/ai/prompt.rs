@@ -14,9 +14,11 @@ use super::text::TextSink;
 /// A string in an option is free up to this; a longer one is a text.
 const MAX_OPTION_BYTES: usize = 64;
 
-/// Fields that are not known are read as options are while they are together not longer than this, unless an upper bound
-/// is asked for.
-const MAX_FREE_BYTES: usize = 256;
+/// Options of a request are free while they are together not longer than this; longer ones are texts.
+const MAX_FREE_BYTES: usize = 1_024;
+
+/// Digits of the longest id of a token.
+const MAX_TOKEN_ID: u64 = 7;
 
 /// Values that lie deeper are counted as the text they are, so that no value is read many times.
 pub(super) const MAX_WALK: u32 = 8;
@@ -44,12 +46,12 @@ impl Ask<'_> {
         if let Some(own) = self.call.protocol().prompt() {
             return own(self, sink);
         }
-        let mut unknown = Vec::new();
+        let (mut unknown, mut options) = (Vec::new(), Vec::new());
         sink.scale_images(scale_of(self.whole));
         for member in self.whole.members() {
             let value = member.value;
             match member.name.as_ref() {
-                name if value.is_null() => long_name(name, sink),
+                _ if value.is_null() => options.push(member),
                 "messages" => messages(value, sink),
                 "input" if self.call == Call::Responses => messages(value, sink),
                 "prompt" if self.call == Call::Responses => stored_prompt(value, sink),
@@ -71,7 +73,7 @@ impl Ask<'_> {
                 | "chat_template_kwargs" => walk(value, sink),
                 // Names of tools in it may be read.
                 "tool_choice" if !value.is_string() => walk(value, sink),
-                name if OPTIONS.contains(&name) => option(value, sink, 0),
+                name if OPTIONS.contains(&name) => options.push(member),
                 // Next to the conversation, as some servers take it. `audio` says how an answer is to be spoken.
                 name if is_media(name) && name != "audio" => {
                     media(name, value, Stated::default(), sink);
@@ -100,15 +102,16 @@ impl Ask<'_> {
             // An upstream may not read them: the true length says nothing about the estimate.
             sink.skip_learning();
         }
-        let length: usize = unknown.iter().map(|it| it.name.len() + it.value.text.len()).sum();
-        let is_free = !sink.is_upper_bound() && length <= MAX_FREE_BYTES;
-        for member in unknown {
-            if is_free {
-                option(member.value, sink, 0);
-            } else {
-                sink.source(&member.name);
-                walk(member.value, sink);
-            }
+        let length: usize = options.iter().map(|it| it.name.len() + it.value.text.len()).sum();
+        let (free, counted) =
+            if length > MAX_FREE_BYTES { (&[][..], &options[..]) } else { (&options[..], &[][..]) };
+        for member in free {
+            long_name(&member.name, sink);
+            option(member.value, sink, 0);
+        }
+        for member in unknown.iter().chain(counted) {
+            sink.source(&member.name);
+            walk(member.value, sink);
         }
         if self.call == Call::Chat {
             // The answer's own beginning.
@@ -159,7 +162,8 @@ pub(super) fn plain(value: Value<'_>, sink: &mut TextSink, depth: u32) {
             }
         }
     } else {
-        sink.tokens(1);
+        // The id of a token, or a number of any length that is read as text.
+        sink.tokens((value.text.len() as u64).saturating_sub(MAX_TOKEN_ID).div_ceil(3) + 1);
     }
 }
 
@@ -309,6 +313,31 @@ mod tests {
         ] {
             assert!(!learned(more, member), "{more}{member}");
         }
+    }
+
+    #[test]
+    fn every_field_counts() {
+        let estimate = |more: String| {
+            let body = format!(r#"{{"model":"m",{more}"messages":[]}}"#);
+            let ask = Ask::read(Call::Chat, body.as_bytes(), None).unwrap();
+            let mut sink = TextSink::new(Tariff::default());
+            ask.prompt(&mut sink);
+            sink.total()
+        };
+        let none = estimate(String::new());
+        assert_eq!(
+            estimate(r#""temperature":0.5,"seed":7,"metadata":{"a":"b"},"#.to_owned()),
+            none
+        );
+        assert!(estimate(r#""xx_unknown":"abcd efgh","#.to_owned()) > none, "however short");
+        let pairs = (0..1_000).map(|it| format!(r#""k{it}":"{}","#, "word ".repeat(10)));
+        let pairs: String = pairs.collect();
+        assert!(estimate(format!(r#""metadata":{{{pairs}"a":"b"}},"#)) > none + 10_000);
+        assert!(
+            estimate(format!(r#""stop":["a"{}],"#, r#","word word""#.repeat(1_000))) > none + 2_000
+        );
+        assert!(estimate(r#""seed":1234567890,"#.repeat(1_000)) > none + 2_000);
+        assert!(estimate(r#""xx_null_null_null":null,"#.repeat(1_000)) > none + 2_000);
     }
 
     #[test]

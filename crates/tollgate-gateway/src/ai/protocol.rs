@@ -10,6 +10,7 @@ use tollgate_policy::prices::Usage;
 use tollgate_tower::{Dialect, Format};
 
 use super::ask::{Ask, Call, Wrong, name, positive};
+use super::choosers::check_tools;
 use super::json::{Member, Value};
 use super::sse::Verdict;
 use super::text::TextSink;
@@ -141,7 +142,10 @@ impl Protocol {
         user: Option<Value<'a>>,
     ) -> Result<(Option<u64>, Option<Cow<'a, str>>), Wrong> {
         match self {
-            Self::OpenAi => Ok((positive("max_tokens", max_tokens)?, name("user", user)?)),
+            Self::OpenAi => {
+                check_tools(whole)?;
+                Ok((positive("max_tokens", max_tokens)?, name("user", user)?))
+            }
             Self::Anthropic => {
                 anthropic::ask::check(whole)?;
                 Ok((anthropic::ask::bound(call, max_tokens)?, anthropic::ask::end_user(whole)?))

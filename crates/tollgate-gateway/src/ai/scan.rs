@@ -7,7 +7,7 @@ use tollgate_policy::prices::Usage;
 use super::background::{MAX_ID_BYTES, Progress};
 use super::json;
 use super::protocol::Protocol;
-use super::usage::{Doubt, Plausible};
+use super::usage::{self, Doubt, Plausible};
 use super::words::{is_about, is_label, is_media};
 
 /// The longest name that is looked at, and the largest `usage`.
