@@ -406,11 +406,10 @@ impl<D: Decide> Worker<D> {
         let path = canonical_path(original.path()).map_err(Fault::BadPath)?;
         let path = route.rewrite(original, &path).ok_or(Fault::BadTarget)?;
         let pool = self.pools.get(place).ok_or(Fault::NoUpstream)?;
-        let host = if self.gateway.options.preserve_host {
-            request.headers().get(HOST).cloned()
-        } else {
-            None
-        };
+        // An address may serve several models, each under its own host.
+        let (plain, models) = (&self.gateway.options, &self.gateway.ai.options);
+        let preserves = route.protocol.map_or(plain.preserve_host, |_| models.preserves_host);
+        let host = request.headers().get(HOST).filter(|_| preserves).cloned();
         let own_key = self.gateway.pools.get(place).and_then(|it| it.options.authorization.clone());
         if let Some(key) = own_key {
             route.protocol.unwrap_or_default().put_key(request.headers_mut(), key);

@@ -56,6 +56,8 @@ pub struct AiOptions {
     pub background_ttl: Duration,
     /// Whether answers name a model as clients do, and not by its [`ModelOptions::upstream_name`].
     pub hides_upstream_names: bool,
+    /// Whether upstreams see the host that the client called, and not their own.
+    pub preserves_host: bool,
 }
 
 impl Default for AiOptions {
@@ -78,6 +80,7 @@ impl Default for AiOptions {
             max_usage_tokens: 10_000_000,
             background_ttl: Duration::from_secs(3_600),
             hides_upstream_names: true,
+            preserves_host: false,
         }
     }
 }

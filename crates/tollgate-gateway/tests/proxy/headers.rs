@@ -181,3 +181,24 @@ async fn a_header_spelled_with_underscores_is_the_same_header() {
         assert!(!answer.contains(gone), "{gone:?} in {answer}");
     }
 }
+
+/// An address may serve several models, each under its own host: the client must not choose among them.
+#[tokio::test]
+async fn the_host_that_a_client_called_does_not_choose_a_model() {
+    let upstream = Upstream::echo().await;
+    for preserves_host in [false, true] {
+        let mut options = options(&[&upstream.url()]);
+        options.ai.preserves_host = preserves_host;
+        options.routes[0].protocol = Some(tollgate_gateway::ai::Protocol::OpenAi);
+        let front = Front::start(options).await;
+        let request = Request::post(front.url("/v1/chat/completions"))
+            .header("host", "large.models.svc")
+            .header("x-portkey-azure-deployment-id", "large")
+            .body(text(r#"{"model":"small","messages":[]}"#))
+            .unwrap();
+        let answer = front.send(request).await;
+        let host = if preserves_host { "large.models.svc" } else { &upstream.address.to_string() };
+        assert!(answer.body.contains(&format!("\nhost: {host}\n")), "{}", answer.body);
+        assert!(!answer.body.contains("x-portkey"), "{}", answer.body);
+    }
+}

@@ -46,6 +46,8 @@ pub struct OpenAiConfig {
     pub background_ttl: Duration,
     /// Whether answers name models as clients do.
     pub hide_upstream_names: bool,
+    /// Whether upstreams see the Host of the client.
+    pub preserve_host: bool,
     /// Who gets how much of what is scarce.
     pub weights: Weights,
     /// The models.
@@ -141,6 +143,7 @@ impl OpenAiConfig {
             max_usage_tokens: self.max_usage_tokens,
             background_ttl: self.background_ttl,
             hides_upstream_names: self.hide_upstream_names,
+            preserves_host: self.preserve_host,
             ..AiOptions::default()
         })
     }
@@ -216,6 +219,7 @@ pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> Open
         max_usage_tokens: reader.number("gateway.openai.max_usage_tokens", 1..=MAX_TOKENS),
         background_ttl: millis(reader, "gateway.openai.background_ttl_ms", 1, 86_400_000),
         hide_upstream_names: reader.boolean("gateway.openai.hide_upstream_names"),
+        preserve_host: reader.boolean("gateway.openai.preserve_host"),
         weights: Weights {
             tenants: weights(reader, "gateway.openai.tenant_weights"),
             tiers: weights(reader, "gateway.openai.tier_weights"),
@@ -253,6 +257,7 @@ pub(super) struct ShownOpenAi {
     max_usage_tokens: u64,
     background_ttl_ms: u64,
     hide_upstream_names: bool,
+    preserve_host: bool,
     tenant_weights: Option<BTreeMap<String, u32>>,
     tier_weights: Option<BTreeMap<String, u32>>,
     models: Option<Vec<ModelConfig>>,
@@ -282,6 +287,7 @@ impl From<&OpenAiConfig> for ShownOpenAi {
             max_usage_tokens: config.max_usage_tokens,
             background_ttl_ms: millis_of(config.background_ttl),
             hide_upstream_names: config.hide_upstream_names,
+            preserve_host: config.preserve_host,
             tenant_weights: shown(&config.weights.tenants),
             tier_weights: shown(&config.weights.tiers),
             models: (!config.models.is_empty()).then(|| config.models.clone()),
