@@ -119,7 +119,7 @@ impl<S: Store> Engine<S> {
         let shares = self.slot_shares.as_deref().filter(|_| needs_record(request));
         let Some(shares) = shares else { return Ok(None) };
         let slots = checks.iter().filter(|check| check.quota.holds_slots());
-        let ttl = slots.map(|check| check.quota.slot_ttl()).min().unwrap_or(0);
+        let ttl = slots.map(|check| check.quota.slot_ttl()).max().unwrap_or(0);
         let open = || shares.open(request, id, now.saturating_add(ttl), now);
         let mut is_open = open();
         if !is_open && may_look_up {
@@ -166,7 +166,8 @@ impl<S: Store> Engine<S> {
                 return None;
             }
             let slots = all.clone().slots();
-            let ttl = slots.slot_ttl()?;
+            // What is left of it can be released until the last of them expires.
+            let ttl = slots.longest_slot_ttl()?;
             (slots, ttl)
         };
         let id = decision.slot.map_or_else(|| marked(new_reservation_id(), true), |slot| slot.0);

@@ -3,14 +3,14 @@
 
 use smallvec::SmallVec;
 use tollgate_core::{Limit, MICRO, Nanos, Receipt, SECOND, SlotId};
-use tollgate_policy::Unit;
 use tollgate_policy::prices::{Currency, Money, Price};
+use tollgate_policy::{RuleSet, Unit};
 use tollgate_store::{
     Adjusted, Adjustment, Applied, Change, Consistency, Counter, GiveBack, Home, Settlement, Store,
     SyncStore,
 };
 
-use crate::debt::max_owed;
+use crate::debt::{changed_limit, max_owed};
 use crate::decision::{Decision, applied};
 use crate::limit_checks::Stores;
 use crate::{Actual, Amounts, Engine, EngineError, Request};
@@ -85,9 +85,7 @@ impl Part {
                 // The last of it goes back: what was used came first.
                 Change::GiveBack(self.receipt.part(charged - truth))
             }
-            Some(truth) if truth > charged => {
-                Change::Owe((truth - charged).min(max_owed(&self.limit)))
-            }
+            Some(truth) if truth > charged => Change::Owe(truth - charged),
             _ => Change::Keep,
         }
     }
@@ -155,8 +153,17 @@ impl Receipts {
 
     /// How long the slots among it are held unless renewed, the shortest of them.
     pub fn slot_ttl(&self) -> Option<Nanos> {
+        self.slot_ttls().min()
+    }
+
+    /// The same, the longest of them.
+    pub(crate) fn longest_slot_ttl(&self) -> Option<Nanos> {
+        self.slot_ttls().max()
+    }
+
+    fn slot_ttls(&self) -> impl Iterator<Item = Nanos> {
         let slots = self.parts.iter().filter(|part| matches!(part.receipt, Receipt::Slot(_)));
-        slots.map(|part| part.limit.slot_ttl()).min()
+        slots.map(|part| part.limit.slot_ttl())
     }
 
     /// The slot that it holds, if any.
@@ -259,12 +266,21 @@ impl Receipts {
     fn adjustments<'a, 'k: 'a>(
         &'a self,
         keys: &'a [SmallVec<[&'k str; 8]>],
+        rules: &'a RuleSet,
         change: impl Fn(&Part) -> Change,
     ) -> Vec<Adjustment<'a>> {
         let parts = self.parts.iter().zip(keys);
         let adjusted = |(part, key): (&'a Part, &'a SmallVec<[&'k str; 8]>)| {
             let (counter, limit, change) = (part.counter(key), &part.limit, change(part));
-            Adjustment { counter, limit, change, closes: part.kept(&change) }
+            let Change::Owe(extra) = change else {
+                return Adjustment { counter, limit, change, closes: part.kept(&change) };
+            };
+            // The entry of the charge is of the other limit, and stays until its bucket is empty.
+            let (limit, closes) = match changed_limit(rules, part) {
+                Some(now) => (now, Receipt::Nothing),
+                None => (limit, part.kept(&change)),
+            };
+            Adjustment { counter, limit, change: Change::Owe(extra.min(max_owed(limit))), closes }
         };
         parts.map(adjusted).collect()
     }
@@ -457,7 +473,8 @@ impl<S: Store> Engine<S> {
         change: impl Fn(&Part) -> Change,
     ) -> Result<Adjusted, EngineError> {
         let keys = receipts.keys();
-        let adjustments = receipts.adjustments(&keys, change);
+        let rules = self.rules();
+        let adjustments = receipts.adjustments(&keys, &rules.set, change);
         let settlement = receipts.settlement(id, &adjustments);
         Ok(self.store.settle(&settlement, self.clock().now()).await?)
     }
@@ -470,7 +487,8 @@ impl<S: Store> Engine<S> {
         change: impl Fn(&Part) -> Change,
     ) -> Result<Adjusted, EngineError> {
         let keys = receipts.keys();
-        let adjustments = receipts.adjustments(&keys, change);
+        let rules = self.rules();
+        let adjustments = receipts.adjustments(&keys, &rules.set, change);
         let settlement = receipts.settlement(id, &adjustments);
         Ok(store.settle_sync(&settlement, self.clock().now())?)
     }

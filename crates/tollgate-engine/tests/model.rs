@@ -410,14 +410,14 @@ impl<'a> World<'a> {
     fn note(&mut self, id: u32, asks: Asks, reserve: Option<Nanos>, name: u128) {
         let now = self.now();
         let mut charges = Vec::new();
-        let mut slot_ttl = Nanos::MAX;
+        let mut slot_ttl = 0;
         for rule in 0..self.history.rules.len() {
             let (terms, cost) = (self.terms(rule), self.cost_of(rule, asks));
             let wanted = Wanted { cost, max_delay: None, slot: name };
             let ttl = self.history.rules[rule].shape.window.min(reserve.unwrap_or(Nanos::MAX));
             self.account(rule, asks.user).charge((id, rule), terms, wanted, ttl, now);
             if self.history.rules[rule].unit == Unit::Slots {
-                slot_ttl = slot_ttl.min(self.history.rules[rule].shape.window);
+                slot_ttl = slot_ttl.max(self.history.rules[rule].shape.window);
             }
             charges.push((rule, cost, terms));
         }
@@ -501,6 +501,10 @@ impl<'a> World<'a> {
                 }
             };
             let Some(truth) = truth else { continue };
+            // A bucket is charged more by the limit that is in force now.
+            let is_bucket = self.history.rules[rule].shape.algorithm.is_bucket();
+            let now_terms = self.terms(rule);
+            let terms = if is_bucket && now_terms.quota > 0 { now_terms } else { terms };
             let account = self.account(rule, held.user);
             if truth < cost {
                 let freed = account.refund((of, rule), cost - truth, now);

@@ -213,6 +213,61 @@ async fn it_expires_unless_renewed_and_so_do_its_slots() {
     assert_eq!(bed.engine.store().usage().expired_reservations, 1);
 }
 
+/// The record of an admitted request lives as long as the longest of its slots.
+#[tokio::test]
+async fn slots_of_different_lifetimes_are_released_together() {
+    let bed = bed(
+        "
+  - {rule_id: short, scope: a, identifier_type: user_id, unit: concurrency, limit: 3, slot_ttl: 1s}
+  - {rule_id: long, scope: b, identifier_type: user_id, unit: concurrency, limit: 3, slot_ttl: 5m}",
+    );
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        let (rules, request) = (bed.engine.rules(), request(0, None));
+        let request = Request { refunds: Refunds::Never, ..request };
+        let held = bed.engine.decide_once(&rules, &request, |decision| decision.slot);
+        ids.push(held.await.unwrap().unwrap().0);
+    }
+    bed.clock.advance(2 * SECOND);
+    let used = bed.used().await;
+    assert_eq!((used["short"], used["long"]), (0, 2));
+    bed.engine.release_reservation(ids[0]).await.unwrap();
+    assert_eq!(bed.used().await["long"], 1);
+    bed.clock.advance(290 * SECOND);
+    let renewed = bed.engine.renew_reservation(ids[1], None).await.unwrap();
+    assert!(!renewed.is_held, "the short slot is gone");
+    bed.clock.advance(290 * SECOND);
+    assert_eq!(bed.used().await["long"], 1, "the long one was renewed");
+    bed.engine.release_reservation(ids[1]).await.unwrap();
+    assert_eq!(bed.used().await["long"], 0);
+}
+
+/// What was used beyond the estimate is charged now, so it is charged by the limit that is in force now.
+#[tokio::test]
+async fn extra_cost_is_charged_by_the_limit_in_force() {
+    for (algorithm, before, after) in [
+        ("token_bucket", 1_000, 100),
+        ("token_bucket", 100, 1_000),
+        ("gcra", 1_000, 300),
+        ("fixed_window", 1_000, 100),
+    ] {
+        let rules = |limit: u64| {
+            format!(
+                "default: false\nrules:\n  - {{rule_id: r, identifier_type: user_id, unit: tokens, limit: {limit}, \
+                 window: 10d, algorithm: {algorithm}}}"
+            )
+        };
+        let bed = bed("");
+        bed.engine.swap_rules(RuleSet::from_yaml(&rules(before), "t").unwrap());
+        let id = bed.reserve(0, None).await.unwrap();
+        bed.engine.swap_rules(RuleSet::from_yaml(&rules(after), "t").unwrap());
+        for _ in 0..2 {
+            bed.settle(id, 50).await.unwrap();
+            assert_eq!(bed.used().await["r"], 50, "{algorithm} {before} -> {after}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_is_full_charges_nothing() {
     let bed = bed_of(RULES, MemoryStore::new(10_000).with_max_reservations(1));

@@ -103,6 +103,11 @@ impl RuleGrants {
 }
 
 impl Rule {
+    /// Whether some client has extra quota on it.
+    pub const fn has_grants(&self) -> bool {
+        self.grants.is_some()
+    }
+
     /// The limits of a request that this rule applies to: with what is granted to its client, if
     /// anything is. They name the same counters either way.
     #[inline]
