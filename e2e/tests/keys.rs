@@ -1,5 +1,6 @@
 //! Virtual keys: issued by the admin API, enforced wherever a request shows one.
 
+use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -30,6 +31,14 @@ fn allow(server: &Server, secret: &str) -> Value {
 
 fn is_allowed(server: &Server, secret: &str) -> bool {
     allow(server, secret)["allowed"] == true
+}
+
+fn hex_digest(secret: &str) -> String {
+    let digest = Sha256::digest(secret.as_bytes());
+    digest.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
 }
 
 fn in_two_seconds() -> String {
@@ -75,8 +84,7 @@ fn a_key_is_shown_once_and_stored_as_a_hash() {
     assert_eq!((&shown["owner"], &shown["status"]), (&json!("ann"), &json!("active")));
     let audit = admin.get("audit?entry_kind=key");
     assert_eq!(audit["items"][0]["action"], "key.create");
-    let digest: String =
-        Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex_digest(&secret);
     for text in [shown.to_string(), audit.to_string(), admin.get("keys").to_string()] {
         assert!(!text.contains(&secret) && !text.contains(&digest), "{text}");
     }
@@ -399,11 +407,8 @@ fn a_revoked_key_is_refused_on_every_node() {
 fn a_hundred_thousand_keys_are_imported() {
     let _alone = alone();
     let server = Server::start();
-    let digest = |secret: &str| -> String {
-        Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
-    };
     let key = |number: usize| {
-        json!({"name": format!("key {number}"), "sha256": digest(&format!("sk-{number}")),
+        json!({"name": format!("key {number}"), "sha256": hex_digest(&format!("sk-{number}")),
                "tenant_id": format!("tenant-{}", number % 1_000),
                "limits": [{"limit": 2, "window": "1h"}]})
     };

@@ -24,9 +24,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 
 fn engine(more: &Value) -> Engine<MemoryStore> {
     let mut body = json!({"id": KEY, "digest": "1".repeat(64)});
-    for (name, value) in more.as_object().unwrap() {
-        body[name] = value.clone();
-    }
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let clock = Arc::new(ManualClock::new(1_000_000_000));
     let rules = RuleSet::from_yaml("default: false", "t").unwrap();
     let engine = Engine::new(MemoryStore::new(1_000), clock, rules);

@@ -4,6 +4,7 @@
 
 mod tokens;
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
@@ -20,13 +21,18 @@ const ID: &str = "key_0000000000000001";
 const LIVE: &str = "tg_live_the-secret";
 const IMPORTED: &str = "sk-imported";
 
+fn hex_digest(secret: &str) -> String {
+    let digest = Sha256::digest(secret.as_bytes());
+    digest.iter().fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
 fn key(id: &str, secret: &str, more: &Value) -> Value {
-    let digest: String =
-        Sha256::digest(secret.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex_digest(secret);
     let mut body = json!({"id": id, "digest": digest});
-    for (name, value) in more.as_object().unwrap() {
-        body[name] = value.clone();
-    }
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
 
