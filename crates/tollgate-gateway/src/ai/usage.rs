@@ -177,7 +177,7 @@ impl StreamReport {
             None => return false,
             // Each is stated from the beginning: a smaller one does not take back a larger.
             Some(Ok(usage)) => {
-                let larger = self.usage.filter(|it| it.total > usage.total);
+                let larger = self.usage.filter(|it| it.total() > usage.total());
                 (self.usage, self.doubt) = (larger.or(Some(usage)), None);
             }
             // What was stated before it is no better: this was to replace it.
