@@ -263,6 +263,23 @@ fn what_a_client_used_and_why() {
     });
 }
 
+/// Requests of others count in a shared counter: resetting one client would lift the limit for all.
+#[test]
+fn a_reset_of_a_client_leaves_shared_counters() {
+    let server = Server::start();
+    let mut admin = server.admin();
+    admin.put("rules", &rule("own", 10));
+    let cap = json!({"rule_id": "cap", "identifier_type": "global", "limit": 3, "window": "1d"});
+    admin.put("rules", &cap);
+    assert_eq!(admitted(&server, &json!({"userId": "ann"}), 5), 3);
+    let reset = admin.put("usage/user_id/bob/reset", &json!({}));
+    assert_eq!((&reset["reset"], &reset["skipped"]), (&json!(["own"]), &json!(["cap"])));
+    assert_eq!(admitted(&server, &json!({"userId": "bob"}), 5), 0);
+    let reset = admin.put("usage/user_id/bob/reset?rule_id=cap", &json!({}));
+    assert_eq!((&reset["reset"], &reset["skipped"]), (&json!(["cap"]), &json!([])));
+    assert_eq!(admitted(&server, &json!({"userId": "bob"}), 5), 3);
+}
+
 #[test]
 fn a_whole_document_at_once() {
     let server = Server::start();

@@ -16,7 +16,7 @@ impl<S: Store> Engine<S> {
         &self,
         rules: &'r ActiveRules,
         request: &Request<'r>,
-        wanted: impl Fn(&Rule) -> bool,
+        mut wanted: impl FnMut(&Rule) -> bool,
     ) -> Result<Vec<String>, EngineError> {
         let mut decision = Decision::pending(rules.version);
         let mut checks = LimitChecks::new();

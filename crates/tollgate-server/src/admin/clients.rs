@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 use tollgate_control::TENANT_SCOPE;
 use tollgate_engine::Scope;
-use tollgate_policy::{Explained, KeyPart, Known, ListMatch, RuleVerdict, TierSource};
+use tollgate_policy::{Explained, KeyPart, Known, ListMatch, Rule, RuleVerdict, TierSource};
 use tollgate_store::Mode;
 
 use super::read::Query;
@@ -40,16 +40,27 @@ impl Admin {
         })))
     }
 
-    /// Resets the counters of a client, and returns the rules that they belong to.
+    /// Resets the counters of a client, and returns the rules that they belong to. A counter that others count in, too, is
+    /// skipped, unless the call names its rule.
     pub(super) async fn reset_usage(&self, asked: &Asked) -> Result<Answer, AdminError> {
         let (body, rule_id) = client(asked)?;
         let rules = self.engine.rules();
         let prepared = Prepared::new(&body)?;
         let request = prepared.request(&body, "");
-        let is_wanted = |rule: &tollgate_policy::Rule| {
-            let is_named = rule_id.as_ref().is_none_or(|id| rule.id == *id);
+        let mut skipped = std::collections::BTreeSet::new();
+        let is_wanted = |rule: &Rule| {
             // What a tenant admin did not make it does not undo.
-            is_named && asked.tenant().is_none_or(|own| is_own_scope(&rule.scope, own))
+            if asked.tenant().is_some_and(|own| !is_own_scope(&rule.scope, own)) {
+                return false;
+            }
+            if let Some(id) = &rule_id {
+                return rule.id == *id;
+            }
+            let is_of_client = counts_by_named(rule, asked);
+            if !is_of_client {
+                skipped.insert(rule.id.clone());
+            }
+            is_of_client
         };
         // First the record: what cannot be recorded is not done.
         let id = format!("{}:{}", asked.id(), self.shown(asked));
@@ -63,6 +74,7 @@ impl Admin {
             "identifier_type": asked.id(),
             "identifier": self.shown(asked),
             "reset": reset,
+            "skipped": skipped,
         })))
     }
 
@@ -152,6 +164,16 @@ pub(super) fn client(asked: &Asked) -> Result<(AllowBody<'_>, Option<String>), A
         body.set(known, Some(value));
     }
     Ok((body, rule_id))
+}
+
+/// Whether the counter of a rule that applies is of an identity that the call names. The tenant of a tenant admin is added to
+/// every call of it, and is named only where the call says so.
+fn counts_by_named(rule: &Rule, asked: &Asked) -> bool {
+    let names_tenant = asked.tenant().is_none()
+        || asked.id() == Known::TenantId.name()
+        || Query::new(&asked.query).is_ok_and(|mut query| query.take("tenant_id").is_some());
+    let is_named = |part: &&KeyPart| names_tenant || **part != KeyPart::Known(Known::TenantId);
+    rule.key.iter().filter(is_named).any(KeyPart::is_identity)
 }
 
 fn is_own_scope(scope: &str, tenant: &str) -> bool {

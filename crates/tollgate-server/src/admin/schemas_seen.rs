@@ -76,7 +76,8 @@ pub(super) fn schemas() -> Map<String, Value> {
     );
     add(
         "AdminReset",
-        object(&json!({ "identifier_type": text(), "identifier": text(), "reset": list(&text()) })),
+        object(&json!({ "identifier_type": text(), "identifier": text(), "reset": list(&text()),
+            "skipped": list(&text()) })),
     );
     add(
         "AdminExplained",

@@ -268,7 +268,14 @@ impl<S: Store + 'static> GrpcService<S> {
             let message = "only an operator may reset: authorization: Bearer <operator's token>";
             return Err(Status::permission_denied(message));
         }
-        let wanted = |rule: &Rule| rule_ids.is_empty() || rule_ids.contains(&rule.id);
+        // Others count in a counter without an identity, too: only the name of its rule resets it.
+        let wanted = |rule: &Rule| {
+            if rule_ids.is_empty() {
+                rule.is_keyed_by_identity()
+            } else {
+                rule_ids.contains(&rule.id)
+            }
+        };
         let reset = self.engine.reset(&rules, &request, wanted).await;
         let rule_ids = reset.map_err(|error| status(error.into()))?;
         Ok(framed_message(&v1::ResetResponse { rule_ids }))

@@ -261,26 +261,26 @@ async fn what_is_wrong_is_said_with_the_field() {
 
 #[tokio::test]
 async fn tokens_and_resets() {
-    let mut client = client();
-    let with = |token: &'static str, request| {
+    fn with<T>(token: &str, request: T) -> Call<T> {
         let mut call = Call::new(request);
         call.metadata_mut().insert("authorization", token.parse().unwrap());
         call
-    };
+    }
+    let mut client = client();
     let error = client.allow(with("Bearer wrong", user("ann"))).await.unwrap_err();
     assert_eq!(error.code(), Code::Unauthenticated);
     client.allow(user("ann")).await.unwrap();
-    let reset = |rule_ids: &[&str]| v1::ResetRequest {
-        request: Some(user("ann")),
-        rule_ids: rule_ids.iter().map(|id| (*id).to_owned()).collect(),
-    };
-    let refused = client.reset(reset(&[])).await.unwrap_err();
-    assert_eq!(refused.code(), Code::PermissionDenied);
-    let mut call = Call::new(reset(&["per-user"]));
-    call.metadata_mut().insert("authorization", "Bearer op".parse().unwrap());
-    assert_eq!(client.reset(call).await.unwrap().into_inner().rule_ids, ["per-user"]);
-    let answer = client.allow(user("ann")).await.unwrap().into_inner();
-    assert_eq!(answer.remaining, Some(2));
+    let attributes = [("region".to_owned(), "eu".to_owned())].into();
+    let ann = v1::AllowRequest { attributes, ..user("ann") };
+    let reset = |rule_ids| v1::ResetRequest { request: Some(ann.clone()), rule_ids };
+    assert_eq!(client.reset(reset(vec![])).await.unwrap_err().code(), Code::PermissionDenied);
+    // A counter by region is shared: it is reset only by the name of its rule.
+    let later = "later".to_owned();
+    for (asked, done) in [(vec![], &["per-user", "watched"][..]), (vec![later], &["later"][..])] {
+        let answer = client.reset(with("Bearer op", reset(asked))).await.unwrap();
+        assert_eq!(answer.into_inner().rule_ids, done);
+    }
+    assert_eq!(client.allow(user("ann")).await.unwrap().into_inner().remaining, Some(2));
 }
 
 #[tokio::test]
