@@ -100,6 +100,18 @@ fn a_rule_file_is_enough_to_start_beside_a_damaged_database() {
 }
 
 #[test]
+fn an_unusable_data_directory_does_not_stop_a_node_with_rules() {
+    let rules =
+        "rules:\n  - {rule_id: from-file, identifier_type: user_id, limit: 3, window: 1h}\n";
+    let node = ServerBuilder::default().rules(rules);
+    let _file = node.file("data", "a file where the directory should be");
+    let mut node = node.start();
+    assert_eq!(limit_at(&node), 3);
+    reports_its_database(&node, "make the directory writable");
+    stop(&mut node);
+}
+
+#[test]
 fn a_table_without_rights_or_name_does_not_stop_a_start() {
     let postgres = Postgres::start();
     let database = postgres.database();

@@ -10,6 +10,10 @@ use tollgate_control::Millis;
 
 use super::incidents::IncidentLog;
 
+/// What `/readyz` says of a node whose rules have not arrived.
+const NO_RULES: &str =
+    "no rule set yet: neither the database nor Redis has given one since the start";
+
 /// Where the rules in force come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Source {
@@ -53,6 +57,8 @@ pub(crate) struct ControlFigures {
     pub(crate) is_connected: AtomicBool,
     /// Whether the schema of the database is being brought up to date.
     is_migrating: AtomicBool,
+    /// Whether the rules are to come from a database or a Redis.
+    awaits_rules: AtomicBool,
     pub(crate) decisions_written: AtomicU64,
     /// What could not be written in time.
     pub(crate) decisions_lost: AtomicU64,
@@ -102,9 +108,25 @@ impl ControlFigures {
         Migrating(&self.is_migrating)
     }
 
-    /// Whether the rules are behind a migration, and only the built-in ones are in force.
-    pub(crate) fn lacks_rules(&self) -> bool {
-        self.is_migrating.load(Ordering::Relaxed) && self.source() == Source::Builtin
+    /// The rules of this node come from a database or a Redis: without a set of theirs it is not ready.
+    pub(crate) fn await_rules(&self) {
+        self.awaits_rules.store(true, Ordering::Relaxed);
+    }
+
+    /// The source has answered that there is no set: the built-in rules are those that hold.
+    pub(crate) fn know_there_are_no_rules(&self) {
+        self.awaits_rules.store(false, Ordering::Relaxed);
+    }
+
+    /// Why this node is not ready: no set of rules has been in force since its start but the built-in one, and another is
+    /// to come.
+    pub(crate) fn lacks_rules(&self) -> Option<&'static str> {
+        if self.source() != Source::Builtin {
+            return None;
+        }
+        let is_migrating = self.is_migrating.load(Ordering::Relaxed);
+        let awaits_rules = self.awaits_rules.load(Ordering::Relaxed);
+        is_migrating.then_some("migrating the database").or(awaits_rules.then_some(NO_RULES))
     }
 
     /// A set came into force.

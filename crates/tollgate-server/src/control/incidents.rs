@@ -29,7 +29,7 @@ const CERTIFICATE_MILLIS: Millis = 14 * 24 * 3_600_000;
 const MIN_FREE_BYTES: u64 = 256 << 20;
 
 /// Every kind, with its title and the next step.
-pub(crate) const KINDS: [(&str, &str, &str); 10] = [
+pub(crate) const KINDS: [(&str, &str, &str); 11] = [
     (
         "audit",
         "Decisions are missing from the audit log.",
@@ -51,6 +51,11 @@ pub(crate) const KINDS: [(&str, &str, &str); 10] = [
         "Start or repair the database; decisions continue by the rules in force",
     ),
     ("disk", "The disk is nearly full.", "Free the disk of data_dir, or lower audit.max_bytes"),
+    (
+        "no_rules",
+        "This node has not received its rules.",
+        "Check that the database, or the Redis that carries the rules, answers this node",
+    ),
     (
         "nodes_behind",
         "A node enforces older rules than the others.",
@@ -154,6 +159,7 @@ impl Keeper {
                 ("store", self.lost_stores()),
                 ("audit", self.dropping(now, &mut memory)),
                 ("config_stale", self.stale(now)),
+                ("no_rules", figures.lacks_rules().map(str::to_owned)),
                 ("nodes_behind", self.behind(now, &mut memory)),
                 ("certificate", self.ending_certificate(now)),
                 ("disk", self.full_disk()),

@@ -55,6 +55,11 @@ const KEPT_FILE: &str = "rules.kept";
 /// How long the end may take.
 const FAREWELL: Duration = Duration::from_secs(3);
 
+/// What an operator reads about a node whose rules are in a file and whose data directory cannot be used.
+const DATA_DIR_UNUSABLE: &str = "the database in the data directory cannot be opened; this node decides \
+    by its rule file, keeps nothing on disk and serves no admin API: make the directory writable and \
+    restart; the log has the cause";
+
 /// Why there is no control plane.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlStartError {
@@ -118,7 +123,7 @@ impl ControlPlane {
         let repository: Option<Arc<dyn Repository>> = match database {
             Some(database) => {
                 let _context = runtime.enter();
-                Some(database.open_with(around.config.control.history)?)
+                open_database(&database, &around)?
             }
             None => None,
         };
@@ -158,6 +163,9 @@ impl ControlPlane {
         // A node without a source does not wait for one, and never counts as stale.
         if control.is_some() || (redis.is_some() && !has_file) {
             around.figures.since.store(began, std::sync::atomic::Ordering::Relaxed);
+            if !has_file {
+                around.figures.await_rules();
+            }
         }
         if control.is_none() && redis.is_none() && !has_file {
             tracing::warn!(
@@ -194,6 +202,23 @@ impl ControlPlane {
         if self.thread.join().is_err() {
             tracing::error!("the control plane had panicked");
         }
+    }
+}
+
+/// Opens the database. A node that has its rules from a file starts without one: only tokens and the audit log are in it.
+fn open_database(
+    database: &DatabaseConfig,
+    around: &Surroundings,
+) -> Result<Option<Arc<dyn Repository>>, ControlStartError> {
+    match database.open_with(around.config.control.history) {
+        Ok(repository) => Ok(Some(repository)),
+        Err(error) if around.config.rules.is_some() => {
+            tracing::error!(%error, "{DATA_DIR_UNUSABLE}");
+            around.figures.failure();
+            around.figures.report_incident("database", Some(DATA_DIR_UNUSABLE.to_owned()));
+            Ok(None)
+        }
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -235,6 +235,7 @@ impl Keeper {
         };
         let Some(there) = there else {
             // No set has been published yet.
+            figures.know_there_are_no_rules();
             figures.success();
             return true;
         };

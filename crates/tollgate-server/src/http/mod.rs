@@ -267,13 +267,9 @@ impl<S: Store + 'static> Api<S> {
                 None => Err(ApiError::NotFound),
             },
             "/healthz" => Ok(text(StatusCode::OK, "ok\n")),
-            "/readyz" if self.is_ready() => Ok(self.readiness(head, from.peer)),
-            "/readyz" if self.ready.load(Ordering::Relaxed) => {
-                Ok(text(StatusCode::SERVICE_UNAVAILABLE, "migrating the database\n"))
-            }
-            "/readyz" => Ok(text(StatusCode::SERVICE_UNAVAILABLE, "draining\n")),
+            "/readyz" => Ok(self.readiness(head, from.peer)),
             // As envoyproxy/ratelimit answers it.
-            "/healthcheck" if self.is_ready() => Ok(text(StatusCode::OK, "OK")),
+            "/healthcheck" if self.not_ready().is_none() => Ok(text(StatusCode::OK, "OK")),
             "/healthcheck" => Ok(text(StatusCode::INTERNAL_SERVER_ERROR, "")),
             "/metrics" => {
                 origin::check_host(head, from.peer, &self.config.allowed_hosts)?;
@@ -292,22 +288,28 @@ impl<S: Store + 'static> Api<S> {
         }
     }
 
-    /// Not while it ends, nor with the built-in rules alone while those of its database are behind a migration.
-    fn is_ready(&self) -> bool {
-        let lacks_rules = self.figures.as_ref().is_some_and(|figures| figures.lacks_rules());
-        self.ready.load(Ordering::Relaxed) && !lacks_rules
+    /// Why it is not ready: it ends, or has only the built-in rules while others are to come.
+    fn not_ready(&self) -> Option<&'static str> {
+        if !self.ready.load(Ordering::Relaxed) {
+            return Some("draining");
+        }
+        self.figures.as_ref().and_then(|figures| figures.lacks_rules())
     }
 
-    /// Ready, with the states that an operator must see. Health checks get the status under any name; the detail is
-    /// for operators.
+    /// Whether it is ready, with the states that an operator must see. Health checks get the status under any name; the
+    /// detail is for operators.
     fn readiness(&self, head: &http::request::Parts, peer: Option<IpAddr>) -> Response<Body> {
-        let mut answer = "ready\n".to_owned();
+        let (status, state) = match self.not_ready() {
+            None => (StatusCode::OK, "ready"),
+            Some(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
+        };
+        let mut answer = format!("{state}\n");
         let is_own = origin::check_host(head, peer, &self.config.allowed_hosts).is_ok();
         let figures = self.figures.iter().filter(|_| is_own);
         for (_, text) in figures.flat_map(|figures| figures.incidents()) {
             answer.extend(["warning: ", &text, "\n"]);
         }
-        respond::raw(StatusCode::OK, HeaderValue::from_static(TEXT), answer)
+        respond::raw(status, HeaderValue::from_static(TEXT), answer)
     }
 
     /// Who calls, if calls need a token or a certificate: its digest, so that callers' request ids do

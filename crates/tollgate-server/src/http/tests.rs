@@ -67,6 +67,27 @@ async fn a_node_without_rules_is_not_ready_while_its_database_is_migrated() {
     assert_eq!(ask("/readyz").await.0, 200);
 }
 
+#[tokio::test]
+async fn a_node_whose_rules_have_not_arrived_is_not_ready() {
+    let figures = Arc::new(ControlFigures::default());
+    let api = Arc::new(api().reporting(Arc::clone(&figures)));
+    let ask = |path| {
+        let request = Request::get(path).header("host", "localhost").body("").unwrap();
+        answer(&api, request)
+    };
+    assert_eq!(ask("/readyz").await.0, 200, "no rules are to come");
+    figures.await_rules();
+    let (status, text) = ask("/readyz").await;
+    assert!(status == 503 && text.starts_with("no rule set yet"), "{status} {text}");
+    assert_eq!(ask("/healthcheck").await.0, 500);
+    assert_eq!(ask("/healthz").await.0, 200);
+    figures.know_there_are_no_rules();
+    assert_eq!(ask("/readyz").await.0, 200, "the source has none");
+    figures.await_rules();
+    figures.in_force(Source::Redis, 1);
+    assert_eq!(ask("/readyz").await.0, 200);
+}
+
 const LOGIN: &str = "
 default: false
 rules:
