@@ -495,7 +495,7 @@ mod tests {
         let end =
             format!(r#"{{"type":"response.completed","response":{{"tools":{deep},{used}}}}}"#);
         let (_, reported, _) = look(Call::Responses, &end);
-        assert_eq!(reported.usage, Some(Usage { total: 5, output: 3 }));
+        assert_eq!(reported.usage, Some(Usage::new(2, 3)));
         assert!(reported.is_done && !reported.is_unread);
         let text = format!(r#"{{"choices":[{{"delta":{{"content":"abcd","x":{deep}}}}}]}}"#);
         let (_, reported, count) = look(Call::Chat, &text);
@@ -507,12 +507,12 @@ mod tests {
     fn the_own_form_of_llama_cpp_is_read() {
         let piece = r#"{"content":"abcd","stop":false,"tokens_predicted":4,"tokens_evaluated":2}"#;
         let (_, reported, count) = look(Call::Completions, piece);
-        assert_eq!((reported.usage, count), (Some(Usage { total: 6, output: 4 }), 4));
+        assert_eq!((reported.usage, count), (Some(Usage::new(2, 4)), 4));
         assert!(!reported.is_final && !reported.is_done);
         let end = r#"{"content":"","stop":true,"tokens_predicted":9,"tokens_evaluated":2}"#;
         let (verdict, reported, _) = look(Call::Completions, end);
         assert_eq!((verdict, reported.is_done), (Verdict::Pass, true));
-        assert_eq!(reported.usage, Some(Usage { total: 11, output: 9 }));
+        assert_eq!(reported.usage, Some(Usage::new(2, 9)));
     }
 
     #[test]

@@ -263,7 +263,6 @@ fn usage_that_cannot_be_is_not_believed() {
             format!(r#"{{"choices":[{{"message":{{"content":"abcdefgh"}}}}],"usage":{usage}}}"#);
         plain.pass(Bytes::from(body));
         plain.ends();
-        drop(plain);
         assert_eq!(*book.0.lock(), [Some(plain_used)], "{usage}");
         let book = Book::default();
         let mut stream = meter(&book, true, Overrun::Run);
