@@ -14,6 +14,7 @@ use tollgate_store::memory::MemoryOptions;
 
 use crate::admin::Seen;
 use crate::audit::AuditTrail;
+use crate::buffered::BUFFERED;
 use crate::config::{Config, LogFormat};
 use crate::control::ControlFigures;
 use crate::control::figures::Source;
@@ -47,6 +48,7 @@ pub(crate) struct Inside {
 impl Inside {
     /// Builds it, with these rules to begin with.
     pub(crate) fn build(config: &Config, rules: RuleSet) -> Result<Self, ServeError> {
+        BUFFERED.set_max(config.limits.max_buffered_bytes);
         let clock = Arc::new(SystemClock::new());
         let options =
             MemoryOptions { max_counters: config.max_counters, data_dir: config.data_dir.clone() };

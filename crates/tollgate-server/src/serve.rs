@@ -11,7 +11,6 @@ use tollgate_policy::RuleSet;
 use crate::admin::Admin;
 use crate::background::Housekeeping;
 use crate::banner::banner;
-use crate::buffered::BUFFERED;
 use crate::config::{Config, PricesError};
 use crate::control::{ControlPlane, ControlStartError, Surroundings};
 use crate::edge::grpc::GrpcDoor;
@@ -161,7 +160,6 @@ fn run_until_shutdown(
     say(&config, engine, &names, listeners.http.len(), edge.as_ref());
     doors.begin(edge.as_ref().map(Edge::gateway), tickets.as_ref());
     let proxies = trusted_proxies(&config.identity);
-    BUFFERED.set_max(config.limits.max_buffered_bytes);
     let mut workers =
         Workers::new(config.limits, tls.clone(), stopped.clone(), Arc::clone(doors), proxies);
     workers.start("http", listeners.http, always(&api), false)?;

@@ -58,12 +58,11 @@ where
             let bytes = first.len() + rest.len();
             let more = if bytes > UNCOUNTED_BYTES { bytes - counted } else { 0 };
             if polled.is_pending() && more > 0 {
-                let has_room = match &mut held {
-                    Some(held) => held.grow(more),
-                    None => {
-                        held = BUFFERED.hold(None, more);
-                        held.is_some()
-                    }
+                let has_room = if let Some(held) = &mut held {
+                    held.grow(more)
+                } else {
+                    held = BUFFERED.hold(None, more);
+                    held.is_some()
                 };
                 if !has_room {
                     return Poll::Ready(Err(ApiError::Busy));

@@ -136,8 +136,8 @@ impl ApiError {
             Self::Unauthorized | Self::InvalidKey => {
                 Some((http::header::WWW_AUTHENTICATE, "Bearer"))
             }
-            Self::Busy => Some((http::header::RETRY_AFTER, "1")),
-            Self::Engine(
+            Self::Busy
+            | Self::Engine(
                 EngineError::Store(_) | EngineError::RequestIdInUse | EngineError::ReservationsFull,
             ) => Some((http::header::RETRY_AFTER, "1")),
             // The rest of an unread body is not waited for.

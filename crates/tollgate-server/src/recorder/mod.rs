@@ -41,7 +41,7 @@ const ROUNDS_PER_RETRY: u32 = 300;
 
 /// What is recorded, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecorderOptions {
+pub(crate) struct RecorderOptions {
     /// Where the files are.
     pub dir: PathBuf,
     /// How many bytes they may take in all.
@@ -64,7 +64,7 @@ pub(crate) struct RecorderFigures {
 }
 
 /// Records decisions.
-pub struct Recorder {
+pub(crate) struct Recorder {
     buffers: Arc<Buffers>,
     figures: Arc<RecorderFigures>,
     thread: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
@@ -72,7 +72,11 @@ pub struct Recorder {
 
 impl Recorder {
     /// Creates the folder and begins to record.
-    pub fn start(options: RecorderOptions, node: &str, secret: &[u8]) -> std::io::Result<Self> {
+    pub(crate) fn start(
+        options: RecorderOptions,
+        node: &str,
+        secret: &[u8],
+    ) -> std::io::Result<Self> {
         let figures = Arc::new(RecorderFigures::default());
         let files = Files::open(&options, node)?;
         let buffers = Arc::new(Buffers::default());
