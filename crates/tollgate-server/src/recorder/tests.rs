@@ -41,12 +41,12 @@ impl Node {
     }
 
     fn decide(&self, recorder: &Recorder, user: &str, tenant: &str, key: &str) {
+        let rules = self.engine.rules();
         let mut request = Request { amounts: Amounts::tokens(7), ..Request::default() };
         request.attributes.set(Known::UserId, user);
         request.attributes.set(Known::TenantId, tenant);
         request.attributes.set(Known::ApiKey, key);
         request.attributes.push_extra("region", "eu");
-        let rules = self.engine.rules();
         let decision = self.engine.decide_now(&rules, &request, Mode::Charge).unwrap().unwrap();
         recorder.decided(&request, &decision);
     }
