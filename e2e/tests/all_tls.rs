@@ -134,6 +134,7 @@ fn every_command_works_with_tls_everywhere() {
     tiers_grants_and_settings(&mut ground);
     decisions(&mut ground, &page);
     operations(&mut ground);
+    keys(&mut ground);
     ground.admin(&["rules", "delete", "slots", "--yes"]);
 
     // Nothing that can ask a server was left out.
@@ -213,6 +214,21 @@ fn decisions(ground: &mut Ground, page: &str) {
         let report = json(&ground.data(&args));
         assert_eq!((&report["requests"], &report["errors"]), (&50.into(), &0.into()), "{report}");
     }
+}
+
+fn keys(ground: &mut Ground) {
+    let created = json(&ground.admin(&["keys", "create", "--name", "ci", "--json"]));
+    let id = text_at(&created, "id");
+    ground.admin(&["keys", "list"]);
+    ground.admin(&["keys", "get", &id]);
+    ground.admin(&["keys", "update", &id, "--name", "build"]);
+    ground.admin(&["keys", "rotate", &id, "--overlap", "1h"]);
+    ground.admin(&["keys", "disable", &id]);
+    ground.admin(&["keys", "enable", &id]);
+    ground.admin(&["keys", "delete", &id, "--yes"]);
+    let file = ground.server.dir().join("keys.yaml").display().to_string();
+    fs::write(&file, "- {name: a}\n").expect("a file of keys");
+    ground.admin(&["keys", "import", &file]);
 }
 
 fn operations(ground: &mut Ground) {

@@ -140,11 +140,13 @@ fn an_answer_is_not_held_back_by_what_follows_its_request() {
 fn answers_that_nobody_reads_are_bounded() {
     // An answer to a batch is larger than what the system's buffers take, and two do not fit.
     const MAX_BYTES: usize = 8 << 20;
-    let rules: String = (0..20)
-        .map(|number| {
-            format!("  - {{rule_id: of-all-{number}, identifier_type: global, limit: 1000000, window: 1h}}\n")
-        })
-        .collect();
+    let rule = |number| {
+        format!(
+            "  - {{rule_id: of-all-{number}, identifier_type: global, limit: 1000000, window: 1h}}"
+        )
+    };
+    let rules: Vec<String> = (0..32).map(rule).collect();
+    let rules = rules.join("\n");
     let server = ServerBuilder::default()
         .rules(&format!("default: false\nrules:\n{rules}"))
         .env("TOLLGATE_LIMITS_MAX_BUFFERED_BYTES", &MAX_BYTES.to_string())

@@ -52,7 +52,7 @@ fn batch(seed: u64) -> Value {
                 "tokens": (random >> 16) % 50,
                 "attributes": {"region": if random & 1 == 0 { "eu" } else { "us" }},
             });
-            if (random >> 24) & 3 == 0 {
+            if (random >> 24).is_multiple_of(4) {
                 request["cost"] = json!(1 + (random >> 32) % 3);
             }
             request

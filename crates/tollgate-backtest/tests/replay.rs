@@ -181,7 +181,8 @@ fn a_sample_names_the_rules_that_it_cannot_judge() {
     writer.add_dropped(3);
     let whole = [header_bytes(&header).unwrap(), writer.finish().unwrap()].concat();
     let cut = [whole.clone(), vec![1, 2, 3]].concat();
-    let report = support::run(&options(RULES, &[&file(&cut)])).unwrap();
+    let traffic = file(&cut);
+    let report = support::run(&options(RULES, &[&traffic])).unwrap();
     let notes = report.input.notes.join("\n");
     assert_eq!((report.requests, report.logged_429), (1, 1));
     for part in [
@@ -192,7 +193,8 @@ fn a_sample_names_the_rules_that_it_cannot_judge() {
     ] {
         assert!(notes.contains(part), "{part} is missing from:\n{notes}");
     }
-    let mut options = options(RULES, &[&file(b"no recording")]);
+    let traffic = file(b"no recording");
+    let mut options = options(RULES, &[&traffic]);
     options.format = tollgate_backtest::Format::Recording;
     let error = support::run(&options).unwrap_err().to_string();
     assert!(error.contains("this is not a recording of Tollgate"), "{error}");

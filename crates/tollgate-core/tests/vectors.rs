@@ -34,7 +34,8 @@ fn the_core_shows_what_the_vectors_say() {
             continue;
         }
         let (limit, state) = counter.as_mut().unwrap();
-        now = now.checked_add_signed(words[0].parse::<i64>().unwrap() * MICRO as i64).unwrap();
+        now =
+            now.checked_add_signed(words[0].parse::<i64>().unwrap() * MICRO.cast_signed()).unwrap();
         if words[1] == "give_back" {
             limit.give_back(state, &last, now);
             continue;

@@ -97,7 +97,7 @@ async fn the_scripts_show_what_the_vectors_say() {
             continue;
         }
         let remote = remote.as_ref().unwrap();
-        let step = words[0].parse::<i64>().unwrap() * MICRO as i64;
+        let step = words[0].parse::<i64>().unwrap() * MICRO.cast_signed();
         if step != 0 {
             clock.set(clock.get().checked_add_signed(step).unwrap());
         }

@@ -17,6 +17,10 @@ const MAX_OPTION_BYTES: usize = 64;
 /// Options of a request are free while they are together not longer than this; longer ones are texts.
 const MAX_FREE_BYTES: usize = 1_024;
 
+/// Fields that are not known are read as options are while they are together not longer than this, unless an upper bound
+/// is asked for.
+const MAX_UNKNOWN_BYTES: usize = 256;
+
 /// Digits of the longest id of a token.
 const MAX_TOKEN_ID: u64 = 7;
 
@@ -109,7 +113,12 @@ impl Ask<'_> {
             long_name(&member.name, sink);
             option(member.value, sink, 0);
         }
-        for member in unknown.iter().chain(counted) {
+        let length: usize = unknown.iter().map(|it| it.name.len() + it.value.text.len()).sum();
+        let is_free = !sink.is_upper_bound() && length <= MAX_UNKNOWN_BYTES;
+        for member in unknown.iter().filter(|_| is_free) {
+            option(member.value, sink, 0);
+        }
+        for member in unknown.iter().filter(|_| !is_free).chain(counted) {
             sink.source(&member.name);
             walk(member.value, sink);
         }
@@ -329,7 +338,7 @@ mod tests {
             estimate(r#""temperature":0.5,"seed":7,"metadata":{"a":"b"},"#.to_owned()),
             none
         );
-        assert!(estimate(r#""xx_unknown":"abcd efgh","#.to_owned()) > none, "however short");
+        assert!(estimate(format!(r#""xx_unknown":"{}","#, "abcd ".repeat(52))) > none + 40);
         let pairs = (0..1_000).map(|it| format!(r#""k{it}":"{}","#, "word ".repeat(10)));
         let pairs: String = pairs.collect();
         assert!(estimate(format!(r#""metadata":{{{pairs}"a":"b"}},"#)) > none + 10_000);

@@ -36,7 +36,6 @@ pub(crate) enum Verdict {
 
 /// Reads events out of the bytes that pass.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "what one knows between two bytes")]
 pub(crate) struct Events {
     /// The part of an event that has come so far.
     begun: BytesMut,

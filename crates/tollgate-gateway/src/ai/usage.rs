@@ -86,10 +86,10 @@ fn stated(value: Value<'_>, plausible: Plausible) -> Result<Option<Usage>, Doubt
     for member in value.members().filter(|_| value.is_object()) {
         match member.name.as_ref() {
             "prompt_tokens" | "input_tokens" | "tokens_evaluated" => {
-                input = count(member.value)?.or(input)
+                input = count(member.value)?.or(input);
             }
             "completion_tokens" | "output_tokens" | "tokens_predicted" => {
-                output = count(member.value)?.or(output)
+                output = count(member.value)?.or(output);
             }
             "total_tokens" => total = count(member.value)?.or(total),
             "prompt_tokens_details" | "input_tokens_details" => {

@@ -28,6 +28,9 @@ const CERTIFICATE_MILLIS: Millis = 14 * 24 * 3_600_000;
 /// Less free disk than this is reported.
 const MIN_FREE_BYTES: u64 = 256 << 20;
 
+/// So long a node may be without rules after its start before that is an incident.
+const START_SECONDS: i64 = 5;
+
 /// Every kind, with its title and the next step.
 pub(crate) const KINDS: [(&str, &str, &str); 11] = [
     (
@@ -159,7 +162,7 @@ impl Keeper {
                 ("store", self.lost_stores()),
                 ("audit", self.dropping(now, &mut memory)),
                 ("config_stale", self.stale(now)),
-                ("no_rules", figures.lacks_rules().map(str::to_owned)),
+                ("no_rules", self.without_rules(now)),
                 ("nodes_behind", self.behind(now, &mut memory)),
                 ("certificate", self.ending_certificate(now)),
                 ("disk", self.full_disk()),
@@ -200,6 +203,13 @@ impl Keeper {
             "{dropped} records were dropped since the start, the last at {}",
             rfc3339(last)
         ))
+    }
+
+    /// A start is no incident until it takes long.
+    fn without_rules(&self, now: Millis) -> Option<String> {
+        let figures = &self.around.figures;
+        let age = now / 1_000 - figures.since.load(Ordering::Relaxed);
+        figures.lacks_rules().filter(|_| age > START_SECONDS).map(str::to_owned)
     }
 
     fn stale(&self, now: Millis) -> Option<String> {

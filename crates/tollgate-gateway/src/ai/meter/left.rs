@@ -35,7 +35,7 @@ impl Meter {
         };
         let may_hide = || {
             let known = self.expectations.as_ref();
-            known.is_none_or(|known| known.may_hide(&self.estimate.model))
+            known.is_some_and(|known| known.may_hide(&self.estimate.model))
         };
         let is_left = !self.has_ended && !self.reported.is_done && counted > 0;
         if self.work == Work::Answered && (is_unread || is_left && may_hide()) {

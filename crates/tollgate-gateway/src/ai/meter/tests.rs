@@ -78,7 +78,7 @@ fn however_it_ends_it_is_settled_once() {
     left.pass(token());
     left.pass(token().slice(..20));
     drop(left);
-    assert_eq!(*book.0.lock(), [Some(13)], "as reserved: the model may use what nobody sees");
+    assert_eq!(*book.0.lock(), [Some(11)], "what was counted: the model is not known to use more");
     let book = Book::default();
     meter(&book, true, Overrun::Run).not_sent();
     assert_eq!(*book.0.lock(), [None]);
@@ -113,10 +113,10 @@ fn a_message_that_is_cut_pays_the_prompt_that_was_stated() {
     let end = r#"{"type":"message_delta","delta":{},"usage":{"output_tokens":9}}"#;
     for (is_extended, events, used) in [
         (false, &[start][..], 7),
-        (false, &[start, text, text], 7 + 3),
-        (false, &[text], 10 + 3),
+        (false, &[start, text, text], 7 + 2),
+        (false, &[text], 10 + 1),
         (false, &[start, text, end], 7 + 9),
-        (true, &[start, text], 10 + 3),
+        (true, &[start, text], 10 + 1),
         (true, &[start, text, end], 7 + 9),
     ] {
         let book = Book::default();
