@@ -165,7 +165,7 @@ fn every_call_is_estimated_and_settled() {
     let text = "xyz ".repeat(10);
     for (path, body, reserved, total) in [
         ("/v1/completions", json!({"model": "m", "prompt": text, "max_tokens": 7}), 17, 15),
-        ("/v1/embeddings", json!({"model": "m", "input": [text, text]}), 20, 20),
+        ("/v1/embeddings", json!({"model": "m", "input": [text, text]}), 22, 20),
         ("/v1/responses", json!({"model": "m", "input": text, "max_output_tokens": 9}), 23, 19),
     ] {
         let before = used(&server, "tokens");

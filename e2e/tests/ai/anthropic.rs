@@ -340,7 +340,8 @@ fn other_calls_are_forwarded_only_where_they_make_no_model_work() {
     assert_eq!(post_with(&openai, PATH, &[], &message(&json!({}))).status, 404);
     assert_eq!(model.ledger().requests, 0);
     let batch = json!({"requests": [], "stand_in": {"status": 418}});
-    assert_eq!(post_with(&anthropic, "/v1/messages/batches", &[], &batch).status, 418);
+    assert_eq!(post_with(&anthropic, "/v1/messages/batches", &[], &batch).status, 404);
+    assert_eq!(post_with(&anthropic, "/v1/files", &[], &batch).status, 418);
     assert_eq!(used(&anthropic, "requests"), 1);
 }
 
