@@ -15,6 +15,7 @@ const MAX_TOKENS: u64 = 1_000_000_000;
 
 /// How models are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct OpenAiConfig {
     /// The largest body of a request.
     pub max_body_bytes: usize,
@@ -235,6 +236,7 @@ pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> Open
 
 /// `gateway.openai` as it is shown.
 #[derive(Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub(super) struct ShownOpenAi {
     max_body_bytes: usize,
     max_buffered_bytes: usize,
