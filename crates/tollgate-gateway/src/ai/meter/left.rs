@@ -16,11 +16,22 @@ impl Meter {
         self.has_ended = true;
     }
 
-    /// Whether a client that leaves now leaves an answer of which it is not known what it used: it is read on.
+    /// Whether a client that leaves now leaves an answer of which it is not known what it used, of a model that uses more
+    /// than it shows: it is read on.
     pub(crate) fn wants_rest(&self) -> bool {
         let is_good = self.work == Work::Answered && !matches!(self.reading, Reading::Nothing);
         let is_open = !self.is_settled && !self.is_stopped && !self.has_ended;
-        is_good && is_open && matches!(self.ending, Ending::Settle) && self.sent.is_set()
+        is_good
+            && is_open
+            && matches!(self.ending, Ending::Settle)
+            && self.sent.is_set()
+            && self.may_hide()
+    }
+
+    /// Whether the model is known to use tokens which nobody sees.
+    fn may_hide(&self) -> bool {
+        let known = self.expectations.as_ref();
+        known.is_some_and(|known| known.may_hide(&self.estimate.model))
     }
 
     /// What must be paid at least for an answer whose usage was not stated: where a part of it could not be read, or a
@@ -33,12 +44,8 @@ impl Meter {
             Reading::Events(_) => self.reported.is_unread,
             Reading::Json(scan) => is_broken(scan),
         };
-        let may_hide = || {
-            let known = self.expectations.as_ref();
-            known.is_some_and(|known| known.may_hide(&self.estimate.model))
-        };
         let is_left = !self.has_ended && !self.reported.is_done && counted > 0;
-        if self.work == Work::Answered && (is_unread || is_left && may_hide()) {
+        if self.work == Work::Answered && (is_unread || is_left && self.may_hide()) {
             counted.max(self.reserved_output())
         } else {
             counted
