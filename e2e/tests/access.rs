@@ -183,7 +183,7 @@ fn tenant_admins_tighten_and_nothing_else() {
     let mut acme = Admin::with_token(server.admin_addr(), &token);
     let mut umbrella = Admin::with_token(server.admin_addr(), &other);
     let plain = |id: &str, limit: u64| {
-        json!({"rule_id": id, "identifier_type": "user_id", "limit": limit, "window": "1h",
+        json!({"rule_id": id, "identifier_type": "user_id", "limit": limit, "window": "365d",
                "algorithm": "fixed_window"})
     };
     admin.put("rules", &plain("installation", 10));

@@ -33,8 +33,8 @@ pub(crate) fn rules(tokens: u64, requests: u64) -> String {
     format!(
         "default: false
 rules:
-  - {{rule_id: tokens, identifier_type: global, unit: tokens, limit: {tokens}, window: 1h, algorithm: fixed_window}}
-  - {{rule_id: requests, identifier_type: global, limit: {requests}, window: 1h, algorithm: fixed_window}}
+  - {{rule_id: tokens, identifier_type: global, unit: tokens, limit: {tokens}, window: 365d, algorithm: fixed_window}}
+  - {{rule_id: requests, identifier_type: global, limit: {requests}, window: 365d, algorithm: fixed_window}}
 "
     )
 }
@@ -221,8 +221,8 @@ fn a_users_name_in_a_body_only_divides_who_is_known() {
     let rules = "
 default: false
 rules:
-  - {rule_id: users, identifier_type: composite, key_by: [tenant_id, end_user], limit: 1, window: 1h, algorithm: fixed_window}
-  - {rule_id: anonymous, identifier_type: composite, key_by: [end_user], limit: 1, window: 1h, algorithm: fixed_window, applies_to: {tenants: [nobody]}}
+  - {rule_id: users, identifier_type: composite, key_by: [tenant_id, end_user], limit: 1, window: 365d, algorithm: fixed_window}
+  - {rule_id: anonymous, identifier_type: composite, key_by: [end_user], limit: 1, window: 365d, algorithm: fixed_window, applies_to: {tenants: [nobody]}}
 ";
     let url = model.url();
     let config = format!(

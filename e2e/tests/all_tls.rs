@@ -13,7 +13,7 @@ use tollgate_testkit::{Certificates, Postgres, Redis};
 
 const RULES: &str = "
 rules:
-  - {rule_id: per-user, identifier_type: user_id, limit: 1000, window: 1h, algorithm: fixed_window}
+  - {rule_id: per-user, identifier_type: user_id, limit: 1000, window: 365d, algorithm: fixed_window}
   - {rule_id: slots, identifier_type: tenant_id, unit: concurrency, limit: 5, slot_ttl: 1m}
 ";
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tollgate_e2e::{ADMIN, Admin, Server, ServerBuilder, eventually};
 
 fn rule(id: &str, limit: u64) -> Value {
-    json!({"rule_id": id, "identifier_type": "user_id", "limit": limit, "window": "1h",
+    json!({"rule_id": id, "identifier_type": "user_id", "limit": limit, "window": "365d",
            "algorithm": "fixed_window"})
 }
 

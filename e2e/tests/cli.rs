@@ -61,7 +61,7 @@ fn write(folder: &Path, name: &str, text: &str) -> String {
 const BASE: &str = "\
 tiers: [{name: free, is_default: true}, pro]
 rules:
-  - {rule_id: api, scope: API, identifier_type: user_id, limit: 3, window: 1h,
+  - {rule_id: api, scope: API, identifier_type: user_id, limit: 3, window: 365d,
      algorithm: fixed_window, tier_limits: {pro: 5}}
 ";
 

@@ -120,7 +120,7 @@ fn guessing_by_signing_in_is_slow_too() {
 fn a_made_up_request_is_decided_as_any_other() {
     let server = ServerBuilder::default().arg("--admin-http").arg("127.0.0.1:0").start();
     let mut admin = server.admin();
-    let rule = json!({"rule_id": "two", "identifier_type": "user_id", "limit": 2, "window": "1h",
+    let rule = json!({"rule_id": "two", "identifier_type": "user_id", "limit": 2, "window": "365d",
                       "algorithm": "fixed_window"});
     admin.put("rules", &rule);
     let ann = json!({"userId": "ann"});

@@ -10,7 +10,7 @@ use tollgate_testkit::Postgres;
 
 fn per_user(limit: u64) -> Value {
     json!({"rule_id": "per-user", "scope": "USER", "identifier_type": "user_id", "limit": limit,
-        "window": "1h", "algorithm": "fixed_window"})
+        "window": "365d", "algorithm": "fixed_window"})
 }
 
 /// Ann of acme is refused, bob of umbrella would be, and each is known by all attributes.
@@ -19,7 +19,7 @@ fn fill(server: &Server) -> Admin {
     admin.put("rules", &per_user(1));
     admin.put("rules", &per_user(2));
     let watched = json!({"rule_id": "watched", "scope": "TRIAL", "identifier_type": "user_id",
-        "limit": 1, "window": "1h", "algorithm": "fixed_window", "action": "log_only",
+        "limit": 1, "window": "365d", "algorithm": "fixed_window", "action": "log_only",
         "applies_to": {"users": ["bob"]}});
     admin.put("rules", &watched);
     let mut client = server.client();

@@ -12,7 +12,7 @@ fn all_limits_are_charged_or_none() {
     let server = Server::with_rules(
         "
 rules:
-  - {rule_id: user, scope: USER, identifier_type: user_id, limit: 100, window: 1h, algorithm: fixed_window}
+  - {rule_id: user, scope: USER, identifier_type: user_id, limit: 100, window: 365d, algorithm: fixed_window}
   - {rule_id: tenant, scope: TENANT_GLOBAL, identifier_type: tenant_id, limit: 3, window: 1h, algorithm: sliding_window_log}
   - {rule_id: all, scope: ALL, limit: 50, window: 1h, algorithm: token_bucket}
 ",
@@ -44,9 +44,9 @@ fn encoded_slashes_are_matched_in_both_readings() {
 no_match: deny
 default: false
 rules:
-  - {rule_id: login, limit: 1, window: 1h, algorithm: fixed_window, applies_to: {endpoints: [/login]}}
-  - {rule_id: file, key_by: [name], limit: 1, window: 1h, algorithm: fixed_window, applies_to: {endpoints: ['/files/{name}']}}
-  - {rule_id: all, limit: 100, window: 1h, algorithm: fixed_window, applies_to: {endpoints: [/files/*, /login]}}
+  - {rule_id: login, limit: 1, window: 365d, algorithm: fixed_window, applies_to: {endpoints: [/login]}}
+  - {rule_id: file, key_by: [name], limit: 1, window: 365d, algorithm: fixed_window, applies_to: {endpoints: ['/files/{name}']}}
+  - {rule_id: all, limit: 100, window: 365d, algorithm: fixed_window, applies_to: {endpoints: [/files/*, /login]}}
 ",
     );
     let mut client = server.client();
@@ -71,7 +71,7 @@ fn throttle_returns_the_wait_and_log_only_only_reports() {
 rules:
   - {rule_id: slow, identifier_type: user_id, limit: 1, window: 1h, burst: 1, algorithm: token_bucket,
      action: throttle, max_delay_ms: 3600000}
-  - {rule_id: watch, identifier_type: user_id, limit: 1, window: 1h, algorithm: fixed_window, action: log_only}
+  - {rule_id: watch, identifier_type: user_id, limit: 1, window: 365d, algorithm: fixed_window, action: log_only}
 ",
     );
     let mut client = server.client();
@@ -102,7 +102,7 @@ rules:
   - rule_id: api
     identifier_type: user_id
     limit: 10
-    window: 1h
+    window: 365d
     algorithm: fixed_window
     soft_limit: 0.5
     tier_limits: {free: 10, premium: 20, enterprise: unlimited}
@@ -159,7 +159,7 @@ fn a_request_id_is_charged_once() {
 #[test]
 fn a_batch_is_decided_in_order_each_for_itself() {
     let server = Server::with_rules(
-        "rules: [{rule_id: u, identifier_type: user_id, limit: 3, window: 1h, algorithm: fixed_window}]",
+        "rules: [{rule_id: u, identifier_type: user_id, limit: 3, window: 365d, algorithm: fixed_window}]",
     );
     let mut client = server.client();
     let costs = [2, 2, 1, 1];
@@ -181,7 +181,7 @@ fn a_batch_is_decided_in_order_each_for_itself() {
 #[test]
 fn sixty_four_clients_at_once_get_exactly_the_limit() {
     let server = Server::with_rules(
-        "rules: [{rule_id: u, identifier_type: user_id, limit: 500, window: 1d, algorithm: sliding_window_counter}]",
+        "rules: [{rule_id: u, identifier_type: user_id, limit: 500, window: 365d, algorithm: sliding_window_counter}]",
     );
     let admitted: usize = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..64)
@@ -202,7 +202,7 @@ fn sixty_four_clients_at_once_get_exactly_the_limit() {
 fn enforcement_in_shadow_refuses_nothing_and_off_counts_nothing() {
     let rules = "
 deny_list: ['user_id:mallory']
-rules: [{rule_id: u, identifier_type: user_id, limit: 1, window: 1h, algorithm: fixed_window}]";
+rules: [{rule_id: u, identifier_type: user_id, limit: 1, window: 365d, algorithm: fixed_window}]";
     let shadow = ServerBuilder::default().rules(rules).arg("--enforcement").arg("shadow").start();
     let mut client = shadow.client();
     let body = json!({"userId": "ann"});
@@ -272,7 +272,7 @@ fn every_one_of_many_scopes_is_enforced() {
     for n in 0..300 {
         let limit = if n == 299 { 1 } else { 1000 };
         rules.push_str(&format!(
-            "  - {{rule_id: r{n:03}, identifier_type: user_id, limit: {limit}, window: 1h, algorithm: fixed_window}}\n"
+            "  - {{rule_id: r{n:03}, identifier_type: user_id, limit: {limit}, window: 365d, algorithm: fixed_window}}\n"
         ));
     }
     let server = Server::with_rules(&rules);

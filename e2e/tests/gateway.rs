@@ -11,9 +11,9 @@ const RULES: &str = "
 default: false
 deny_list: ['ip:203.0.113.9']
 rules:
-  - {rule_id: per-ip, identifier_type: ip, limit: 3, window: 1h, algorithm: fixed_window, applies_to: {endpoints: [/limited]}}
-  - {rule_id: per-user, identifier_type: user_id, limit: 2, window: 1h, algorithm: fixed_window}
-  - {rule_id: per-key, identifier_type: api_key, limit: 1, window: 1h, algorithm: fixed_window}
+  - {rule_id: per-ip, identifier_type: ip, limit: 3, window: 365d, algorithm: fixed_window, applies_to: {endpoints: [/limited]}}
+  - {rule_id: per-user, identifier_type: user_id, limit: 2, window: 365d, algorithm: fixed_window}
+  - {rule_id: per-key, identifier_type: api_key, limit: 1, window: 365d, algorithm: fixed_window}
 ";
 
 fn gateway(upstream: &Upstream, rules: &str) -> ServerBuilder {
@@ -100,10 +100,10 @@ fn encoded_slashes_are_no_way_around_a_rule() {
     let rules = "
 default: false
 rules:
-  - {rule_id: login, limit: 1, window: 1h, algorithm: fixed_window, applies_to: {endpoints: [/login]}}
-  - {rule_id: file, limit: 1, window: 1h, algorithm: fixed_window, applies_to: {endpoints: ['/files/{name}']}}
-  - {rule_id: sign-in, limit: 1, window: 1h, algorithm: fixed_window, applies_to: {endpoints: ['/sign-in/{name}']}}
-  - {rule_id: open, limit: 100, window: 1h, algorithm: fixed_window, overrides: [login], applies_to: {endpoints: ['/open/{name}']}}
+  - {rule_id: login, limit: 1, window: 365d, algorithm: fixed_window, applies_to: {endpoints: [/login]}}
+  - {rule_id: file, limit: 1, window: 365d, algorithm: fixed_window, applies_to: {endpoints: ['/files/{name}']}}
+  - {rule_id: sign-in, limit: 1, window: 365d, algorithm: fixed_window, applies_to: {endpoints: ['/sign-in/{name}']}}
+  - {rule_id: open, limit: 100, window: 365d, algorithm: fixed_window, overrides: [login], applies_to: {endpoints: ['/open/{name}']}}
 ";
     let upstream = Upstream::start();
     let server = gateway(&upstream, rules).start();
@@ -255,7 +255,7 @@ fn events_pass_unbuffered() {
 fn a_websocket_is_passed_through_and_counted_once() {
     let upstream = Upstream::start();
     let rules = "default: false
-rules: [{rule_id: sockets, identifier_type: ip, limit: 1, window: 1h, algorithm: fixed_window, applies_to: {endpoints: [/ws]}}]";
+rules: [{rule_id: sockets, identifier_type: ip, limit: 1, window: 365d, algorithm: fixed_window, applies_to: {endpoints: [/ws]}}]";
     let server = gateway(&upstream, rules).start();
     let open = || {
         let stream = TcpStream::connect(server.gateway_addr()).expect("a connection");

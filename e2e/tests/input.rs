@@ -134,7 +134,7 @@ fn random_bytes_never_bring_it_down() {
 #[test]
 fn a_page_of_another_site_charges_nothing() {
     let server = ServerBuilder::default()
-        .rules("rules: [{rule_id: all, limit: 1, window: 1h, algorithm: fixed_window}]")
+        .rules("rules: [{rule_id: all, limit: 1, window: 365d, algorithm: fixed_window}]")
         .start();
     let mut client = Client::connect(server.addr()).unwrap();
     let own = format!("http://{}", server.addr());

@@ -97,7 +97,7 @@ fn a_key_is_shown_once_and_stored_as_a_hash() {
     admin.put(
         "rules",
         &json!({"rule_id": "team", "identifier_type": "composite", "key_by": ["team", "user_id"],
-                "limit": 2, "window": "1h", "algorithm": "fixed_window"}),
+                "limit": 2, "window": "365d", "algorithm": "fixed_window"}),
     );
     assert_eq!(allow(&server, &secret)["scopes"][0]["current"], 1);
     assert!(is_allowed(&server, &secret) && !is_allowed(&server, &secret), "by its tag and owner");
@@ -111,13 +111,13 @@ fn a_key_is_shown_once_and_stored_as_a_hash() {
 fn limits_of_a_key_are_enforced_with_all_others() {
     let server = Server::start();
     let mut admin = server.admin();
-    let limits = json!([{"limit": 3, "window": "1h", "algorithm": "fixed_window"},
-                        {"unit": "tokens", "limit": 100, "window": "1d"}]);
+    let limits = json!([{"limit": 3, "window": "365d", "algorithm": "fixed_window"},
+                        {"unit": "tokens", "limit": 100, "window": "365d"}]);
     let (id, secret) = create(&mut admin, &json!({"limits": limits}));
     let (_, other) = create(&mut admin, &json!({"limits": limits}));
     admin.put(
         "rules",
-        &json!({"rule_id": "all", "identifier_type": "global", "limit": 5, "window": "1h",
+        &json!({"rule_id": "all", "identifier_type": "global", "limit": 5, "window": "365d",
                 "algorithm": "fixed_window"}),
     );
     for _ in 0..3 {
@@ -131,7 +131,7 @@ fn limits_of_a_key_are_enforced_with_all_others() {
     assert!(is_allowed(&server, &other) && !is_allowed(&server, &other));
     // A changed limit keeps what was counted; a rotated key its counters.
     let wider = json!({"name": "test", "limits": [
-        {"limit": 4, "window": "1h", "algorithm": "fixed_window"}]});
+        {"limit": 4, "window": "365d", "algorithm": "fixed_window"}]});
     let put = admin.call("PUT", &format!("keys/{id}"), &[("if-match", "\"1\"")], Some(&wider));
     assert_eq!(put.status, 200, "{}", put.text());
     let stale = admin.call("PUT", &format!("keys/{id}"), &[("if-match", "\"1\"")], Some(&wider));

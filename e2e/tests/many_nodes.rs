@@ -162,7 +162,7 @@ fn nodes_whose_clocks_differ_agree() {
     let _alone = tollgate_e2e::alone();
     let redis = Redis::start();
     let rules = "rules:
-  - {rule_id: day, identifier_type: user_id, limit: 60, window: 1d, algorithm: fixed_window}
+  - {rule_id: day, identifier_type: user_id, limit: 60, window: 365d, algorithm: fixed_window}
   - {rule_id: log, identifier_type: user_id, limit: 60, window: 1h, algorithm: sliding_window_log}
   - {rule_id: minute, identifier_type: user_id, limit: 60, calendar: month, timezone: Europe/Berlin, algorithm: fixed_window}
   - {rule_id: bucket, identifier_type: user_id, limit: 60, window: 30d, algorithm: token_bucket}
@@ -267,9 +267,9 @@ fn nothing_a_client_sends_chooses_another_key() {
     let _alone = tollgate_e2e::alone();
     let redis = Redis::start();
     let rules = "rules:
-  - {rule_id: both, identifier_type: composite, key_by: [tenant_id, user_id], limit: 1, window: 1d, algorithm: fixed_window}
-  - {rule_id: keyed, identifier_type: api_key, limit: 1, window: 1d, algorithm: fixed_window}
-  - {rule_id: any, identifier_type: client, limit: 1, window: 1d, algorithm: fixed_window}
+  - {rule_id: both, identifier_type: composite, key_by: [tenant_id, user_id], limit: 1, window: 365d, algorithm: fixed_window}
+  - {rule_id: keyed, identifier_type: api_key, limit: 1, window: 365d, algorithm: fixed_window}
+  - {rule_id: any, identifier_type: client, limit: 1, window: 365d, algorithm: fixed_window}
 ";
     let server =
         ServerBuilder::default().rules(rules).args(&["--redis".to_owned(), redis.url()]).start();

@@ -17,9 +17,9 @@ const RULES: &str = "
 default: false
 deny_list: ['user_id:mallory']
 rules:
-  - {rule_id: tenant, identifier_type: tenant_id, limit: 10, window: 1h, algorithm: fixed_window, scope: TENANT_GLOBAL}
+  - {rule_id: tenant, identifier_type: tenant_id, limit: 10, window: 365d, algorithm: fixed_window, scope: TENANT_GLOBAL}
   - {rule_id: drip, identifier_type: user_id, limit: 1, window: 60s, algorithm: leaky_bucket, burst: 3, action: throttle, max_delay_ms: 600000, scope: DRIP}
-  - {rule_id: later, identifier_type: api_key, limit: 1, window: 1h, algorithm: fixed_window, action: queue, scope: LATER}
+  - {rule_id: later, identifier_type: api_key, limit: 1, window: 365d, algorithm: fixed_window, action: queue, scope: LATER}
 ";
 
 /// The sum of a query's results.

@@ -10,7 +10,7 @@ use tollgate_testkit::Postgres;
 const RULES: &str = "
 default: none
 rules:
-  - {rule_id: fixed, scope: A, identifier_type: user_id, limit: 1000000, window: 1d, algorithm: fixed_window}
+  - {rule_id: fixed, scope: A, identifier_type: user_id, limit: 1000000, window: 365d, algorithm: fixed_window}
   - {rule_id: log, scope: B, identifier_type: user_id, limit: 1000000, window: 1d, algorithm: sliding_window_log}
   - {rule_id: counter, scope: C, identifier_type: user_id, limit: 1000000, window: 7d, algorithm: sliding_window_counter}
 ";
@@ -162,7 +162,7 @@ fn lost_records_of_decisions_are_logged() {
     let postgres = Postgres::start();
     let database = postgres.database();
     let name = database.rsplit('/').next().expect("a name").to_owned();
-    let rules = "rules:\n  - {rule_id: once, identifier_type: user_id, limit: 1, window: 1h, \
+    let rules = "rules:\n  - {rule_id: once, identifier_type: user_id, limit: 1, window: 365d, \
                  algorithm: fixed_window}\n";
     let args = ["--postgres", &database].map(str::to_owned);
     let server = ServerBuilder::default().rules(rules).args(&args).start();

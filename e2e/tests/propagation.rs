@@ -10,7 +10,7 @@ use tollgate_testkit::{Postgres, Redis};
 const CHANGES: u64 = 100;
 
 fn rule(limit: u64) -> Value {
-    json!({"rule_id": "r", "identifier_type": "user_id", "limit": limit, "window": "1h",
+    json!({"rule_id": "r", "identifier_type": "user_id", "limit": limit, "window": "365d",
            "algorithm": "fixed_window"})
 }
 

@@ -4,7 +4,7 @@ use tollgate_e2e::Server;
 
 const RULES: &str = "
 deny_list: ['ip:203.0.113.9']
-rules: [{rule_id: login, identifier_type: ip, limit: 2, window: 1h, algorithm: fixed_window,
+rules: [{rule_id: login, identifier_type: ip, limit: 2, window: 365d, algorithm: fixed_window,
          applies_to: {endpoints: [/login], methods: [POST]}}]";
 
 #[test]

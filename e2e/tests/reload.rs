@@ -10,9 +10,9 @@ fn rules(limit: u64) -> String {
     format!(
         "
 rules:
-  - {{rule_id: a, scope: A, identifier_type: user_id, limit: {limit}, window: 1d, algorithm: fixed_window}}
+  - {{rule_id: a, scope: A, identifier_type: user_id, limit: {limit}, window: 365d, algorithm: fixed_window}}
   - {{rule_id: b, scope: B, identifier_type: user_id, limit: {limit}, window: 1d, algorithm: token_bucket}}
-  - {{rule_id: c, scope: C, limit: {limit}, window: 1d, algorithm: sliding_window_counter}}
+  - {{rule_id: c, scope: C, limit: {limit}, window: 365d, algorithm: sliding_window_counter}}
 "
     )
 }

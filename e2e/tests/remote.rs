@@ -11,8 +11,8 @@ use tollgate_tower::{
 const RULES: &str = "
 default: false
 rules:
-  - {rule_id: tokens, identifier_type: user_id, unit: tokens, limit: 1000, window: 1d, algorithm: fixed_window}
-  - {rule_id: calls, identifier_type: user_id, limit: 1000, window: 1d, algorithm: fixed_window}
+  - {rule_id: tokens, identifier_type: user_id, unit: tokens, limit: 1000, window: 365d, algorithm: fixed_window}
+  - {rule_id: calls, identifier_type: user_id, limit: 1000, window: 365d, algorithm: fixed_window}
   - {rule_id: slots, identifier_type: user_id, unit: concurrency, algorithm: concurrency, limit: 2, slot_ttl: 1h}
 ";
 

@@ -489,7 +489,7 @@ rules:
 #[test]
 fn reservations_of_two_parties_leave_room_for_a_third() {
     let server = ServerBuilder::default()
-        .rules("default: false\nrules: [{rule_id: all, limit: 1000, window: 1d, algorithm: fixed_window}]")
+        .rules("default: false\nrules: [{rule_id: all, limit: 1000, window: 365d, algorithm: fixed_window}]")
         .env("TOLLGATE_MAX_RESERVATIONS", "100")
         .start();
     let mut client = server.client();
@@ -508,7 +508,7 @@ fn reservations_of_two_parties_leave_room_for_a_third() {
 #[test]
 fn one_tenant_does_not_take_all_reservations() {
     let server = ServerBuilder::default()
-        .rules("default: false\nrules: [{rule_id: all, limit: 1000, window: 1d, algorithm: fixed_window}]")
+        .rules("default: false\nrules: [{rule_id: all, limit: 1000, window: 365d, algorithm: fixed_window}]")
         .env("TOLLGATE_MAX_RESERVATIONS", "80")
         .start();
     let mut client = server.client();
@@ -619,7 +619,7 @@ fn a_slot_without_room_for_its_record_charges_nothing() {
     let rules = "default: false\nrules:
 - {rule_id: s, identifier_type: user_id, unit: concurrency, limit: 100, slot_ttl: 1h}
 - {rule_id: b, identifier_type: user_id, limit: 1000, window: 1d, algorithm: token_bucket}
-- {rule_id: f, identifier_type: user_id, limit: 1000, window: 1d, algorithm: fixed_window}";
+- {rule_id: f, identifier_type: user_id, limit: 1000, window: 365d, algorithm: fixed_window}";
     let server =
         ServerBuilder::default().rules(rules).env("TOLLGATE_MAX_RESERVATIONS", "8").start();
     let body = json!({"userId": "ann"});
@@ -637,7 +637,7 @@ fn a_slot_without_room_for_its_record_charges_nothing() {
 #[test]
 fn what_another_node_ends_makes_room() {
     let redis = Redis::start();
-    let rules = "default: false\nrules: [{rule_id: all, limit: 100000, window: 1d, algorithm: fixed_window}]";
+    let rules = "default: false\nrules: [{rule_id: all, limit: 100000, window: 365d, algorithm: fixed_window}]";
     let start = || {
         let builder = ServerBuilder::default().rules(rules).arg("--redis").arg(&redis.url());
         builder
@@ -659,7 +659,7 @@ fn what_another_node_ends_makes_room() {
 #[test]
 fn a_repeated_reservation_is_answered_when_the_share_is_full() {
     let server = ServerBuilder::default()
-        .rules("default: false\nrules: [{rule_id: all, limit: 1000, window: 1d, algorithm: fixed_window}]")
+        .rules("default: false\nrules: [{rule_id: all, limit: 1000, window: 365d, algorithm: fixed_window}]")
         .env("TOLLGATE_MAX_RESERVATIONS", "40")
         .start();
     let reserve = |body: &Value| server.client().post("/rate-limit/reserve", body);

@@ -18,7 +18,7 @@ const MARKED_RULE: &str = "rule-that-marks-its-pages";
 const PAGE_BYTES: usize = 4096;
 
 fn rule(limit: u64) -> Value {
-    json!({"rule_id": MARKED_RULE, "identifier_type": "user_id", "limit": limit, "window": "1h",
+    json!({"rule_id": MARKED_RULE, "identifier_type": "user_id", "limit": limit, "window": "365d",
            "algorithm": "fixed_window"})
 }
 
@@ -149,7 +149,7 @@ fn a_table_without_rights_or_name_does_not_stop_a_start() {
 const QUEUE_RULES: &str = "
 default: false
 rules:
-  - {rule_id: jobs, identifier_type: global, applies_to: {endpoints: [/jobs]}, limit: 1, window: 1h,
+  - {rule_id: jobs, identifier_type: global, applies_to: {endpoints: [/jobs]}, limit: 1, window: 365d,
      algorithm: fixed_window, action: queue}
 ";
 

@@ -140,8 +140,8 @@ fn tokens_say_who_calls() {
     let rules = "default: false
 tiers: [{name: pro}, {name: free}]
 rules:
-  - {rule_id: per-user, identifier_type: user_id, limit: 1, window: 1h, algorithm: fixed_window, tier_limits: {pro: 2}}
-  - {rule_id: per-ip, identifier_type: ip, limit: 100, window: 1h, algorithm: fixed_window}";
+  - {rule_id: per-user, identifier_type: user_id, limit: 1, window: 365d, algorithm: fixed_window, tier_limits: {pro: 2}}
+  - {rule_id: per-ip, identifier_type: ip, limit: 100, window: 365d, algorithm: fixed_window}";
     let server = ServerBuilder::default()
         .gateway()
         .rules(rules)

@@ -139,8 +139,8 @@ fn with_keys(model: &Model, more: &str, cors: &str) -> Server {
     let rules = "
 default: false
 rules:
-  - {rule_id: tokens, identifier_type: tenant_id, unit: tokens, limit: 40, window: 1h, algorithm: fixed_window}
-  - {rule_id: requests, identifier_type: tenant_id, limit: 6, window: 1h, algorithm: fixed_window}
+  - {rule_id: tokens, identifier_type: tenant_id, unit: tokens, limit: 40, window: 365d, algorithm: fixed_window}
+  - {rule_id: requests, identifier_type: tenant_id, limit: 6, window: 365d, algorithm: fixed_window}
 ";
     let builder = ServerBuilder::default().gateway().rules(rules);
     let keys = builder.file("keys", &registered());
@@ -294,7 +294,7 @@ fn a_background_response_that_nobody_asks_for_stays_charged_as_estimated() {
 fn a_key_without_a_tenant_under_rules_by_tenant_is_warned_about_at_the_start() {
     let rules = "
 rules:
-  - {rule_id: by-tenant, identifier_type: tenant_id, limit: 40, window: 1h, algorithm: fixed_window}
+  - {rule_id: by-tenant, identifier_type: tenant_id, limit: 40, window: 365d, algorithm: fixed_window}
 ";
     let start = |keys: &str| {
         let builder = ServerBuilder::default().gateway().rules(rules);

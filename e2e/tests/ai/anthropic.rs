@@ -351,7 +351,7 @@ fn a_users_name_in_a_body_only_divides_who_is_known() {
     let rules = "
 default: false
 rules:
-  - {rule_id: users, identifier_type: composite, key_by: [tenant_id, end_user], limit: 1, window: 1h, algorithm: fixed_window}
+  - {rule_id: users, identifier_type: composite, key_by: [tenant_id, end_user], limit: 1, window: 365d, algorithm: fixed_window}
 ";
     let server = with_keys(&model, rules);
     let ask = |key: &str, user: &str| {

@@ -23,8 +23,8 @@ fn requests() -> u64 {
 const RULES: &str = "
 default: false
 rules:
-  - {rule_id: tokens, identifier_type: global, unit: tokens, limit: 1000000000, window: 1d, algorithm: fixed_window, on_store_failure: closed}
-  - {rule_id: requests, identifier_type: global, limit: 1000000000, window: 1d, algorithm: fixed_window, on_store_failure: closed}
+  - {rule_id: tokens, identifier_type: global, unit: tokens, limit: 1000000000, window: 365d, algorithm: fixed_window, on_store_failure: closed}
+  - {rule_id: requests, identifier_type: global, limit: 1000000000, window: 365d, algorithm: fixed_window, on_store_failure: closed}
   - {rule_id: slots, identifier_type: global, unit: concurrency, algorithm: concurrency, limit: 1000, slot_ttl: 2s, on_store_failure: closed}
 ";
 
@@ -202,7 +202,7 @@ fn two_hundred_at_once_do_not_get_past_a_limit() {
     let rules = "
 default: false
 rules:
-  - {rule_id: tokens, identifier_type: global, unit: tokens, limit: 2900, window: 1h, algorithm: fixed_window}
+  - {rule_id: tokens, identifier_type: global, unit: tokens, limit: 2900, window: 365d, algorithm: fixed_window}
 ";
     let config = format!(
         "gateway: {{pools: {{gpu: {{targets: [{{url: '{url}'}}]}}}}, routes: [{{name: ai, kind: openai, pool: gpu}}]}}"

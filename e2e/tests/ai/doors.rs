@@ -113,7 +113,7 @@ fn a_server_that_is_stopped_settles_what_it_cuts() {
     let rules = "
 default: false
 rules:
-  - {rule_id: tokens, identifier_type: global, unit: tokens, limit: 100000, window: 1d, algorithm: fixed_window}
+  - {rule_id: tokens, identifier_type: global, unit: tokens, limit: 100000, window: 365d, algorithm: fixed_window}
   - {rule_id: slots, identifier_type: global, unit: concurrency, algorithm: concurrency, limit: 10, slot_ttl: 1h}
 ";
     let store = ["--redis".to_owned(), redis.url()];

@@ -8,10 +8,10 @@ use super::{chat, post, used, with};
 const RULES: &str = "
 default: false
 rules:
-  - {rule_id: large, identifier_type: global, unit: tokens, limit: 1000, window: 1h, algorithm: fixed_window, applies_to: {models: [large]}}
-  - {rule_id: small, identifier_type: global, unit: tokens, limit: 1000, window: 1h, algorithm: fixed_window, applies_to: {models: [small]}}
-  - {rule_id: tokens, identifier_type: global, unit: tokens, limit: 100000, window: 1h, algorithm: fixed_window}
-  - {rule_id: requests, identifier_type: global, limit: 1000, window: 1h, algorithm: fixed_window}
+  - {rule_id: large, identifier_type: global, unit: tokens, limit: 1000, window: 365d, algorithm: fixed_window, applies_to: {models: [large]}}
+  - {rule_id: small, identifier_type: global, unit: tokens, limit: 1000, window: 365d, algorithm: fixed_window, applies_to: {models: [small]}}
+  - {rule_id: tokens, identifier_type: global, unit: tokens, limit: 100000, window: 365d, algorithm: fixed_window}
+  - {rule_id: requests, identifier_type: global, limit: 1000, window: 365d, algorithm: fixed_window}
 ";
 
 fn start(large: &str, small: &str, health: &str) -> Server {

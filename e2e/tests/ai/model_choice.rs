@@ -10,8 +10,8 @@ fn start(model: &Model, openai: &str) -> Server {
     let rules = "
 default: false
 rules:
-  - {rule_id: small, identifier_type: global, unit: tokens, limit: 1000, window: 1h, algorithm: fixed_window, applies_to: {models: [small]}}
-  - {rule_id: large, identifier_type: global, unit: tokens, limit: 0, window: 1h, algorithm: fixed_window, applies_to: {models: [secret-large]}}
+  - {rule_id: small, identifier_type: global, unit: tokens, limit: 1000, window: 365d, algorithm: fixed_window, applies_to: {models: [small]}}
+  - {rule_id: large, identifier_type: global, unit: tokens, limit: 0, window: 365d, algorithm: fixed_window, applies_to: {models: [secret-large]}}
 ";
     let url = model.url();
     let config = format!(

@@ -191,8 +191,8 @@ fn a_full_pool_or_a_rule_leads_to_the_fallback() {
     let rules = "
 default: false
 rules:
-  - {rule_id: cap, identifier_type: composite, key_by: [model_id], unit: tokens, limit: 40, window: 1h, algorithm: fixed_window, applies_to: {models: [m]}}
-  - {rule_id: all, identifier_type: global, limit: 5, window: 1h, algorithm: fixed_window}
+  - {rule_id: cap, identifier_type: composite, key_by: [model_id], unit: tokens, limit: 40, window: 365d, algorithm: fixed_window, applies_to: {models: [m]}}
+  - {rule_id: all, identifier_type: global, limit: 5, window: 365d, algorithm: fixed_window}
 ";
     let server = ServerBuilder::default().gateway().rules(rules).config(&config).start();
     let hang = with(chat(&json!({"hang_after": 1})), "stream", json!(true));

@@ -36,7 +36,7 @@ fn start(model: &Model, kind: &str, shapes: &[Shape], mode: &str, redis: Option<
         };
         writeln!(
             rules,
-            "  - {{rule_id: r{place}, identifier_type: tenant_id, unit: {unit}, limit: {limit}, window: 1h, algorithm: fixed_window, applies_to: {{tenants: [t{place}]}}}}"
+            "  - {{rule_id: r{place}, identifier_type: tenant_id, unit: {unit}, limit: {limit}, window: 365d, algorithm: fixed_window, applies_to: {{tenants: [t{place}]}}}}"
         )
         .expect("a line");
     }

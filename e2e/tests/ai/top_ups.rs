@@ -11,9 +11,9 @@ fn rules(tokens: u64, requests: u64, slots: u64) -> String {
     format!(
         "default: false
 rules:
-  - {{rule_id: tokens, identifier_type: global, unit: tokens, limit: {tokens}, window: 1d, algorithm: fixed_window, on_store_failure: closed}}
+  - {{rule_id: tokens, identifier_type: global, unit: tokens, limit: {tokens}, window: 365d, algorithm: fixed_window, on_store_failure: closed}}
   - {{rule_id: also, scope: also, identifier_type: global, unit: tokens, limit: 100000, window: 1d, algorithm: sliding_window_log, on_store_failure: closed}}
-  - {{rule_id: requests, identifier_type: global, limit: {requests}, window: 1d, algorithm: fixed_window, on_store_failure: closed}}
+  - {{rule_id: requests, identifier_type: global, limit: {requests}, window: 365d, algorithm: fixed_window, on_store_failure: closed}}
   - {{rule_id: slots, identifier_type: global, unit: concurrency, algorithm: concurrency, limit: {slots}, slot_ttl: 60s, on_store_failure: closed}}
 "
     )

@@ -28,7 +28,7 @@ rules:
   - {rule_id: per-user, identifier_type: user_id, limit: 5, window: 1s, algorithm: fixed_window}
   - {rule_id: per-tenant, identifier_type: tenant_id, limit: 1000, window: 1s, algorithm: fixed_window,
      consistency: leased, max_overshoot: 0.5}
-  - {rule_id: jobs, applies_to: {endpoints: ['/jobs/{job}']}, key_by: [job], limit: 1, window: 1h,
+  - {rule_id: jobs, applies_to: {endpoints: ['/jobs/{job}']}, key_by: [job], limit: 1, window: 365d,
      algorithm: fixed_window, action: queue}
 ";
 
@@ -37,7 +37,7 @@ const PLAIN_RULES: &str = "
 default: false
 rules:
   - {rule_id: per-user, identifier_type: user_id, limit: 5, window: 1s, algorithm: fixed_window}
-  - {rule_id: watched, identifier_type: user_id, limit: 1, window: 1h, algorithm: fixed_window, action: log_only}
+  - {rule_id: watched, identifier_type: user_id, limit: 1, window: 365d, algorithm: fixed_window, action: log_only}
 ";
 
 /// A Redis that answers late is not what these tests are about.
