@@ -9,7 +9,8 @@ use crate::{Counter, Store, StoreError};
 /// A wish to take quota ahead, and to return what is left of an earlier chunk.
 ///
 /// In one atomic step the store
-/// 1. gives back `returned` of the chunk that `receipt` is of, and makes the charges of `closes` final;
+/// 1. gives back `returned` of the chunk that `receipt` is of, unless that was done under `return_id`, and makes the
+///    charges of `closes` final;
 /// 2. finds the largest amount that the counter admits among `want`, half of it, a quarter of it, …,
 ///    but not less than `least`, where what would then be out on lease over all nodes
 ///    (others' unexpired records + `held` + amount - `least`) stays within `pool`. If the pool has
@@ -32,6 +33,11 @@ pub struct LeaseAsk<'a> {
     pub returned: u64,
     /// The receipt of that chunk.
     pub receipt: Receipt,
+    /// Names what is given back. Where the answer is lost, a [`Settlement`](crate::Settlement) with this id gives it
+    /// back, if that was not done.
+    pub return_id: u128,
+    /// For how long that id is remembered.
+    pub remember: Nanos,
     /// Parts of earlier chunks that are spent and are not given back any more.
     pub closes: &'a [Receipt],
     /// What the node goes on holding of earlier chunks.

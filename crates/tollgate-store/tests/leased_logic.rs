@@ -394,6 +394,41 @@ async fn a_store_that_is_gone_fails_those_who_wait_and_not_those_who_have() {
     assert!(lost <= 10_000, "no more than the pool");
 }
 
+/// Calls are lost, or only their answers: what lay unspent is returned once the store answers again, once.
+#[tokio::test]
+async fn what_could_not_be_returned_is_returned_after_the_outage() {
+    for algorithm in COSTS {
+        for loses_answers in [false, true] {
+            let world = World::new();
+            let store = node(&world, "a");
+            let limit = limit(algorithm, 100_000, LONG);
+            let key = counter("returned", &["k"], leased(100_000));
+            for _ in 0..100 {
+                assert!(passes(&store, key, &limit, 1, &world).await);
+                world.advance(MILLISECOND / 10);
+            }
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            let ahead = world.status(key, &limit).used - 100;
+            assert!(ahead > 0, "{algorithm}: something is on lease");
+            let outage = if loses_answers { &world.loses_answers } else { &world.is_down };
+            outage.store(true, Ordering::SeqCst);
+            for _ in 0..20 {
+                world.advance(100 * MILLISECOND);
+                store.sweep(world.now()).await;
+            }
+            outage.store(false, Ordering::SeqCst);
+            world.advance(100 * MILLISECOND);
+            store.sweep(world.now()).await;
+            assert_eq!(world.status(key, &limit).used, 100, "{algorithm}, {loses_answers}");
+            let figures = store.figures();
+            assert_eq!(figures.lost.load(Ordering::Relaxed), 0, "{algorithm}");
+            assert_eq!(figures.returned.load(Ordering::Relaxed), ahead, "{algorithm}");
+        }
+    }
+}
+
 /// Nothing is spent under a limit that no longer holds.
 #[tokio::test]
 async fn a_changed_limit_holds_at_once() {

@@ -104,6 +104,8 @@ async fn a_fetch_in_the_background_has_the_time_that_the_distance_needs() {
         least: 0,
         returned: 0,
         receipt: Receipt::Nothing,
+        return_id: 1,
+        remember: SECOND,
         closes: &[],
         held: 0,
         pool: 100,

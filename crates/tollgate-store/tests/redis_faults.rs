@@ -308,6 +308,8 @@ async fn every_key_has_an_end() {
                 least: 1,
                 returned: 0,
                 receipt: Receipt::Nothing,
+                return_id: 1,
+                remember: SECOND,
                 closes: &[],
                 held: 0,
                 pool: 10,

@@ -10,6 +10,8 @@
 
 mod redis_support;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use redis_support::{Probe, VirtualClock};
 use tollgate_core::{
     Algorithm, Ask, Calendar, CalendarUnit, Limit, LimitSpec, MAX_OPEN_CHARGES, Nanos, Outcome,
@@ -99,6 +101,9 @@ async fn reports_are_listed() {
     assert_eq!(announce("a", 10, false).await, [entry("a", true, 0)], "that was long ago");
 }
 
+/// Names returns.
+static RETURNS: AtomicU64 = AtomicU64::new(0);
+
 struct Lessee<'a> {
     clock: &'a VirtualClock,
     probe: &'a Probe,
@@ -115,6 +120,8 @@ impl Lessee<'_> {
             least,
             returned: back.0,
             receipt: back.1,
+            return_id: u128::from(RETURNS.fetch_add(1, Ordering::Relaxed)),
+            remember: 60 * SECOND,
             closes: &[],
             held,
             pool: 20,
@@ -125,6 +132,58 @@ impl Lessee<'_> {
 }
 
 const NONE: (u64, Receipt) = (0, Receipt::Nothing);
+
+/// The answer to a fetch that returns quota is lost, and the return is sent again by a call of its own, before or after
+/// the first one arrives.
+#[tokio::test]
+async fn a_return_is_made_once_whichever_call_makes_it() {
+    let clock = VirtualClock::new();
+    let algorithms = Algorithm::ALL.into_iter().filter(|a| *a != Algorithm::Concurrency);
+    for (algorithm, name) in algorithms.zip(["ra", "rb", "rc", "rd", "re", "rf"]) {
+        for is_first in [true, false] {
+            let probe = Probe::of(name, algorithm, 100);
+            let key = if is_first { "first" } else { "second" };
+            let counter = probe.counter(std::slice::from_ref(&key));
+            let limit = &probe.limit;
+            let take = LeaseAsk {
+                counter,
+                limit,
+                node: "one",
+                want: 16,
+                least: 1,
+                returned: 0,
+                receipt: Receipt::Nothing,
+                return_id: 0,
+                remember: 60 * SECOND,
+                closes: &[],
+                held: 0,
+                pool: 20,
+                ttl: 10 * SECOND,
+            };
+            let receipt = clock.store.lease(&take).await.unwrap().outcome.receipt;
+            let return_id = u128::from(RETURNS.fetch_add(1, Ordering::Relaxed));
+            let again = LeaseAsk { want: 0, least: 0, returned: 5, receipt, return_id, ..take };
+            let change = Change::GiveBack(receipt.part(5));
+            let adjustments = [Adjustment { counter, limit, change, closes: Receipt::Nothing }];
+            let settlement = Settlement {
+                id: return_id,
+                remember: 60 * SECOND,
+                is_here: false,
+                adjustments: &adjustments,
+            };
+            for calls_first in [is_first, !is_first, is_first] {
+                if calls_first {
+                    clock.store.lease(&again).await.unwrap();
+                } else {
+                    let settled = clock.store.settle(&settlement, 0).await.unwrap();
+                    assert_eq!(settled.refunded.as_slice(), [5], "{algorithm} {key}");
+                }
+                let seen = clock.store.lease(&LeaseAsk { returned: 0, ..again }).await.unwrap();
+                assert_eq!(seen.outcome.status.used, 11, "{algorithm} {key}");
+            }
+        }
+    }
+}
 
 #[tokio::test]
 async fn leases_stay_within_their_pool() {

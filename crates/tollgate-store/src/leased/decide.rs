@@ -13,7 +13,6 @@ use super::figures::LeaseFigures;
 use super::flight::{Flight, Landing};
 use super::key::Owned;
 use super::lease::{Reserved, Wanted};
-use super::table::Due;
 use super::{is_leased, wanted};
 use crate::{
     Charge, Decided, Degraded, Failure, Mode, Outcomes, Request, SharedStore, StoreError,
@@ -135,7 +134,7 @@ impl<S: SharedStore + 'static> Shared<S> {
     fn reserve(self: &Arc<Self>, charge: &Charge<'_>, wanted: &Wanted<'_>, at: Nanos) -> Step {
         let fingerprint = self.fingerprints.of(&charge.counter);
         let about = (&self.terms(), &self.figures);
-        let due = |due| self.due.lock().push(due);
+        let due = |owned, receipt| self.return_later(owned, receipt);
         match self.table.reserve(fingerprint, charge, wanted, at, about, due) {
             Reserved::Spent(outcome, None) => Step::Spent(fingerprint, outcome),
             Reserved::Spent(outcome, Some(fetch)) => {
@@ -172,7 +171,7 @@ impl<S: SharedStore + 'static> Shared<S> {
         }
         let put_back = self.table.with(fingerprint, |lease| lease.put_back(limit, &receipt));
         if put_back != Some(true) {
-            self.due.lock().push(Due { owned: owned(), receipt });
+            self.return_later(owned(), receipt);
         }
     }
 
@@ -323,7 +322,7 @@ impl<S: SharedStore + 'static> Shared<S> {
             steps.keep(request.mode);
         } else {
             drop(steps);
-            self.settle(now).await;
+            self.send_returns(now).await;
         }
         let each = Some(instants.into_vec().into_boxed_slice());
         Ok(Decided { each, degraded: decided.degraded, ..Decided::at(at) })

@@ -64,7 +64,7 @@ pub struct LeaseFigures {
     pub granted: AtomicU64,
     /// Quota that went back unspent.
     pub returned: AtomicU64,
-    /// Quota that was neither spent nor returned: its window ended, or the store did not answer.
+    /// Quota that was neither spent nor returned: its window ended, or the store did not answer for too long.
     pub lost: AtomicU64,
     /// Fetches that were refused.
     pub refused: AtomicU64,

@@ -52,6 +52,11 @@ impl Fingerprints {
         };
         key ^ counter.salt
     }
+
+    /// The same of a name: another number in every process, unless the secret is made from a seed.
+    pub(crate) fn of_text(&self, text: &str) -> u128 {
+        xxh3_128_with_secret(text.as_bytes(), &self.secret)
+    }
 }
 
 /// A map from fingerprints, which need no second hash.

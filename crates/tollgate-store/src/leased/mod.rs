@@ -15,7 +15,8 @@
 //! | `flight.rs` | one fetch on its way, and those who wait for it |
 //! | `table.rs` | all leases |
 //! | `decide.rs` | a request over several counters: all or none |
-//! | `sweep.rs` | what is not spent goes back |
+//! | `sweep.rs` | what is not spent is returned |
+//! | `returns.rs` | returns are sent until they are answered |
 
 mod chunk;
 mod decide;
@@ -24,13 +25,13 @@ mod figures;
 mod flight;
 pub(crate) mod key;
 mod lease;
+mod returns;
 mod sizing;
 mod sweep;
 mod table;
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tollgate_core::{Limit, Nanos, Refundable, SECOND, Slot, SlotId};
 
@@ -42,8 +43,9 @@ use crate::{
 pub use figures::{LeaseFigures, Overshoot};
 use key::Fingerprints;
 use lease::Wanted;
+use returns::Returns;
 use sizing::{Distance, Terms};
-use table::{Due, Table};
+use table::Table;
 
 const MILLISECOND: Nanos = SECOND / 1000;
 
@@ -112,7 +114,7 @@ struct Shared<S> {
     /// How far the store is.
     distance: Distance,
     /// Quota that could not be put back where it was taken, and must go back to the store.
-    due: Mutex<Vec<Due>>,
+    returns: Returns,
 }
 
 impl<S> Shared<S> {
@@ -128,14 +130,15 @@ impl<S: SharedStore + 'static> Leased<S> {
         // Chunks that hardly live must still be spent for most of their life.
         options.margin = options.margin.min(options.ttl / 4);
         options.horizon = options.horizon.min(options.ttl / 2);
+        let fingerprints = Fingerprints::new(options.seed);
         let shared = Shared {
             inner,
-            fingerprints: Fingerprints::new(options.seed),
+            returns: Returns::new(fingerprints.of_text(&options.node)),
+            fingerprints,
             table: Table::new(options.max_leases),
             options,
             figures: LeaseFigures::default(),
             distance: Distance::default(),
-            due: Mutex::default(),
         };
         Self { shared: Arc::new(shared) }
     }

@@ -1,21 +1,18 @@
 //! Fetches from take-off to landing, and the way back of what is not spent.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use futures_util::future::join;
-use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tollgate_core::{Nanos, SECOND};
 
 use super::figures::LeaseFigures;
 use super::flight::{Flight, Landing};
-use super::key::Parts;
 use super::lease::{Fetch, Plan};
-use super::table::Due;
+use super::returns;
 use super::{Leased, Shared};
-use crate::{Failure, GiveBack, LeaseAsk, LeaseGrant, SharedStore, StoreError};
+use crate::{Failure, LeaseAsk, LeaseGrant, SharedStore, StoreError};
 
 /// So many counters are returned at the same time.
 const AT_ONCE: usize = 64;
@@ -32,22 +29,31 @@ struct Airborne<S: SharedStore + 'static> {
     fingerprint: u128,
     plan: Plan,
     flight: Arc<Flight>,
+    /// Names what it returns.
+    return_id: u128,
     has_landed: bool,
 }
 
 impl<S: SharedStore + 'static> Airborne<S> {
     fn land(&mut self, answer: &Result<LeaseGrant, StoreError>) {
         self.has_landed = true;
-        let Self { shared, fingerprint, plan, flight, .. } = self;
+        let Self { shared, fingerprint, plan, flight, return_id, .. } = self;
         let figures = &shared.figures;
-        if let Ok(grant) = answer {
-            LeaseFigures::add(&figures.taken, u64::from(grant.granted > 0));
-            LeaseFigures::add(&figures.granted, grant.granted);
-            LeaseFigures::add(&figures.returned, plan.returned);
-        } else {
-            // It may have gone back or not: it is never sent twice, which could mint quota.
-            LeaseFigures::add(&figures.lost, plan.returned);
-            LeaseFigures::add(&figures.failed, 1);
+        match answer {
+            Ok(grant) => {
+                LeaseFigures::add(&figures.taken, u64::from(grant.granted > 0));
+                LeaseFigures::add(&figures.granted, grant.granted);
+                LeaseFigures::add(&figures.returned, plan.returned);
+            }
+            Err(error) => {
+                LeaseFigures::add(&figures.failed, 1);
+                // Whether it was returned is not known.
+                if plan.returned > 0 {
+                    let (owned, returned) =
+                        (Arc::clone(&plan.owned), plan.receipt.part(plan.returned));
+                    shared.return_again(*return_id, owned, returned, error.failure);
+                }
+            }
         }
         let landing = shared
             .table
@@ -86,15 +92,15 @@ impl<S: SharedStore + 'static> Shared<S> {
     fn fly(self: &Arc<Self>, fingerprint: u128, fetch: Fetch) -> impl Future<Output = ()> + use<S> {
         let Fetch { flight, plan } = fetch;
         let shared = Arc::clone(self);
-        let mut airborne = Airborne { shared, fingerprint, plan, flight, has_landed: false };
+        let return_id = shared.returns.draw_id();
+        let has_landed = false;
+        let mut airborne = Airborne { shared, fingerprint, plan, flight, return_id, has_landed };
         async move {
             let answer = {
-                let Airborne { shared, plan, .. } = &airborne;
-                let due = plan.further.iter().map(|receipt| {
-                    let owned = Arc::clone(&plan.owned);
-                    Due { owned, receipt: *receipt }
-                });
-                shared.due.lock().extend(due);
+                let Airborne { shared, plan, return_id, .. } = &airborne;
+                for receipt in &plan.further {
+                    shared.return_later(Arc::clone(&plan.owned), *receipt);
+                }
                 let parts = plan.owned.parts();
                 let ask = LeaseAsk {
                     counter: plan.owned.counter(&parts),
@@ -104,6 +110,8 @@ impl<S: SharedStore + 'static> Shared<S> {
                     least: plan.least,
                     returned: plan.returned,
                     receipt: plan.receipt,
+                    return_id: *return_id,
+                    remember: returns::RETENTION,
                     closes: &plan.closes,
                     held: plan.held,
                     pool: plan.pool,
@@ -114,10 +122,10 @@ impl<S: SharedStore + 'static> Shared<S> {
                     shared.lease(&ask).await
                 } else if plan.least > 0 {
                     // What is returned makes room for what is asked for.
-                    shared.settle(0).await;
+                    shared.send_returns(0).await;
                     shared.lease(&ask).await
                 } else {
-                    join(shared.settle(0), shared.lease(&ask)).await.1
+                    join(shared.send_returns(0), shared.lease(&ask)).await.1
                 }
             };
             airborne.land(&answer);
@@ -132,30 +140,6 @@ impl<S: SharedStore + 'static> Shared<S> {
             self.distance.observe(departed, self.inner.clock(0));
         }
         answer
-    }
-
-    /// Gives back what could not be put back on its lease.
-    pub(super) async fn settle(&self, now: Nanos) {
-        let due = std::mem::take(&mut *self.due.lock());
-        if due.is_empty() {
-            return;
-        }
-        let parts: SmallVec<[Parts<'_>; 4]> = due.iter().map(|due| due.owned.parts()).collect();
-        let returns: SmallVec<[GiveBack<'_>; 4]> = due
-            .iter()
-            .zip(&parts)
-            .map(|(Due { owned, receipt }, parts)| GiveBack {
-                counter: owned.counter(parts),
-                limit: &owned.limit,
-                receipt: *receipt,
-            })
-            .collect();
-        let sum = due.iter().map(|due| due.receipt.cost()).sum();
-        let total = match self.inner.give_back(&returns, now).await {
-            Ok(()) => &self.figures.returned,
-            Err(_) => &self.figures.lost,
-        };
-        total.fetch_add(sum, Ordering::Relaxed);
     }
 
     /// Takes what should go back off the leases: what expired or lies idle, or everything.
@@ -209,7 +193,8 @@ impl<S: SharedStore + 'static> Leased<S> {
     pub async fn sweep(&self, now: Nanos) {
         let at = self.shared.inner.clock(now);
         self.shared.send_back(self.shared.retreats(at, false)).await;
-        self.shared.settle(now).await;
+        self.shared.send_returns(now).await;
+        self.shared.resend_returns(now).await;
     }
 
     /// Returns everything, for a node that goes. What is asked for meanwhile may be leased again.
@@ -219,6 +204,7 @@ impl<S: SharedStore + 'static> Leased<S> {
             flight.wait().await;
         }
         self.shared.send_back(self.shared.retreats(at, true)).await;
-        self.shared.settle(now).await;
+        self.shared.send_returns(now).await;
+        self.shared.resend_returns(now).await;
     }
 }

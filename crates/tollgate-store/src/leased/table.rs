@@ -29,12 +29,6 @@ pub(super) struct Table {
     per_shard: usize,
 }
 
-/// Quota that is to be given back on the shared counter.
-pub(super) struct Due {
-    pub(super) owned: Arc<Owned>,
-    pub(super) receipt: Receipt,
-}
-
 impl Table {
     pub(super) fn new(max_leases: usize) -> Self {
         Self {
@@ -73,7 +67,7 @@ impl Table {
         wanted: &Wanted<'_>,
         at: Nanos,
         (terms, figures): (&Terms<'_>, &LeaseFigures),
-        due: impl FnMut(Due),
+        due: impl FnMut(Arc<Owned>, Receipt),
     ) -> Reserved {
         let Some(shard) = self.shard(fingerprint) else { return Reserved::PassOn };
         let mut shard = shard.lock();
@@ -133,13 +127,13 @@ fn change_limit(
     counter: &Counter<'_>,
     limit: &Limit,
     at: Nanos,
-    mut due: impl FnMut(Due),
+    mut due: impl FnMut(Arc<Owned>, Receipt),
 ) -> bool {
     if lease.flight.is_some() {
         return false;
     }
     for receipt in lease.surrender(at) {
-        due(Due { owned: Arc::clone(&lease.owned), receipt });
+        due(Arc::clone(&lease.owned), receipt);
     }
     let strayed = lease.strayed();
     *lease = Lease::new(Arc::new(Owned::new(counter, limit)), strayed);

@@ -10,7 +10,7 @@ use super::call::{Call, two_attempts};
 use super::encode::{kind_of, push_open_charge, push_parameters, push_receipt};
 use super::figures::{self, Line};
 use super::hub::Hub;
-use super::key::{Keys, beside, reset_mark};
+use super::key::{Keys, beside, reset_mark, settled};
 use super::metrics::Operation;
 use super::msgpack::{Element, Elements};
 use crate::{Failure, LeaseAsk, LeaseGrant, Mode, Role};
@@ -30,6 +30,9 @@ impl Hub {
         let (ledger, mark) = (beside(counter, "leases"), reset_mark(counter));
         keys.push(&ledger);
         keys.push(&mark);
+        if returned(ask).is_some() {
+            keys.push(&settled(keys.get(0).unwrap_or_default(), ask.return_id, 0));
+        }
         let slot = self.slot_of(&ledger);
         // A request that waits has its own time; a fetch ahead of need has what the distance takes.
         let timeout = if ask.least > 0 { self.timeout } else { self.background_timeout() };
@@ -82,6 +85,7 @@ fn body(ask: &LeaseAsk<'_>, clock: Nanos) -> Result<Elements, Failure> {
     for number in [ask.held, ask.least, ask.pool, ask.ttl / MICRO] {
         body.number(number.min(MAX_MICROS / 4));
     }
+    body.number((ask.remember / (1_000 * MICRO)).clamp(1, MAX_MICROS));
     let returned = returned(ask);
     if !returned.is_some_and(|receipt| push_receipt(&mut body, ask.limit, &receipt)) {
         body.number(0);

@@ -19,9 +19,10 @@ use tollgate_core::{
     Algorithm, Ask, Limit, LimitSpec, Nanos, Receipt, SECOND, Slot, SlotId, Status, Window,
 };
 use tollgate_store::{
-    Adjusted, Announcement, Charge, Consistency, Counter, Decided, Failure, GiveBack, Home,
-    LeaseAsk, LeaseGrant, Membership, MemoryStore, Mode, OnFailure, Outcomes, RecordAnswer,
-    RecordAsk, Request, Role, Roll, RollEntry, Settlement, SharedStore, Store, StoreError,
+    Adjusted, Adjustment, Announcement, Change, Charge, Consistency, Counter, Decided, Failure,
+    GiveBack, Home, LeaseAsk, LeaseGrant, Membership, MemoryStore, Mode, OnFailure, Outcomes,
+    RecordAnswer, RecordAsk, Request, Role, Roll, RollEntry, Settlement, SharedStore, Store,
+    StoreError,
 };
 
 /// Not on the edge of any window.
@@ -43,6 +44,8 @@ pub struct World {
     pub now: AtomicU64,
     /// The store does not answer.
     pub is_down: AtomicBool,
+    /// The store does what it is asked, and its answers are lost.
+    pub loses_answers: AtomicBool,
     records: Mutex<HashMap<u128, Holdings>>,
     members: Mutex<HashMap<String, Member>>,
     pub calls: AtomicU64,
@@ -61,6 +64,7 @@ impl World {
             memory: MemoryStore::new(100_000),
             now: AtomicU64::new(START),
             is_down: AtomicBool::new(false),
+            loses_answers: AtomicBool::new(false),
             records: Mutex::default(),
             members: Mutex::default(),
             calls: AtomicU64::new(0),
@@ -179,6 +183,15 @@ impl Remote {
 }
 
 impl Remote {
+    /// The way back of an answer.
+    async fn answer<T>(&self, answer: T) -> Result<T, StoreError> {
+        self.travel().await;
+        if self.0.loses_answers.load(Ordering::SeqCst) {
+            return Err(Failure::Timeout.into());
+        }
+        Ok(answer)
+    }
+
     /// One way to the store or back.
     async fn travel(&self) {
         let one_way = self.0.one_way.load(Ordering::SeqCst);
@@ -191,9 +204,12 @@ impl Remote {
         let mut records = self.0.records.lock().unwrap();
         let record = records.entry(identity(&ask.counter)).or_default();
         if ask.returned > 0 {
-            let receipt = ask.receipt.part(ask.returned);
-            let give_back = GiveBack { counter: ask.counter, limit: ask.limit, receipt };
-            self.0.memory.give_back_now(&give_back, now);
+            let change = Change::GiveBack(ask.receipt.part(ask.returned));
+            let (counter, limit, closes) = (ask.counter, ask.limit, Receipt::Nothing);
+            let adjustments = [Adjustment { counter, limit, change, closes }];
+            let (id, remember, is_here) = (ask.return_id, ask.remember, false);
+            let settlement = Settlement { id, remember, is_here, adjustments: &adjustments };
+            self.0.memory.settle_now(&settlement, now);
         }
         for receipt in ask.closes {
             let closed = GiveBack { counter: ask.counter, limit: ask.limit, receipt: *receipt };
@@ -284,7 +300,8 @@ impl Store for Remote {
 
     async fn settle(&self, settlement: &Settlement<'_>, _: Nanos) -> Result<Adjusted, StoreError> {
         let now = self.call().await?;
-        self.0.memory.settle(settlement, now).await
+        let settled = self.0.memory.settle(settlement, now).await?;
+        self.answer(settled).await
     }
 
     async fn record(
@@ -302,8 +319,7 @@ impl SharedStore for Remote {
     async fn lease(&self, ask: &LeaseAsk<'_>) -> Result<LeaseGrant, StoreError> {
         let now = self.call().await?;
         let grant = self.grant(ask, now);
-        self.travel().await;
-        Ok(grant)
+        self.answer(grant).await
     }
 
     async fn announce(&self, announcement: &Announcement<'_>) -> Result<Roll, StoreError> {

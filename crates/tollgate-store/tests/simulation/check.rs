@@ -1,12 +1,10 @@
 //! What must hold at the end of every run.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tollgate_core::{Algorithm, SECOND};
 
 use crate::client::{Account, Admission, Meter};
-use crate::node::Node;
 use crate::plan::{CounterPlan, Plan, Shape};
 use crate::time::MILLISECOND;
 use crate::world::{Ledger, World};
@@ -167,10 +165,7 @@ fn stated_losses(world: &World, meter: &Meter, account: Account) -> u64 {
     // Leases whose answers were lost, and decisions that the store had forgotten when they were undone.
     let mut stated = server.unanswered(&meter.rule_id);
     if meter.plan.overshoot > 0 {
-        let lost = |node: &Arc<Node>| node.store.inner().figures().lost.load(Ordering::Relaxed);
         stated += server.on_lease(&meter.rule_id, world.time.now());
-        // What was being returned when the answer was lost is not returned again.
-        stated += world.nodes.iter().map(lost).sum::<u64>();
     }
     let is_bucket = meter.plan.algorithm.is_bucket();
     if is_bucket {

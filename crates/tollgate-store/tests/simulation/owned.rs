@@ -137,6 +137,8 @@ pub struct OwnedLeaseAsk {
     pub least: u64,
     pub returned: u64,
     pub receipt: Receipt,
+    pub return_id: u128,
+    pub remember: Nanos,
     pub closes: Vec<Receipt>,
     pub held: u64,
     pub pool: u64,
@@ -146,6 +148,7 @@ pub struct OwnedLeaseAsk {
 impl OwnedLeaseAsk {
     pub fn new(ask: &LeaseAsk<'_>) -> Self {
         let LeaseAsk { want, least, returned, receipt, held, pool, ttl, .. } = *ask;
+        let LeaseAsk { return_id, remember, .. } = *ask;
         Self {
             counter: OwnedCounter::new(&ask.counter),
             limit: ask.limit.clone(),
@@ -154,6 +157,8 @@ impl OwnedLeaseAsk {
             least,
             returned,
             receipt,
+            return_id,
+            remember,
             closes: ask.closes.to_vec(),
             held,
             pool,

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use futures_util::FutureExt;
 use tollgate_core::{Ask, Limit, Nanos, Outcome, Receipt, SECOND, Slot};
 use tollgate_store::{
-    Adjusted, Charge, GiveBack, LeaseGrant, Membership, MemoryStore, Mode, Outcomes, Role, Roll,
-    RollEntry, Store,
+    Adjusted, Adjustment, Change, Charge, GiveBack, LeaseGrant, Membership, MemoryStore, Mode,
+    Outcomes, Role, Roll, RollEntry, Settlement, Store,
 };
 
 use crate::owned::{Op, OwnedCharge, OwnedCounter, OwnedLeaseAsk, OwnedRequest};
@@ -208,8 +208,14 @@ impl Server {
     /// As [`tollgate_store::LeaseAsk`] says.
     fn lease(&mut self, ask: &OwnedLeaseAsk, now: Nanos) -> LeaseGrant {
         if ask.returned > 0 {
-            let receipt = ask.receipt.part(ask.returned);
-            self.give_back(&ask.counter, &ask.limit, receipt, now);
+            let change = Change::GiveBack(ask.receipt.part(ask.returned));
+            let OwnedLeaseAsk { return_id: id, remember, .. } = *ask;
+            ask.counter.with(|counter| {
+                let (limit, closes, is_here) = (&ask.limit, Receipt::Nothing, false);
+                let adjustments = [Adjustment { counter, limit, change, closes }];
+                let settlement = Settlement { id, remember, is_here, adjustments: &adjustments };
+                self.memory.settle_now(&settlement, now);
+            });
         }
         for receipt in &ask.closes {
             ask.counter.with(|counter| {

@@ -3,9 +3,10 @@
 -- KEYS[2]     the counter
 -- KEYS[3]     the ledger: node -> what it has on lease, and until when
 -- KEYS[4]     the counter's mark, see reset.lua
+-- KEYS[5]     remembers that the return was made, as in settle.lua; only where something is returned
 -- ARGV[1]     [4] the node, [5] what it goes on holding, [6] what it spends at once, [7] the most that
---             may be on lease over all nodes, [8] how long the lease lasts, [9] the kind of receipt that
---             is given back (0: none) and the receipt; how many open charges of a bucket become final, and each of
+--             may be on lease over all nodes, [8] how long the lease lasts, [9] for how many milliseconds
+--             the return is remembered, [10] the kind of receipt that is given back (0: none) and the receipt; how many open charges of a bucket become final, and each of
 --             them: instant, span of the cost, its part, unit; then the kind of the counter, and per amount that would
 --             do, largest first: the amount, and the parameters of the kind
 -- result      0, or 2 if a value is not ours, or 3 if no window fits; what was charged; what others have
@@ -17,14 +18,16 @@ local held, least, pool, length = args[5], args[6], args[7], args[8]
 local value = redis.pcall('GET', counter)
 if type(value) == 'table' then value = nil end
 
-local at = 10
-if args[9] > 0 then
-  local is_reset = is_void(args[9], at, redis.call('GET', KEYS[4]))
-  if not is_reset and give_back()[args[9]](at, counter, value) == false then
+local at, returns = 11, false
+if args[10] > 0 then
+  -- A node that had no answer may have returned it already in another call.
+  returns = redis.call('SET', KEYS[5], '1', 'NX', 'PX', string.format('%.0f', args[9])) ~= false
+  local is_reset = is_void(args[10], at, redis.call('GET', KEYS[4]))
+  if returns and not is_reset and give_back()[args[10]](at, counter, value) == false then
     out[3] = 2
     return finish(false)
   end
-  at = at + RECEIPT_WIDTH[args[9]]
+  at = at + RECEIPT_WIDTH[args[10]]
 end
 local closed = args[at]
 at = at + 1
@@ -71,6 +74,8 @@ while args[at] do
     if admits == nil or admits == 'outside' then
       for i = 4, #out do out[i] = nil end
       out[3] = admits == nil and 2 or 3
+      -- Nothing was written.
+      if returns then redis.call('DEL', KEYS[5]) end
       return finish(false)
     end
     if admits then
