@@ -104,7 +104,7 @@ impl Bucket {
             return (tat, Outcome { examination, status, receipt: Receipt::Nothing });
         }
         let wait = if limit.algorithm() == Algorithm::LeakyBucket { ahead } else { 0 };
-        let tat = now.saturating_add(filled);
+        let tat = if ask.cost == 0 { tat } else { now.saturating_add(filled) };
         let outcome = Outcome {
             examination: Examination::Admit { wait },
             status: Self::status_of(limit, Span::whole(filled), now),
@@ -115,7 +115,10 @@ impl Bucket {
 
     #[inline]
     fn occupy(&mut self, pace: &Pace, filled: Span, cost: u64, now: Nanos) -> Receipt {
-        self.tat = Span::whole(now).plus(filled, pace.denominator);
+        // A cost of 0 changes nothing: a clock that steps back finds what was charged before.
+        if cost > 0 {
+            self.tat = Span::whole(now).plus(filled, pace.denominator);
+        }
         Receipt::Bucket { at: now, cost }
     }
 

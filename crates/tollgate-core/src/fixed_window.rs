@@ -42,9 +42,12 @@ impl FixedWindow {
 
     #[inline]
     pub(crate) fn charge(&mut self, limit: &Limit, cost: u64, now: Nanos) -> Receipt {
-        *self =
-            Self { end: self.end_at(limit, now), count: self.count_at(now).saturating_add(cost) };
-        Receipt::Window { end: self.end, at: now, cost }
+        let end = self.end_at(limit, now);
+        // A cost of 0 changes nothing: a clock that steps back finds what was counted before.
+        if cost > 0 {
+            *self = Self { end, count: self.count_at(now).saturating_add(cost) };
+        }
+        Receipt::Window { end, at: now, cost }
     }
 
     /// Examine, charge if it passes, and report, in one go: what [`FixedWindow::examine`],
@@ -55,7 +58,9 @@ impl FixedWindow {
         let total = count.checked_add(cost).filter(|total| *total <= limit.quota());
         let (used, examination, receipt) = match total {
             Some(total) => {
-                *self = Self { end, count: total };
+                if cost > 0 {
+                    *self = Self { end, count: total };
+                }
                 (total, Examination::Admit { wait: 0 }, Receipt::Window { end, at: now, cost })
             }
             None => (count, Examination::Refuse { retry_at: Some(end) }, Receipt::Nothing),

@@ -141,6 +141,9 @@ impl OpenBucket {
     ) -> Nanos {
         let unit = pace.denominator;
         let at = self.instant(now);
+        if span.is_zero() {
+            return at;
+        }
         let instant = Span::whole(at);
         if self.tat <= instant {
             // Nothing of what was charged before is left.
@@ -149,7 +152,6 @@ impl OpenBucket {
         }
         self.tat = self.tat.max(instant).plus(span, unit);
         match self.charges.last_mut() {
-            Some(_) if span.is_zero() => {}
             Some(last) if refundable == Refundable::No => last.append_final(instant, span, unit),
             Some(last) if last.at == at => {
                 last.span = last.span.plus(span, unit);
@@ -164,7 +166,7 @@ impl OpenBucket {
                     self.trim(sort);
                 }
             }
-            None if refundable == Refundable::No || span.is_zero() => self.base = self.tat,
+            None if refundable == Refundable::No => self.base = self.tat,
             _ => self.open(at, span, refundable),
         }
         at

@@ -76,9 +76,13 @@ impl SlidingCounter {
 
     #[inline]
     pub(crate) fn charge(&mut self, limit: &Limit, cost: u64, now: Nanos) -> Receipt {
-        *self = self.rolled_to(limit, now);
-        self.current = self.current.saturating_add(cost);
-        Receipt::Window { end: self.end, at: now, cost }
+        let mut rolled = self.rolled_to(limit, now);
+        // A cost of 0 changes nothing: a clock that steps back finds what was counted before.
+        if cost > 0 {
+            rolled.current = rolled.current.saturating_add(cost);
+            *self = rolled;
+        }
+        Receipt::Window { end: rolled.end, at: now, cost }
     }
 
     #[inline]
@@ -126,7 +130,9 @@ impl SlidingCounter {
         let (examination, receipt) = match current {
             Some(current) if fits(current) => {
                 rolled.current = current;
-                *self = rolled;
+                if cost > 0 {
+                    *self = rolled;
+                }
                 let receipt = Receipt::Window { end: rolled.end, at: now, cost };
                 (Examination::Admit { wait: 0 }, receipt)
             }
