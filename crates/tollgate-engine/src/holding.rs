@@ -81,6 +81,15 @@ fn kept_until(answer: Result<RecordAnswer, StoreError>) -> Result<Nanos, EngineE
     }
 }
 
+/// How long the slots last that a request would hold, where it passed uncounted because the store does not answer: until
+/// then it can be released as if it held them.
+fn uncounted_slot_ttl(decision: &Decision<'_>) -> Option<Nanos> {
+    decision.degraded?;
+    decision.slot?;
+    let slots = decision.scopes.iter().filter(|scope| scope.exact.holds_slots());
+    slots.map(|scope| scope.exact.slot_ttl()).max()
+}
+
 impl<S: Store> Engine<S> {
     /// The same engine, whose slots have shares of the records that all share.
     #[must_use]
@@ -167,7 +176,7 @@ impl<S: Store> Engine<S> {
             }
             let slots = all.clone().slots();
             // What is left of it can be released until the last of them expires.
-            let ttl = slots.longest_slot_ttl()?;
+            let ttl = slots.longest_slot_ttl().or_else(|| uncounted_slot_ttl(decision))?;
             (slots, ttl)
         };
         let id = decision.slot.map_or_else(|| marked(new_reservation_id(), true), |slot| slot.0);
@@ -206,6 +215,11 @@ impl<S: Store> Engine<S> {
         match kept_until(answer) {
             Ok(expires_at) => {
                 self.held(request, decision, &holding, expires_at);
+                Ok(())
+            }
+            // Nothing is held, so nothing can be lost.
+            Err(_) if holding.all.is_empty() && request.reserve.is_none() => {
+                self.close_place(holding.id);
                 Ok(())
             }
             Err(error) => {
