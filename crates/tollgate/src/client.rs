@@ -191,6 +191,11 @@ impl<'a> Client<'a> {
         self
     }
 
+    /// Whether it says who makes the request.
+    pub(crate) fn names_identity(&self) -> bool {
+        Known::ALL.into_iter().any(|known| known.is_identity() && self.value(known).is_some())
+    }
+
     /// The value of a known attribute.
     #[cfg(feature = "tower")]
     pub(crate) fn value(&self, known: Known) -> Option<&'a str> {

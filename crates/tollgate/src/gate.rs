@@ -159,8 +159,9 @@ impl Gate {
         Ok(Hold::new(Arc::clone(&self.inner), engine.receipts(&request, &decision), verdict))
     }
 
-    /// Resets the counters that a request of this client would be charged to, whatever it costs. Slots that are held are
-    /// free then.
+    /// Resets the counters of this client that a request of it would be charged to, whatever it costs. Slots that are held
+    /// are free then. Counters that other clients are counted in, too, stay as they are: those of rules whose key has no
+    /// identity of the client (user, API key, tenant, address), or, of a client that names none, of global rules.
     ///
     /// ```
     /// # use tollgate::{Client, Gate, Quota, Rule};
@@ -177,7 +178,11 @@ impl Gate {
         let engine = &self.inner.engine;
         let (rules, path) = (engine.rules(), client.path()?);
         let request = client.request(path.as_ref(), Kept::Nothing)?;
-        engine.reset(&rules, &request, |_| true).await.map(drop).map_err(Error::of)
+        let names_identity = client.names_identity();
+        let is_own = |rule: &tollgate_policy::Rule| {
+            if names_identity { rule.is_keyed_by_identity() } else { !rule.key.is_empty() }
+        };
+        engine.reset(&rules, &request, is_own).await.map(drop).map_err(Error::of)
     }
 
     async fn decide(&self, client: &Client<'_>, mode: Mode) -> Result<Verdict, Error> {

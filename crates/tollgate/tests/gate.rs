@@ -297,3 +297,28 @@ fn no_hidden_rule_and_none_is_an_error() {
     assert!(Gate::builder().build().is_err());
     assert!(Gate::builder().rules_yaml("rules: []").build().is_err());
 }
+
+/// A global limit is everybody's: resetting one client does not lift it.
+#[tokio::test]
+async fn a_reset_leaves_the_counters_that_others_are_counted_in() {
+    let gate = Gate::builder()
+        .rule(Rule::per("user_id").quota(Quota::per_day(1)))
+        .rule(Rule::per("model_id").quota(Quota::per_day(2)))
+        .rule(Rule::global().quota(Quota::per_day(3)))
+        .missing_key(MissingKey::Allow)
+        .build()
+        .unwrap();
+    let is_allowed = async |client: &Client<'_>| gate.check(client).await.unwrap().is_allowed();
+    let ann = Client::user("ann").model("m");
+    assert!(is_allowed(&ann).await);
+    assert!(!is_allowed(&ann).await);
+    gate.reset(&ann).await.unwrap();
+    assert!(is_allowed(&ann).await, "her own counter is reset");
+    gate.reset(&ann).await.unwrap();
+    assert!(!is_allowed(&ann).await, "two of two of the model are used");
+    // A client that names no identity is all that it names.
+    gate.reset(&Client::new().model("m")).await.unwrap();
+    assert!(is_allowed(&ann).await, "the model was reset");
+    gate.reset(&Client::user("bob")).await.unwrap();
+    assert!(!is_allowed(&Client::user("bob")).await, "three of three are used by all");
+}
