@@ -74,10 +74,25 @@ impl Network {
 
     /// Whether something is wrong with a link at this instant.
     fn fault(&self, node: usize, at: Nanos) -> Option<FaultKind> {
+        self.fault_at(node, at).map(|fault| fault.kind)
+    }
+
+    fn fault_at(&self, node: usize, at: Nanos) -> Option<&Fault> {
         let hits = |fault: &&Fault| {
             fault.nodes >> node & 1 == 1 && (fault.from..fault.until).contains(&at)
         };
-        self.faults.iter().find(hits).map(|fault| fault.kind)
+        self.faults.iter().find(hits)
+    }
+
+    /// When the store executes a call that arrives at this instant.
+    fn executed_at(&self, node: usize, arrives: Nanos) -> Nanos {
+        match self.fault_at(node, arrives) {
+            // In the order they came.
+            Some(fault) if fault.kind == FaultKind::Frozen => {
+                fault.until + (arrives - fault.from) / 1_000
+            }
+            _ => arrives,
+        }
     }
 
     /// What the store's clock shows, as well as a node can know it.
@@ -234,7 +249,7 @@ impl Network {
             return;
         };
         let network = Arc::clone(self);
-        self.time.schedule(arrives, move || {
+        self.time.schedule(self.executed_at(node, arrives), move || {
             let now = network.time.now();
             let remember = network.remembered();
             let reply = network.server.lock().receive(id, &op, deadline, remember, now);
@@ -261,7 +276,10 @@ impl Network {
             (takes, is_lost) = (takes.min(self.profile.timeout / 4), false);
         }
         let arrives = now + takes;
-        let is_cut = |at| self.fault(node, at).is_some_and(&is_hit);
+        let is_cut = |at| {
+            let fault = self.fault(node, at);
+            fault.is_some_and(|fault| fault != FaultKind::Frozen && is_hit(fault))
+        };
         (!is_lost && !is_cut(now) && !is_cut(arrives)).then_some(arrives)
     }
 }

@@ -39,6 +39,8 @@ pub enum FaultKind {
     Silent,
     /// There is no connection, which is known at once.
     Reset,
+    /// The store stands still, and does afterwards what has arrived.
+    Frozen,
     /// Only calls are lost, or only answers.
     LosesCalls,
     LosesAnswers,

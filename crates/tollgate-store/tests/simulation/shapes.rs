@@ -33,7 +33,25 @@ impl Plan {
             _ => far_store(seed, &mut draw),
         };
         refill_fast(&mut plan, &mut Draw::new(seed, 1));
+        freeze(&mut plan, &mut Draw::new(seed, 2));
         plan
+    }
+}
+
+/// Lets the store stand still in a third of the outages, instead of the network: all nodes reach it again at the
+/// same instant, and it finds what they sent meanwhile.
+fn freeze(plan: &mut Plan, draw: &mut Draw) {
+    if plan.shape != Shape::Outage || !draw.chance(330_000) {
+        return;
+    }
+    let ends: Vec<Nanos> = (plan.faults.iter())
+        .map(|fault| {
+            let together = plan.faults.iter().filter(|other| other.from == fault.from);
+            together.map(|other| other.until).min().unwrap_or(fault.until)
+        })
+        .collect();
+    for (fault, until) in plan.faults.iter_mut().zip(ends) {
+        (fault.kind, fault.until) = (FaultKind::Frozen, until);
     }
 }
 
