@@ -42,4 +42,5 @@ mod reservation_storm;
 mod reservations;
 mod startup;
 mod tls;
+mod unread_answers;
 mod wrong_tokens;

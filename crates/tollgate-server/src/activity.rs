@@ -12,13 +12,10 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
-
-use crate::buffered::{Held, holding};
 
 const MICROS_PER_SECOND: u64 = 1_000_000;
 
@@ -40,6 +37,8 @@ pub(crate) struct Activity {
     is_http2: AtomicBool,
     /// What is written waits for the client to read.
     is_blocked: AtomicBool,
+    /// Bodies and pieces of them that wait for the client to read, by the flow control of HTTP/2.
+    unread: AtomicU32,
 }
 
 /// A client that reads more slowly is closed after the idle limit: what it reads counts as time in which it did not
@@ -56,6 +55,7 @@ impl Default for Activity {
             in_head: AtomicBool::default(),
             is_http2: AtomicBool::default(),
             is_blocked: AtomicBool::default(),
+            unread: AtomicU32::default(),
         }
     }
 }
@@ -72,9 +72,20 @@ impl Activity {
     /// with the instant of the one before.
     fn changed(&self) {
         // A client that does not read is not excused by what else it does.
-        if !self.is_blocked.load(Ordering::Relaxed) {
+        if !self.waits_for_reader() {
             self.changed_at.store(self.elapsed_micros(), Ordering::Relaxed);
         }
+    }
+
+    fn waits_for_reader(&self) -> bool {
+        self.is_blocked.load(Ordering::Relaxed) || self.unread.load(Ordering::Relaxed) > 0
+    }
+
+    /// So many bytes have been read: time in which the client did not wait.
+    fn has_read(&self, bytes: usize) {
+        let micros = bytes as u64 * MICROS_PER_SECOND / MIN_READ_BYTES_PER_SECOND;
+        let changed_at = self.changed_at.load(Ordering::Relaxed).saturating_add(micros);
+        self.changed_at.store(changed_at.min(self.elapsed_micros()), Ordering::Relaxed);
     }
 
     fn elapsed_micros(&self) -> u64 {
@@ -84,11 +95,11 @@ impl Activity {
     fn next(&self, head_limit: Duration, idle_limit: Duration) -> Next {
         let soonest = head_limit.min(idle_limit);
         // An answer that nobody reads holds what it came from, however busy it is.
-        let is_blocked = self.is_blocked.load(Ordering::Relaxed);
-        if self.busy.load(Ordering::Relaxed) > 0 && !is_blocked {
+        let waits_for_reader = self.waits_for_reader();
+        if self.busy.load(Ordering::Relaxed) > 0 && !waits_for_reader {
             return Next::LookAfter(soonest);
         }
-        let in_head = !is_blocked && self.in_head.load(Ordering::Relaxed);
+        let in_head = !waits_for_reader && self.in_head.load(Ordering::Relaxed);
         let limit = if in_head { head_limit } else { idle_limit };
         let changed_at = Duration::from_micros(self.changed_at.load(Ordering::Relaxed));
         let left = (changed_at + limit).saturating_sub(self.began.elapsed());
@@ -123,10 +134,9 @@ impl Activity {
                 self.changed();
                 self.is_blocked.store(true, Ordering::Relaxed);
             }
-            Poll::Ready(Ok(bytes)) if is_blocked => {
-                let micros = *bytes as u64 * MICROS_PER_SECOND / MIN_READ_BYTES_PER_SECOND;
-                let changed_at = self.changed_at.load(Ordering::Relaxed).saturating_add(micros);
-                self.changed_at.store(changed_at.min(self.elapsed_micros()), Ordering::Relaxed);
+            // Pieces that wait count when they have been read, and nothing else does: answers to pings are no reading.
+            Poll::Ready(Ok(bytes)) if is_blocked && self.unread.load(Ordering::Relaxed) == 0 => {
+                self.has_read(*bytes);
             }
             _ => {}
         }
@@ -162,7 +172,14 @@ impl Drop for Busy<'_> {
 pub(crate) struct Endless;
 
 /// Keeps a connection busy until it is dropped.
-struct BusyUntilDropped(Arc<Activity>);
+pub(crate) struct BusyUntilDropped(Arc<Activity>);
+
+impl BusyUntilDropped {
+    pub(crate) fn new(activity: Arc<Activity>) -> Self {
+        activity.busy.fetch_add(1, Ordering::Relaxed);
+        Self(activity)
+    }
+}
 
 impl Drop for BusyUntilDropped {
     fn drop(&mut self) {
@@ -170,50 +187,27 @@ impl Drop for BusyUntilDropped {
     }
 }
 
-pin_project_lite::pin_project! {
-    /// A body that may keep its connection busy until it ends or is dropped, and counts among what is buffered until
-    /// its bytes are sent.
-    pub(crate) struct BusyBody<B> {
-        #[pin]
-        body: B,
-        busy: Option<BusyUntilDropped>,
-        held: Option<Arc<Held>>,
+/// Something of an answer that the client has not read. Read when dropped.
+pub(crate) struct Unread {
+    activity: Arc<Activity>,
+    bytes: usize,
+}
+
+impl Unread {
+    pub(crate) fn new(activity: &Arc<Activity>, bytes: usize) -> Self {
+        activity.changed();
+        activity.unread.fetch_add(1, Ordering::Relaxed);
+        Self { activity: Arc::clone(activity), bytes }
     }
 }
 
-impl<B> BusyBody<B> {
-    /// Keeps the connection of this activity, if any, busy.
-    pub(crate) fn busy(body: B, activity: Arc<Activity>) -> Self {
-        activity.busy.fetch_add(1, Ordering::Relaxed);
-        Self { body, busy: Some(BusyUntilDropped(activity)), held: None }
-    }
-
-    /// Counts with its bytes.
-    pub(crate) fn held(body: B, held: Option<Held>) -> Self {
-        Self { body, busy: None, held: held.map(Arc::new) }
-    }
-}
-
-impl<B: http_body::Body<Data = Bytes>> http_body::Body for BusyBody<B> {
-    type Data = B::Data;
-    type Error = B::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Self::Data>, Self::Error>>> {
-        let this = self.project();
-        let polled = this.body.poll_frame(context);
-        let Some(held) = this.held else { return polled };
-        polled.map_ok(|frame| frame.map_data(|data| holding(data, Arc::clone(held))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> http_body::SizeHint {
-        self.body.size_hint()
+impl Drop for Unread {
+    fn drop(&mut self) {
+        if self.activity.unread.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.activity.changed();
+        } else if self.bytes > 0 {
+            self.activity.has_read(self.bytes);
+        }
     }
 }
 
@@ -411,6 +405,30 @@ mod tests {
             assert!(bytes_per_second > 0 || first_cut == Some(60), "{first_cut:?}");
             activity.flushed();
             assert_ne!(activity.next(HEAD, IDLE), Next::Cut { in_head: false });
+        }
+    }
+
+    /// On HTTP/2 the client's windows say what it reads, and the socket is never full.
+    #[tokio::test(start_paused = true)]
+    async fn a_reader_that_drips_by_flow_control_is_cut_and_a_slow_one_is_not() {
+        const SECONDS: u64 = 16;
+        for (bytes_per_second, is_cut) in [(0, true), (100, true), (1_000, true), (1_024, false)] {
+            let activity = Arc::new(Activity::default());
+            let _stream = BusyUntilDropped::new(Arc::clone(&activity));
+            assert!(matches!(activity.next(HEAD, IDLE), Next::LookAfter(_)));
+            let body = Unread::new(&activity, 0);
+            let mut was_cut = false;
+            for _ in 0..1_000 {
+                let piece = Unread::new(&activity, bytes_per_second * SECONDS as usize);
+                tokio::time::advance(Duration::from_secs(SECONDS)).await;
+                drop(activity.request());
+                activity.written(&Poll::Ready(Ok(1 << 20)));
+                was_cut |= matches!(activity.next(HEAD, IDLE), Next::Cut { .. });
+                drop(piece);
+            }
+            assert_eq!(was_cut, is_cut, "{bytes_per_second}");
+            drop(body);
+            assert!(matches!(activity.next(HEAD, IDLE), Next::LookAfter(_)), "all is read");
         }
     }
 

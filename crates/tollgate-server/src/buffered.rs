@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -13,6 +14,14 @@ use crate::addresses::group;
 
 /// Bodies and answers of so many bytes are not counted: a request takes more than that in any case.
 pub(crate) const UNCOUNTED_BYTES: usize = 2 << 10;
+
+/// What an answer to one request takes at least, as room is reserved for it.
+const MIN_DECISION_BYTES: usize = 512;
+
+/// What a request of the last large answers took. It grows at once and shrinks by this part with every answer and every
+/// refusal, so that unusually large decisions do not keep others out.
+static DECISION_BYTES: AtomicUsize = AtomicUsize::new(MIN_DECISION_BYTES);
+const SHRINKING_PART: usize = 8;
 
 /// Those of this process. `limits.max_buffered_bytes` sets its bound.
 pub(crate) static BUFFERED: BufferedBytes = BufferedBytes::new();
@@ -59,7 +68,82 @@ impl BufferedBytes {
         drop(counts);
         Some(Held { of: self, address, bytes: counted })
     }
+
+    /// No bytes yet, for an answer to this address.
+    fn nothing(&'static self, address: Option<IpAddr>) -> Held {
+        let address = address.map(|address| group(address.to_canonical()));
+        Held { of: self, address, bytes: 0 }
+    }
 }
+
+/// Room for an answer, reserved before anything is charged: a request whose answer cannot be held must not be.
+#[derive(Debug)]
+pub(crate) struct AnswerRoom {
+    held: Option<Held>,
+    address: Option<IpAddr>,
+    requests: usize,
+}
+
+impl AnswerRoom {
+    /// For the answer to so many requests from this address, if there is room.
+    pub(crate) fn reserve(address: Option<IpAddr>, requests: usize) -> Option<Self> {
+        Self::reserve_in(&BUFFERED, &DECISION_BYTES, address, requests)
+    }
+
+    fn reserve_in(
+        buffered: &'static BufferedBytes,
+        decision_bytes: &AtomicUsize,
+        address: Option<IpAddr>,
+        requests: usize,
+    ) -> Option<Self> {
+        let bytes = requests.saturating_mul(decision_bytes.load(Ordering::Relaxed));
+        if bytes <= UNCOUNTED_BYTES {
+            return Some(Self { held: None, address, requests });
+        }
+        let Some(held) = buffered.hold(address, bytes) else {
+            learn(decision_bytes, 0);
+            return None;
+        };
+        Some(Self { held: Some(held), address, requests })
+    }
+
+    /// The answer, which counts with its own length until it is sent. What it takes beyond its room is not refused any
+    /// more, since its requests are charged; it is missing to the next ones.
+    pub(crate) fn fill(self, answer: Vec<u8>) -> Bytes {
+        self.fill_in(&BUFFERED, &DECISION_BYTES, answer)
+    }
+
+    fn fill_in(
+        self,
+        buffered: &'static BufferedBytes,
+        decision_bytes: &AtomicUsize,
+        answer: Vec<u8>,
+    ) -> Bytes {
+        // A vector that grew has taken more than it holds.
+        let bytes = answer.capacity();
+        let of_each = bytes.checked_div(self.requests).unwrap_or(0);
+        // Answers to one request are of many kinds, and most are small: they say little of a batch.
+        if self.requests > 1 || of_each > decision_bytes.load(Ordering::Relaxed) {
+            learn(decision_bytes, of_each);
+        }
+        if bytes <= UNCOUNTED_BYTES {
+            return answer.into();
+        }
+        let mut held = self.held.unwrap_or_else(|| buffered.nothing(self.address));
+        held.set(bytes);
+        holding(answer.into(), held)
+    }
+}
+
+fn learn(decision_bytes: &AtomicUsize, seen: usize) {
+    let last = decision_bytes.load(Ordering::Relaxed);
+    let next = seen.max(last - last / SHRINKING_PART).max(MIN_DECISION_BYTES);
+    decision_bytes.store(next, Ordering::Relaxed);
+}
+
+/// Marks a response whose bytes are counted already.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counted;
 
 impl Counts {
     fn take(&mut self, address: Option<IpAddr>, bytes: usize) -> bool {
@@ -70,11 +154,26 @@ impl Counts {
         if held.saturating_add(must_leave) > self.max {
             return false;
         }
-        self.held = held;
+        self.add(address, bytes);
+        true
+    }
+
+    fn add(&mut self, address: Option<IpAddr>, bytes: usize) {
+        self.held = self.held.saturating_add(bytes);
         if let Some(address) = address {
             *self.by_address.entry(address).or_default() += bytes;
         }
-        true
+    }
+
+    fn remove(&mut self, address: Option<IpAddr>, bytes: usize) {
+        self.held = self.held.saturating_sub(bytes);
+        let Some(address) = address else { return };
+        if let Some(own) = self.by_address.get_mut(&address) {
+            *own = own.saturating_sub(bytes);
+            if *own == 0 {
+                self.by_address.remove(&address);
+            }
+        }
     }
 }
 
@@ -97,20 +196,22 @@ impl Held {
         }
         has_room
     }
+
+    /// So many instead, whether there is room or not.
+    fn set(&mut self, bytes: usize) {
+        let mut counts = self.of.0.lock();
+        let Some(counts) = counts.as_mut() else { return };
+        counts.remove(self.address, self.bytes);
+        counts.add(self.address, bytes);
+        self.bytes = bytes;
+    }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         let mut counts = self.of.0.lock();
         let Some(counts) = counts.as_mut() else { return };
-        counts.held = counts.held.saturating_sub(self.bytes);
-        let Some(address) = self.address else { return };
-        if let Some(own) = counts.by_address.get_mut(&address) {
-            *own = own.saturating_sub(self.bytes);
-            if *own == 0 {
-                counts.by_address.remove(&address);
-            }
-        }
+        counts.remove(self.address, self.bytes);
     }
 }
 
@@ -155,6 +256,26 @@ mod tests {
             buffered.0.lock().as_ref().map(|it| (it.held, it.by_address.len())),
             Some((20, 1))
         );
+    }
+
+    #[test]
+    fn room_for_an_answer_follows_what_answers_take() {
+        let (buffered, decision_bytes) = (leaked(100_000), AtomicUsize::new(MIN_DECISION_BYTES));
+        let reserve = || AnswerRoom::reserve_in(buffered, &decision_bytes, None, 10);
+        let held = || buffered.0.lock().as_ref().map_or(0, |counts| counts.held);
+        let room = reserve().unwrap();
+        assert_eq!(held(), 5_120);
+        let first = room.fill_in(buffered, &decision_bytes, vec![0; 60_000]);
+        assert_eq!(held(), 60_000, "by its own length, which nobody knew");
+        assert!(reserve().is_none(), "the next one may take as much");
+        drop(first);
+        let room = reserve().unwrap();
+        assert_eq!(held(), 52_500, "a little less than the last one took");
+        assert_eq!(room.fill_in(buffered, &decision_bytes, vec![0; 100]).len(), 100);
+        assert_eq!(held(), 0, "small ones are not counted");
+        let _others = buffered.hold(None, 90_000).unwrap();
+        let refusals = (0..100).take_while(|_| reserve().is_none()).count();
+        assert!(refusals < 100, "unusual answers are forgotten");
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod audit;
 mod background;
 mod banner;
 mod buffered;
+mod busy_body;
 mod callers;
 mod certificate_end;
 mod check_files;

@@ -22,9 +22,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tollgate_gateway::FramingWatch;
 
-use crate::activity::{self, Activity, BusyBody, WatchedStream};
+use crate::activity::{self, Activity, WatchedStream};
 use crate::addresses::{AddressLimit, ConnectionPermit};
-use crate::buffered::{BUFFERED, UNCOUNTED_BYTES};
+use crate::buffered::{BUFFERED, Counted, UNCOUNTED_BYTES};
+use crate::busy_body::BusyBody;
 use crate::config::Limits;
 use crate::http::respond::ApiError;
 use crate::tls::{Stream, Tls};
@@ -275,15 +276,18 @@ fn answering<A: Answer>(
         let connection = connection.clone();
         Box::pin(async move {
             let _busy = activity.request();
+            let is_http2 = request.version() == http::Version::HTTP_2;
             let peer = connection.peer.ip();
             let response = answers.answer(request, connection).await;
             if A::is_endless(&response) {
-                return Ok(
-                    response.map(|body| Either::Left(BusyBody::busy(body, Arc::clone(&activity))))
-                );
+                return Ok(response.map(|body| {
+                    let body = BusyBody::new(body, &activity, is_http2);
+                    Either::Left(body.keeping_busy(Arc::clone(&activity)))
+                }));
             }
             let bytes = usize::try_from(response.body().size_hint().lower()).unwrap_or(usize::MAX);
-            let held = if bytes > UNCOUNTED_BYTES {
+            let is_counted = response.extensions().get::<Counted>().is_some();
+            let held = if bytes > UNCOUNTED_BYTES && !is_counted {
                 let Some(held) = BUFFERED.hold(Some(peer), bytes) else {
                     return Ok(ApiError::Busy.respond().map(Either::Right));
                 };
@@ -291,7 +295,8 @@ fn answering<A: Answer>(
             } else {
                 None
             };
-            Ok(response.map(|body| Either::Left(BusyBody::held(body, held))))
+            Ok(response
+                .map(|body| Either::Left(BusyBody::new(body, &activity, is_http2).holding(held))))
         })
     }
 }

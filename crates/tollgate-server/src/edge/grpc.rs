@@ -14,9 +14,7 @@ use tollgate_store::Store;
 use crate::admin::Admin;
 use crate::config::Config;
 use crate::envoy::DescriptorStats;
-use crate::grpc::{
-    GrpcOptions, GrpcRoutes, Peer, RESERVE_PATH, ResetAsked, ResetAuth, Unauthorized, routes,
-};
+use crate::grpc::{GrpcOptions, GrpcRoutes, ResetAsked, ResetAuth, Unauthorized, routes};
 use crate::http::Api;
 use crate::listen::{Answer, Connection};
 
@@ -71,11 +69,7 @@ impl<S: Store + 'static> Answer for GrpcDoor<S> {
         } else {
             request.headers_mut().remove(CERTIFICATE);
         }
-        // Only reservations have shares of callers; other calls do not pay for it.
-        if request.uri().path() == RESERVE_PATH {
-            request.extensions_mut().insert(Peer(connection.peer.ip()));
-        }
-        self.0.call(request).await
+        self.0.call_from(request, Some(connection.peer.ip())).await
     }
 
     fn is_endless(_response: &Response<Self::Body>) -> bool {

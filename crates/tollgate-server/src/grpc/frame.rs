@@ -1,6 +1,7 @@
 //! gRPC on HTTP/2: five bytes before every message, and a status behind the last one.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -12,6 +13,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use super::write::snake_case;
+use crate::buffered::AnswerRoom;
 use crate::http::respond::ApiError;
 use tollgate_engine::EngineError;
 
@@ -72,8 +74,13 @@ pub(crate) fn respond(body: Body) -> Response<Body> {
     response
 }
 
+/// Room for the answer to one request. To be taken before anything is charged: an answer that finds none is not sent.
+pub(crate) fn room(peer: Option<IpAddr>) -> Result<AnswerRoom, Status> {
+    AnswerRoom::reserve(peer, 1).ok_or_else(|| status(ApiError::Busy))
+}
+
 /// An answer of one message, head included.
-pub(crate) fn answer(framed: Vec<u8>) -> Response<Body> {
+pub(crate) fn answer(framed: impl Into<Bytes>) -> Response<Body> {
     respond(Body::new(Once { data: Some(framed.into()), is_done: false }))
 }
 

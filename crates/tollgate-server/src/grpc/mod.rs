@@ -74,17 +74,6 @@ const DECISIONS: [&str; 9] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unauthorized;
 
-/// The address that a `Reserve` comes from, among the extensions of its request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer(pub(crate) IpAddr);
-
-fn peer_of(head: &http::request::Parts) -> Option<IpAddr> {
-    head.extensions.get::<Peer>().map(|Peer(peer)| *peer)
-}
-
-/// The path of `Reserve`.
-pub(crate) const RESERVE_PATH: &str = "/tollgate.v1.RateLimiterService/Reserve";
-
 /// Who calls, so that callers' request ids do not meet.
 pub type Authorize = Arc<dyn Fn(&HeaderMap) -> Result<String, Unauthorized> + Send + Sync>;
 
@@ -180,8 +169,21 @@ impl<S: Store + 'static> GrpcRoutes<S> {
         self.draining.send_replace(true);
     }
 
-    /// Answers one call.
+    /// Answers one call from nobody knows where.
     pub async fn call<B>(&self, request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.call_from(request, None).await
+    }
+
+    /// Answers one call from this address.
+    pub(crate) async fn call_from<B>(
+        &self,
+        request: Request<B>,
+        peer: Option<IpAddr>,
+    ) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -191,14 +193,18 @@ impl<S: Store + 'static> GrpcRoutes<S> {
         }
         let routed = if traces::is_on() && DECISIONS.contains(&request.uri().path()) {
             let span = traces::server_span(request.uri().path(), request.headers());
-            self.route(request).instrument(span).await
+            self.route(request, peer).instrument(span).await
         } else {
-            self.route(request).await
+            self.route(request, peer).await
         };
         routed.unwrap_or_else(Status::into_http)
     }
 
-    async fn route<B>(&self, request: Request<B>) -> Result<Response<Body>, Status>
+    async fn route<B>(
+        &self,
+        request: Request<B>,
+        peer: Option<IpAddr>,
+    ) -> Result<Response<Body>, Status>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -207,20 +213,20 @@ impl<S: Store + 'static> GrpcRoutes<S> {
         let (service, method) =
             path.strip_prefix('/').and_then(|path| path.split_once('/')).unwrap_or_default();
         let generated = match (service, method) {
-            (SERVICE, "Allow") => return self.decide(Call::Allow, request).await,
-            (ENVOY_SERVICE, "ShouldRateLimit") => return self.ask_envoy(request).await,
+            (SERVICE, "Allow") => return self.decide(Call::Allow, request, peer).await,
+            (ENVOY_SERVICE, "ShouldRateLimit") => return self.ask_envoy(request, peer).await,
             (unpackaged::SERVICE, "Allow") => {
-                return self.decide(Call::AllowUnpackaged, request).await;
+                return self.decide(Call::AllowUnpackaged, request, peer).await;
             }
-            (SERVICE, "AllowBatch") => return self.decide(Call::AllowBatch, request).await,
-            (SERVICE, "AllowStream") => return self.converse(request),
-            (SERVICE, "Peek") => return self.decide(Call::Peek, request).await,
+            (SERVICE, "AllowBatch") => return self.decide(Call::AllowBatch, request, peer).await,
+            (SERVICE, "AllowStream") => return self.converse(request, peer),
+            (SERVICE, "Peek") => return self.decide(Call::Peek, request, peer).await,
             // Large, and seldom: it would be carried about by all the others.
             (SERVICE, "Reset") => return Box::pin(self.reset(request)).await,
-            (SERVICE, "Reserve") => return self.decide(Call::Reserve, request).await,
-            (SERVICE, "Settle") => return self.decide(Call::Settle, request).await,
-            (SERVICE, "Release") => return self.decide(Call::Release, request).await,
-            (SERVICE, "Renew") => return self.decide(Call::Renew, request).await,
+            (SERVICE, "Reserve") => return self.decide(Call::Reserve, request, peer).await,
+            (SERVICE, "Settle") => return self.decide(Call::Settle, request, peer).await,
+            (SERVICE, "Release") => return self.decide(Call::Release, request, peer).await,
+            (SERVICE, "Renew") => return self.decide(Call::Renew, request, peer).await,
             ("grpc.health.v1.Health", _) => Some(&self.health),
             ("grpc.reflection.v1.ServerReflection", _) => self.reflection.as_ref(),
             ("grpc.reflection.v1alpha.ServerReflection", _) => self.reflection_alpha.as_ref(),
@@ -247,21 +253,26 @@ impl<S: Store + 'static> GrpcRoutes<S> {
         http_read::body(body, most, self.body_timeout).await.map_err(frame::status)
     }
 
-    async fn decide<B>(&self, call: Call, request: Request<B>) -> Result<Response<Body>, Status>
+    async fn decide<B>(
+        &self,
+        call: Call,
+        request: Request<B>,
+        peer: Option<IpAddr>,
+    ) -> Result<Response<Body>, Status>
     where
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
         let caller = self.caller(&head.headers)?;
-        let peer = peer_of(&head);
         let bytes = self.read(body).await?;
         let _timed = Timed::new(call.operation());
-        if let Call::Allow = call
-            && let Some(framed) =
-                self.service.allow_at_once(&bytes, CallerId { name: &caller, peer })
-        {
-            return Ok(frame::answer(framed?));
+        if let Call::Allow = call {
+            let room = frame::room(peer)?;
+            let caller = CallerId { name: &caller, peer };
+            if let Some(framed) = self.service.allow_at_once(&bytes, caller) {
+                return Ok(frame::answer(room.fill(framed?)));
+            }
         }
         // What a decision needs is large. It is kept apart, so that calls do not carry it about.
         let decided = Box::pin(call.answer(self.service.clone(), bytes, caller, peer));
@@ -269,39 +280,46 @@ impl<S: Store + 'static> GrpcRoutes<S> {
         Ok(frame::answer(framed))
     }
 
-    async fn ask_envoy<B>(&self, request: Request<B>) -> Result<Response<Body>, Status>
+    async fn ask_envoy<B>(
+        &self,
+        request: Request<B>,
+        peer: Option<IpAddr>,
+    ) -> Result<Response<Body>, Status>
     where
         B: http_body::Body<Data = Bytes>,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
         let caller = self.caller(&head.headers)?;
-        let peer = peer_of(&head);
         let bytes = self.read(body).await?;
         let _timed = Timed::new(Operation::Envoy);
+        let room = frame::room(peer)?;
         if let Some(answer) =
             self.envoy.answer_now(frame::only_message(&bytes)?, CallerId { name: &caller, peer })
         {
-            return Ok(frame::answer(service::framed_message(&answer?)));
+            return Ok(frame::answer(room.fill(service::framed_message(&answer?))));
         }
         let envoy = self.envoy.clone();
         let decided = Box::pin(async move {
             let caller = CallerId { name: &caller, peer };
             let answer = envoy.answer(frame::only_message(&bytes)?, caller).await?;
-            Ok::<_, Status>(service::framed_message(&answer))
+            Ok::<_, Status>(room.fill(service::framed_message(&answer)))
         });
         let framed = self.service.lasting(decided).await.map_err(frame::status)??;
         Ok(frame::answer(framed))
     }
 
-    fn converse<B>(&self, request: Request<B>) -> Result<Response<Body>, Status>
+    fn converse<B>(
+        &self,
+        request: Request<B>,
+        peer: Option<IpAddr>,
+    ) -> Result<Response<Body>, Status>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let (head, body) = request.into_parts();
         let caller = self.caller(&head.headers)?;
-        let peer = peer_of(&head);
         let (service, draining) = (self.service.clone(), self.draining.subscribe());
         let idle = self.stream_idle_timeout;
         Ok(frame::respond(

@@ -19,6 +19,7 @@ use super::frame::{close, open, status};
 use super::read::{allow_body, batch, wrapped};
 use super::unpackaged;
 use super::write::{Message, write_decided, write_decision};
+use crate::buffered::AnswerRoom;
 use crate::callers::CallerId;
 use crate::http::read::Prepared;
 use crate::http::respond::ApiError;
@@ -177,8 +178,9 @@ impl<S: Store + 'static> GrpcService<S> {
         &self,
         message: &[u8],
         caller: CallerId<'_>,
-    ) -> Result<Vec<u8>, ApiError> {
+    ) -> Result<Bytes, ApiError> {
         let requests = batch(message)?;
+        let room = AnswerRoom::reserve(caller.peer, requests.len()).ok_or(ApiError::Busy)?;
         let mut out = Vec::with_capacity(requests.len() * BYTES_PER_DECISION);
         let start = open(&mut out);
         let write = |decided: Result<&Decision<'_>, ApiError>| {
@@ -186,7 +188,7 @@ impl<S: Store + 'static> GrpcService<S> {
         };
         self.decide_each(&requests, caller, write).await;
         close(&mut out, start);
-        Ok(out)
+        Ok(room.fill(out))
     }
 
     /// Decides requests in order, each for itself; one that is wrong gets an error in its place.
@@ -350,19 +352,22 @@ impl Call {
         bytes: Bytes,
         caller: String,
         peer: Option<IpAddr>,
-    ) -> Result<Vec<u8>, Status> {
+    ) -> Result<Bytes, Status> {
         let message = super::frame::only_message(&bytes)?;
         let caller = CallerId { name: &caller, peer };
+        if let Self::AllowBatch = self {
+            return service.allow_batch(message, caller).await.map_err(status);
+        }
+        let room = super::frame::room(peer)?;
         let decided = match self {
-            Self::Allow => service.allow(message, caller).await,
+            Self::Allow | Self::AllowBatch => service.allow(message, caller).await,
             Self::AllowUnpackaged => service.allow_unpackaged(message, caller).await,
-            Self::AllowBatch => service.allow_batch(message, caller).await,
             Self::Peek => service.peek(message, caller).await,
             Self::Reserve => service.reserve(message, caller).await,
             Self::Settle => service.settle(message).await,
             Self::Release => service.release(message).await,
             Self::Renew => service.renew(message).await,
         };
-        decided.map_err(status)
+        Ok(room.fill(decided.map_err(status)?))
     }
 }

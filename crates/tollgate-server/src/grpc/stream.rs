@@ -23,6 +23,7 @@ use super::frame::{HEAD_BYTES, MAX_MESSAGE_BYTES, close, length, open, status, t
 use super::read::question;
 use super::service::{BYTES_PER_DECISION, GrpcService};
 use super::write::{Message, write_decided};
+use crate::buffered::AnswerRoom;
 use crate::callers::CallerId;
 use crate::http::respond::ApiError;
 use crate::telemetry::latency::{Operation, Timed};
@@ -93,7 +94,7 @@ where
         self.gather().await;
         let answers = self.answer().await;
         match &self.end {
-            _ if !answers.is_empty() => Some(Frame::data(answers.into())),
+            _ if !answers.is_empty() => Some(Frame::data(answers)),
             Some(end) if self.questions.is_empty() => {
                 self.is_done = true;
                 Some(Frame::trailers(trailers(end)))
@@ -177,7 +178,7 @@ where
     }
 
     /// Decides what is queued, up to the bound, and frames the answers.
-    async fn answer(&mut self) -> Vec<u8> {
+    async fn answer(&mut self) -> Bytes {
         let mut messages = Vec::new();
         let mut requests = 0;
         while requests < MAX_REQUESTS_TOGETHER
@@ -188,29 +189,35 @@ where
             match question(&message, &mut found) {
                 Ok((_, count)) => requests += count,
                 Err(error) => {
-                    self.end = Some(status(error));
-                    self.questions.clear();
+                    self.fail(error);
                     break;
                 }
             }
             messages.push(message);
         }
         if messages.is_empty() {
-            return Vec::new();
+            return Bytes::new();
         }
+        // Before anything is charged: an answer that finds no room is not sent.
+        let Some(room) = AnswerRoom::reserve(self.caller.1, requests) else {
+            return self.fail(ApiError::Busy);
+        };
         let (service, caller) = (self.service.clone(), self.caller.clone());
         let decided = async move {
             let caller = CallerId { name: &caller.0, peer: caller.1 };
             decide(&service, &messages, caller, requests).await
         };
         match self.service.lasting(decided).await {
-            Ok(answers) => answers,
-            Err(error) => {
-                self.end = Some(status(error));
-                self.questions.clear();
-                Vec::new()
-            }
+            Ok(answers) => room.fill(answers),
+            Err(error) => self.fail(error),
         }
+    }
+
+    /// Ends without an answer to what is queued.
+    fn fail(&mut self, error: ApiError) -> Bytes {
+        self.end = Some(status(error));
+        self.questions.clear();
+        Bytes::new()
     }
 }
 

@@ -14,7 +14,7 @@ use super::respond::{ApiError, JSON, json, raw};
 use super::virtual_keys::resolve_key;
 use super::wire::{AllowBody, BatchBody, CheckBody, CheckedBody};
 use super::{Api, MAX_BATCH};
-use crate::buffered::{BUFFERED, UNCOUNTED_BYTES};
+use crate::buffered::{AnswerRoom, Counted};
 use crate::callers::CallerId;
 use crate::envoy::{RequestBody, ResponseBody};
 use crate::telemetry::latency::{Operation, Timed};
@@ -222,13 +222,8 @@ impl<S: Store + 'static> Api<S> {
             let message = format!("at most {MAX_BATCH} requests are taken at once");
             return Err(ApiError::invalid("requests", message));
         }
-        // Before anything is charged: the answer would not be sent. It is counted itself when it is written.
-        let room = batch.requests.len() * BYTES_PER_DECISION;
-        let _room = if room > UNCOUNTED_BYTES {
-            Some(BUFFERED.hold(caller.peer, room).ok_or(ApiError::Busy)?)
-        } else {
-            None
-        };
+        // Before anything is charged: the answer would not be sent.
+        let room = AnswerRoom::reserve(caller.peer, batch.requests.len()).ok_or(ApiError::Busy)?;
         let rules = self.engine.rules();
         let prepared: Vec<_> = batch.requests.iter().map(Prepared::without_ttl).collect();
         let sound = batch.requests.iter().zip(&prepared);
@@ -267,7 +262,9 @@ impl<S: Store + 'static> Api<S> {
             }
         }
         answer.extend_from_slice(b"]}");
-        Ok(raw(StatusCode::OK, JSON, answer))
+        let mut response = raw(StatusCode::OK, JSON, room.fill(answer));
+        response.extensions_mut().insert(Counted);
+        Ok(response)
     }
 }
 
