@@ -1,8 +1,9 @@
 //! A node starts whatever state its database is in.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -32,19 +33,21 @@ fn stop(node: &mut Server) {
     assert_eq!(node.wait().code(), Some(0), "{}", node.log());
 }
 
-/// Flips a bit in every page of a database that holds the marked rule: it can still be opened.
+/// Flips a bit in every page of a database that holds the marked rule: it can still be opened. The same again repairs it.
 fn damage(file: &Path) {
-    let mut bytes = fs::read(file).expect("the database");
+    let bytes = fs::read(file).expect("the database");
+    // In place: a process that has it open must not see it shorter.
+    let file = OpenOptions::new().write(true).open(file).expect("the database");
     let mut count = 0;
-    for page in bytes.chunks_mut(PAGE_BYTES) {
+    for (number, page) in bytes.chunks(PAGE_BYTES).enumerate() {
         let holds = page.windows(MARKED_RULE.len()).any(|window| window == MARKED_RULE.as_bytes());
         if holds {
-            page[0] ^= 0b0100_0000;
+            let flipped = [page[0] ^ 0b0100_0000];
+            file.write_all_at(&flipped, (number * PAGE_BYTES) as u64).expect("a damaged page");
             count += 1;
         }
     }
     assert!(count > 0, "no page holds the rule");
-    fs::write(file, bytes).expect("the damaged database");
 }
 
 /// Readiness and the metric report a database that cannot be read, and the next step.
@@ -77,6 +80,40 @@ fn a_damaged_database_does_not_stop_a_start() {
     fs::remove_file(node.dir().join("data/rules.kept")).expect("the kept rules");
     node.start_again();
     assert_eq!(node.client().get("/healthz").status, 200);
+    stop(&mut node);
+}
+
+/// A question that succeeds does not prove that the one that failed would.
+#[test]
+fn a_database_that_is_damaged_meanwhile_is_reported_until_it_is_verified() {
+    let mut node = ServerBuilder::default().start();
+    node.admin().put("rules", &rule(7));
+    stop(&mut node);
+    let file = node.dir().join("data/control.db");
+    node.start_again();
+    damage(&file);
+    let path = format!("/admin/api/v1/rate-limits/rules/{MARKED_RULE}/versions");
+    let bearer = format!("Bearer {ADMIN_TOKEN}");
+    let headers = [("authorization", bearer.as_str())];
+    let asked = node.client().try_request("GET", &path, &headers, b"").expect("an answer");
+    assert_eq!(asked.status, 503, "{}", asked.text());
+
+    let last_success = || {
+        let metrics = node.client().get("/metrics").text();
+        let name = "rate_limiter_config_last_success_timestamp_seconds ";
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name)).expect("a metric");
+        line.parse::<f64>().expect("a time")
+    };
+    let before = last_success();
+    eventually("its revision is read again and again", || {
+        reports_its_database(&node, "restore it from a backup");
+        last_success() > before + 2.0
+    });
+    stop(&mut node);
+    damage(&file);
+    node.start_again();
+    let ready = node.client().get("/readyz").text();
+    assert_eq!(ready, "ready\n", "it was repaired");
     stop(&mut node);
 }
 

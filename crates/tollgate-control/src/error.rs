@@ -12,6 +12,12 @@ pub enum RepositoryError {
     /// The database does not answer, or not in time.
     #[error("the database is not available: {0}")]
     Unavailable(String),
+    /// The database can be read and not written: its files, their directory, or the server.
+    #[error("the database is read-only: {0}")]
+    ReadOnly(String),
+    /// The disk of the database has no room for what was to be written.
+    #[error("the disk of the database is full: {0}")]
+    DiskFull(String),
     /// The set has changed since the revision that the change was made for: look again.
     #[error("the rule set has changed meanwhile")]
     Stale,
@@ -42,6 +48,19 @@ pub enum RepositoryError {
         /// The newest this program knows.
         known: i64,
     },
+}
+
+impl RepositoryError {
+    /// Whether the connection is lost, or holds what must be looked at again: pages of a file in memory, or a file that
+    /// was opened to be read only.
+    pub(crate) const fn ends_connection(&self) -> bool {
+        match self {
+            Self::Unavailable(_) | Self::ReadOnly(_) | Self::DiskFull(_) | Self::Corrupt(_) => true,
+            Self::Stale | Self::Conflict { .. } | Self::Invalid(_) | Self::NewerSchema { .. } => {
+                false
+            }
+        }
+    }
 }
 
 /// One thing that is wrong with what was sent.

@@ -124,6 +124,10 @@ pub trait Repository: Send + Sync + 'static {
     /// After an error, a call for fewer may succeed: a change needs room on the disk for its journal.
     async fn bound_decisions(&self, max_bytes: u64, most: u32) -> Result<u64, RepositoryError>;
 
+    /// Whether everything can be read and something be written: tables of a server, pages of a file. Slow; for a
+    /// database that has failed, since a question that succeeds does not prove that another would.
+    async fn verify(&self) -> Result<(), RepositoryError>;
+
     /// What wakes when another process may have changed the set; `None` where there is no such word,
     /// and [`Repository::revision`] must be asked now and then.
     async fn waker(&self) -> Result<Option<Box<dyn Waker>>, RepositoryError>;

@@ -67,6 +67,11 @@ pub(crate) trait Driver: Send + Sync + 'static {
         max_bytes: u64,
     ) -> Result<(), RepositoryError>;
 
+    /// Reads the database as it is on disk, where that is a file of this node's.
+    async fn check_pages(&self) -> Result<(), RepositoryError> {
+        Ok(())
+    }
+
     /// Makes the next change overwrite the write-ahead log, after one has failed: a full disk has no room for it to
     /// grow.
     async fn restart_journal(&self) -> Result<(), RepositoryError> {

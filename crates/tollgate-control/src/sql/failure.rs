@@ -32,6 +32,8 @@ fn from_database(error: &dyn DatabaseError) -> RepositoryError {
     };
     match meaning {
         Meaning::Away => RepositoryError::Unavailable(message),
+        Meaning::ReadOnly => RepositoryError::ReadOnly(message),
+        Meaning::DiskFull => RepositoryError::DiskFull(message),
         Meaning::Refused => RepositoryError::Invalid(message),
         Meaning::Odd => RepositoryError::Corrupt(message),
     }
@@ -40,6 +42,8 @@ fn from_database(error: &dyn DatabaseError) -> RepositoryError {
 enum Meaning {
     /// It may go well later.
     Away,
+    ReadOnly,
+    DiskFull,
     /// It will not take what it was given.
     Refused,
     /// The schema is not what it should be.
@@ -51,20 +55,67 @@ fn of_postgres(code: &str) -> Meaning {
     match code.get(..2).unwrap_or_default() {
         // Constraints, values that do not fit, limits of the program.
         "22" | "23" | "54" => Meaning::Refused,
-        // Connection; a server that is read-only, for it is a replica; logging in; no such database;
-        // deadlock; resources; locks; being shut down, out of time; input and output.
+        // A server that is read-only, for it is a replica.
+        "25" if code == "25006" => Meaning::ReadOnly,
+        "53" if code == "53100" => Meaning::DiskFull,
+        // Connection; transactions; logging in; no such database; deadlock; resources; locks; being shut down, out of
+        // time; input and output.
         "08" | "25" | "28" | "3D" | "40" | "53" | "55" | "57" | "58" => Meaning::Away,
         _ => Meaning::Odd,
     }
 }
 
+/// The index of the write-ahead log found no room.
+const SQLITE_IOERR_SHMSIZE: u32 = 4874;
+
 /// By the primary code, the lowest byte of the extended one.
 fn of_sqlite(code: &str) -> Meaning {
-    match code.parse().unwrap_or(0_u32) & 0xff {
+    let code: u32 = code.parse().unwrap_or(0);
+    if code == SQLITE_IOERR_SHMSIZE {
+        return Meaning::DiskFull;
+    }
+    match code & 0xff {
+        // PERM, READONLY, CANTOPEN: no rights, or a disk that is mounted to be read.
+        3 | 8 | 14 => Meaning::ReadOnly,
+        13 => Meaning::DiskFull,
         // TOOBIG, CONSTRAINT, MISMATCH, RANGE.
         18 | 19 | 20 | 25 => Meaning::Refused,
-        // PERM, BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN, PROTOCOL, AUTH.
-        3 | 5..=10 | 13..=15 | 23 => Meaning::Away,
+        // BUSY, LOCKED, NOMEM, INTERRUPT, IOERR, PROTOCOL, AUTH.
+        5 | 6 | 7 | 9 | 10 | 15 | 23 => Meaning::Away,
         _ => Meaning::Odd,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
+    use sqlx::{Connection as _, Executor as _};
+
+    use super::*;
+
+    /// As SQLite itself reports them.
+    #[tokio::test]
+    async fn a_disk_that_is_full_or_read_only_is_not_a_database_that_does_not_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let options =
+            SqliteConnectOptions::new().filename(dir.path().join("one.db")).create_if_missing(true);
+        let mut connection = SqliteConnection::connect_with(&options).await.unwrap();
+        connection.execute("CREATE TABLE one (text TEXT)").await.unwrap();
+        connection.execute("PRAGMA max_page_count = 2").await.unwrap();
+        let insert = "INSERT INTO one VALUES (hex(zeroblob(100000)))";
+        let error = failure(connection.execute(insert).await.unwrap_err());
+        assert!(matches!(error, RepositoryError::DiskFull(_)), "{error:?}");
+
+        let mut reader =
+            SqliteConnection::connect_with(&options.clone().read_only(true)).await.unwrap();
+        let error = failure(reader.execute("DELETE FROM one").await.unwrap_err());
+        assert!(matches!(error, RepositoryError::ReadOnly(_)), "{error:?}");
+        let missing = options.filename(dir.path().join("missing/one.db"));
+        let error = failure(SqliteConnection::connect_with(&missing).await.unwrap_err());
+        assert!(matches!(error, RepositoryError::ReadOnly(_)), "{error:?}");
+        for (code, is_read_only) in [("25006", true), ("25P02", false)] {
+            assert_eq!(matches!(of_postgres(code), Meaning::ReadOnly), is_read_only);
+        }
+        assert!(matches!(of_postgres("53100"), Meaning::DiskFull));
     }
 }

@@ -76,8 +76,8 @@ pub(crate) async fn finish<T>(
 ) -> Result<T, RepositoryError> {
     match &result {
         Ok(_) => session.end(true).await?,
-        // A connection that is lost is not asked for more.
-        Err(RepositoryError::Unavailable(_)) => {}
+        // A connection that is lost, or that may hold what it should read again, is not asked for more.
+        Err(error) if error.ends_connection() => {}
         // Closing the connection, if this fails, does the same.
         Err(_) => drop(session.end(false).await),
     }
@@ -105,7 +105,7 @@ macro_rules! pool_session {
                 &mut self,
                 result: Result<T, crate::RepositoryError>,
             ) -> Result<T, crate::RepositoryError> {
-                self.in_flight = matches!(result, Err(crate::RepositoryError::Unavailable(_)));
+                self.in_flight = result.as_ref().is_err_and(|error| error.ends_connection());
                 result
             }
         }

@@ -8,10 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use sqlx::Connection as _;
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::{
-    Sqlite, SqliteArguments, SqliteAutoVacuum, SqliteConnectOptions, SqliteJournalMode, SqlitePool,
-    SqlitePoolOptions, SqliteRow, SqliteSynchronous,
+    Sqlite, SqliteArguments, SqliteAutoVacuum, SqliteConnectOptions, SqliteConnection,
+    SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow, SqliteSynchronous,
 };
 use tokio::time::Instant;
 
@@ -149,7 +150,16 @@ fn make_private(path: &Path) -> Result<(), RepositoryError> {
     match options.open(path) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-        Err(error) => Err(RepositoryError::Unavailable(format!("{}: {error}", path.display()))),
+        Err(error) => {
+            let cause = format!("{}: {error}", path.display());
+            Err(match error.kind() {
+                ErrorKind::StorageFull => RepositoryError::DiskFull(cause),
+                ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
+                    RepositoryError::ReadOnly(cause)
+                }
+                _ => RepositoryError::Unavailable(cause),
+            })
+        }
     }
 }
 
@@ -213,6 +223,17 @@ impl Driver for SqliteRepository {
             return Ok(());
         }
         self.session(Access::Write).await?.script(RELEASE_PAGES).await
+    }
+
+    /// With a connection of its own: others may have pages in memory from before they were damaged.
+    async fn check_pages(&self) -> Result<(), RepositoryError> {
+        let options = self.readers.connect_options();
+        let mut connection = SqliteConnection::connect_with(&options).await.map_err(failure)?;
+        let checked = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(&mut connection).await;
+        let result: String = checked.map_err(failure)?;
+        // It was read, and what it holds is known.
+        drop(connection.close().await);
+        if result == "ok" { Ok(()) } else { Err(RepositoryError::Corrupt(result)) }
     }
 
     async fn restart_journal(&self) -> Result<(), RepositoryError> {

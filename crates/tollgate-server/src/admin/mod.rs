@@ -213,7 +213,12 @@ impl Admin {
     {
         match self.try_answer(head, body, door).await {
             Ok(response) => response,
-            Err(error) => error.respond(),
+            Err(error) => {
+                if let (AdminError::Control(failed), Some(seen)) = (&error, self.seen.get()) {
+                    seen.figures.database_failed(failed);
+                }
+                error.respond()
+            }
         }
     }
 

@@ -166,6 +166,19 @@ impl AdminError {
                 (StatusCode::SERVICE_UNAVAILABLE, "DATABASE_UNAVAILABLE", one(message))
             }
             Self::Control(ControlError::Repository(
+                error @ (RepositoryError::ReadOnly(_) | RepositoryError::DiskFull(_)),
+            )) => {
+                tracing::warn!(%error, "an admin call failed");
+                let message = match error {
+                    RepositoryError::DiskFull(_) => {
+                        "the disk of the database is full; decisions go on"
+                    }
+                    _ => "the database is read-only; decisions go on",
+                };
+                let code = "DATABASE_UNAVAILABLE";
+                (StatusCode::SERVICE_UNAVAILABLE, code, one(message.to_owned()))
+            }
+            Self::Control(ControlError::Repository(
                 error @ (RepositoryError::Corrupt(_) | RepositoryError::NewerSchema { .. }),
             )) => {
                 tracing::error!(%error, "an admin call failed: the database cannot be used");
@@ -244,6 +257,8 @@ impl AdminError {
             Self::MethodNotAllowed(allowed) => Some((ALLOW, text(allowed.clone()))),
             Self::Control(ControlError::Repository(
                 RepositoryError::Unavailable(_)
+                | RepositoryError::ReadOnly(_)
+                | RepositoryError::DiskFull(_)
                 | RepositoryError::Stale
                 | RepositoryError::Corrupt(_)
                 | RepositoryError::NewerSchema { .. },

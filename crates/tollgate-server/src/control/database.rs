@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tollgate_control::{Control, ControlError, Current, RepositoryError, Waker};
 
 use super::{ControlStartError, Keeper, Progress, StartProgress};
@@ -21,10 +22,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(3);
 const DATABASE_SILENT: &str = "the database does not answer; decisions continue by the rules in \
     force, and rules cannot be changed: check that it runs and that this node reaches it; the log \
     has the cause";
-/// What an operator reads about a database that answers and cannot be used.
-const DATABASE_UNREADABLE: &str = "the database cannot be read; decisions continue by the rules in \
-    force, and rules cannot be changed: the log has the cause; correct this node's rights in it, or \
-    restore it from a backup";
+/// How long to wait before a database that has failed is verified again: all of a file is read.
+const VERIFY_EVERY: Duration = Duration::from_secs(30);
 
 const DECISIONS_GO_ON: &str = "decisions go on by the rules in force";
 
@@ -98,6 +97,7 @@ impl Keeper {
                             crate::serve::show_first_token(&token);
                         });
                     }
+                    self.around.figures.verified();
                     self.came(&current).await;
                     let _ = first.send(Ok(Progress::Ready));
                     return;
@@ -120,6 +120,7 @@ impl Keeper {
     async fn follow(&self, control: &Arc<Control>) {
         let mut sets = control.watch();
         let mut waker: Option<Box<dyn Waker>> = None;
+        let mut verify_at = Instant::now();
         loop {
             if waker.is_none() {
                 let asked = control.repository().waker();
@@ -143,7 +144,13 @@ impl Keeper {
             }
             let asked = control.current();
             match noticing_silence(SILENT_AFTER, asked, || self.is_silent()).await {
-                Ok(current) => self.came(&current).await,
+                Ok(current) => {
+                    if self.around.figures.is_unverified() && Instant::now() >= verify_at {
+                        self.verify(control).await;
+                        verify_at = Instant::now() + VERIFY_EVERY;
+                    }
+                    self.came(&current).await;
+                }
                 Err(error) => {
                     self.went(&error);
                     waker = None;
@@ -154,6 +161,21 @@ impl Keeper {
         }
     }
 
+    /// Looks whether a database that has failed can be used again.
+    async fn verify(&self, control: &Arc<Control>) {
+        // A data node has read all that it reads, and may have no right to write.
+        if !self.around.config.has_control() {
+            return self.around.figures.verified();
+        }
+        match control.repository().verify().await {
+            Ok(()) => {
+                self.around.figures.verified();
+                tracing::info!("the database can be read and written again");
+            }
+            Err(error) => self.around.figures.database_failed(&error.into()),
+        }
+    }
+
     async fn came(&self, current: &Arc<Current>) {
         let figures = &self.around.figures;
         if !figures.is_connected.load(std::sync::atomic::Ordering::Relaxed) {
@@ -161,7 +183,9 @@ impl Keeper {
             *self.complaint.lock() = None;
         }
         figures.success();
-        figures.report_incident("database", None);
+        if !figures.is_unverified() {
+            figures.report_incident("database", None);
+        }
         // The set came into force when it was read.
         self.installer.keep().await;
     }
@@ -177,11 +201,8 @@ impl Keeper {
         self.around.figures.failure();
         self.around.figures.lost();
         // The causes that drivers report may name hosts and users: they are for the log, and readiness is public.
-        let text = match error {
-            ControlError::Repository(RepositoryError::Unavailable(_)) => DATABASE_SILENT,
-            _ => DATABASE_UNREADABLE,
-        };
-        self.around.figures.report_incident("database", Some(text.to_owned()));
+        self.around.figures.report_incident("database", Some(DATABASE_SILENT.to_owned()));
+        self.around.figures.database_failed(error);
         // The words of drivers change with every attempt; the problem is logged once.
         match error {
             ControlError::Repository(RepositoryError::Unavailable(cause)) => {

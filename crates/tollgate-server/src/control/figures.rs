@@ -6,13 +6,28 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::Notify;
-use tollgate_control::Millis;
+use tollgate_control::{ControlError, Millis, RepositoryError};
 
 use super::incidents::IncidentLog;
 
 /// What `/readyz` says of a node whose rules have not arrived.
 const NO_RULES: &str =
     "no rule set yet: neither the database nor Redis has given one since the start";
+
+/// What an operator reads about a database that answers and cannot be used.
+const DATABASE_UNREADABLE: &str = "the database cannot be read; decisions continue by the rules in \
+    force, and rules cannot be changed: the log has the cause; correct this node's rights in it, or \
+    restore it from a backup";
+
+/// About one that cannot be written.
+const DATABASE_READ_ONLY: &str = "the database is read-only; decisions continue by the rules in force, and rules \
+    cannot be changed: make data_dir and its files writable for this node's user, or give the address of the \
+    primary PostgreSQL; the log has the cause";
+
+/// About one without room.
+const DATABASE_FULL: &str = "the disk of the database is full; decisions continue by the rules in force, and rules \
+    cannot be changed: free the disk of data_dir, or of the PostgreSQL server; audit.max_bytes bounds the log of \
+    decisions";
 
 /// Where the rules in force come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +89,8 @@ pub(crate) struct ControlFigures {
     /// And those that are looked at every second. They concern this node's operation, not its readiness.
     watched: Mutex<Vec<(&'static str, String)>>,
     log: Mutex<IncidentLog>,
+    /// Whether the database has failed in a way that lasts, and was not verified since.
+    is_unverified: AtomicBool,
 }
 
 /// Who owns the rules of the nodes that share a Redis.
@@ -192,11 +209,44 @@ impl ControlFigures {
         };
     }
 
-    /// All states that an operator must see, with their kinds.
+    /// A call of the database failed in a way that lasts: it is reported until all of the database has been verified,
+    /// since a call that succeeds does not prove that this one would.
+    pub(crate) fn database_failed(&self, error: &ControlError) {
+        let ControlError::Repository(error) = error else { return };
+        let text = match error {
+            RepositoryError::ReadOnly(_) => DATABASE_READ_ONLY,
+            RepositoryError::DiskFull(_) => DATABASE_FULL,
+            RepositoryError::Corrupt(_) | RepositoryError::NewerSchema { .. } => {
+                DATABASE_UNREADABLE
+            }
+            RepositoryError::Unavailable(_)
+            | RepositoryError::Stale
+            | RepositoryError::Conflict { .. }
+            | RepositoryError::Invalid(_) => return,
+        };
+        self.is_unverified.store(true, Ordering::Relaxed);
+        self.report_incident("database", Some(text.to_owned()));
+    }
+
+    /// Whether the database must be verified before it counts as usable.
+    pub(crate) fn is_unverified(&self) -> bool {
+        self.is_unverified.load(Ordering::Relaxed)
+    }
+
+    /// All of the database can be read and written.
+    pub(crate) fn verified(&self) {
+        self.is_unverified.store(false, Ordering::Relaxed);
+    }
+
+    /// The states that an operator must see at readiness, with their kinds.
     pub(crate) fn incidents(&self) -> Vec<(&'static str, String)> {
         let owners = self.disagreement().map(|text| ("rule_owners", text));
+        let watched = self.watched.lock();
+        let disk = watched.iter().find(|(kind, _)| *kind == "disk").cloned();
+        drop(watched);
         let others = self.incidents.lock();
-        owners.into_iter().chain(others.iter().map(|(kind, text)| (*kind, text.clone()))).collect()
+        let others = others.iter().map(|(kind, text)| (*kind, text.clone()));
+        owners.into_iter().chain(others).chain(disk).collect()
     }
 
     /// The states of this second, of those that are watched.
@@ -208,7 +258,7 @@ impl ControlFigures {
     /// All states that an operator must see, watched ones included.
     pub(crate) fn all_incidents(&self) -> Vec<(&'static str, String)> {
         let mut all = self.incidents();
-        all.extend(self.watched.lock().iter().cloned());
+        all.extend(self.watched.lock().iter().filter(|(kind, _)| *kind != "disk").cloned());
         all
     }
 

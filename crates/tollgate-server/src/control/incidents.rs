@@ -251,7 +251,10 @@ impl Keeper {
 fn disk_text(free: u64) -> Option<String> {
     let megabytes = free >> 20;
     (free < MIN_FREE_BYTES).then(|| {
-        format!("{megabytes} MiB are free where this node keeps its data; below 64 MiB nothing is logged")
+        format!(
+            "{megabytes} MiB are free where this node keeps its data; below 64 MiB no decision is logged: free the \
+             disk of data_dir, or lower audit.max_bytes"
+        )
     })
 }
 
