@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
+use tollgate_e2e::Server;
 use tollgate_e2e::server::binary;
 use tollgate_testkit::{Redis, eventually, of_the_tools};
 
@@ -128,6 +129,25 @@ fn every_alert_is_explained_and_tested_both_ways() {
         let silent = format!("{{alertname: {name}, ");
         let is_silent = |line: &str| line.contains(&silent) && line.ends_with("exp_alerts: []}");
         assert!(tests.lines().any(is_silent), "{name} is never silent in a test");
+    }
+}
+
+/// The metric has every kind of incident, whether it lasts or not.
+#[test]
+fn every_incident_has_an_alert_and_a_description() {
+    let metrics = Server::start().client().get("/metrics").text();
+    let kinds: Vec<&str> = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("rate_limiter_incident{kind=\"")?.split('"').next())
+        .collect();
+    assert!(kinds.len() >= 11, "{kinds:?}");
+    let described = read(&root().join("docs/observability.md"));
+    let alerts: Vec<String> = alerts().into_iter().map(|(name, _)| name).collect();
+    for kind in kinds {
+        let row = described.lines().find(|line| line.starts_with(&format!("| `{kind}` | ")));
+        let row = row.unwrap_or_else(|| panic!("{kind} is not in docs/observability.md"));
+        let named = |alert: &&String| row.contains(&format!("`{alert}`"));
+        assert!(alerts.iter().any(|alert| named(&alert)), "{kind} has no alert: {row}");
     }
 }
 
