@@ -128,19 +128,32 @@ impl Node {
 
 /// Reads a document. `None` where it cannot be read at all; the report says why.
 pub(crate) fn read(text: &str, report: &mut Report) -> Option<Node> {
+    read_within(text, Builder::default(), report)
+}
+
+fn read_within(text: &str, builder: Builder, report: &mut Report) -> Option<Node> {
     let start = Spot { line: 1, column: 1 };
     if text.len() > MAX_FILE_BYTES {
         let most = MAX_FILE_BYTES / (1024 * 1024);
         report.add(start, None, format!("the file is larger than {most} MiB; split it"));
         return None;
     }
-    crate::json::read(text).or_else(|| read_yaml(text, report))
+    crate::json::read(text).or_else(|| read_with(builder, text, report))
 }
 
 /// Reads any document as YAML, which JSON is too.
+#[cfg(test)]
 pub(crate) fn read_yaml(text: &str, report: &mut Report) -> Option<Node> {
+    read_with(Builder::default(), text, report)
+}
+
+/// Reads a document that may nest so many levels deeper than others.
+pub(crate) fn read_deeper(text: &str, extra_depth: usize, report: &mut Report) -> Option<Node> {
+    read_within(text, Builder { extra_depth, ..Builder::default() }, report)
+}
+
+fn read_with(mut builder: Builder, text: &str, report: &mut Report) -> Option<Node> {
     let start = Spot { line: 1, column: 1 };
-    let mut builder = Builder::default();
     for next in Parser::new_from_str(text) {
         let result = match next {
             Ok((event, span)) => builder.event(event, Spot::from(&span.start)),
@@ -169,6 +182,7 @@ pub(crate) struct Builder {
     root: Option<Node>,
     nodes: usize,
     aliased: usize,
+    extra_depth: usize,
 }
 
 pub(crate) type Fatal = (Spot, String);
@@ -214,8 +228,9 @@ impl Builder {
             return Err((at, "a field name must be text, not a list or a map".into()));
         }
         self.stack.push(frame);
-        if self.stack.len() > MAX_DEPTH {
-            return Err((at, format!("nested more than {MAX_DEPTH} levels deep")));
+        let max_depth = MAX_DEPTH + self.extra_depth;
+        if self.stack.len() > max_depth {
+            return Err((at, format!("nested more than {max_depth} levels deep")));
         }
         Ok(())
     }

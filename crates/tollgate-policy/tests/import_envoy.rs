@@ -335,6 +335,34 @@ fn what_cannot_be_imported_is_refused_with_its_place() {
     assert!(refusals(&deep)[0].contains("more than 8 entries without a fixed value"));
 }
 
+/// A descriptor of so many entries with fixed values, with a limit at its end.
+fn nested(depth: usize) -> String {
+    let mut file = "domain: d\n".to_owned();
+    for level in 1..=depth {
+        let blanks = "    ".repeat(level - 1);
+        let _ =
+            write!(file, "{blanks}descriptors:\n{blanks}  - key: k{level}\n{blanks}    value: v\n");
+    }
+    let blanks = "    ".repeat(depth);
+    file + &format!("{blanks}rate_limit: {{unit: day, requests_per_unit: 1}}\n")
+}
+
+#[test]
+fn descriptors_nest_as_deep_as_a_request_can_have_entries() {
+    let imported = import_envoy(&[("f", &nested(16))], ImportOptions::default());
+    assert!(imported.is_ok(), "{imported:?}");
+    for depth in [17, 30, 75] {
+        let refused = refusals(&nested(depth));
+        assert!(refused[0].contains("nested 16 deep at most"), "{depth}: {refused:?}");
+    }
+    let deep = format!("{}1{}", "[".repeat(20), "]".repeat(20));
+    let file = format!(
+        "domain: d\ndescriptors:\n- {{key: a, metadata: {{a: {deep}}}, rate_limit: {{unit: day, requests_per_unit: 1}}}}"
+    );
+    let refused = refusals(&file);
+    assert!(refused[0].contains("more than 16 levels"), "{refused:?}");
+}
+
 /// Files with little in them, or with more than is needed, and the limits that they have.
 const ACCEPTED: &[(&str, &[(&str, u64)])] = &[
     ("domain: d", &[]),

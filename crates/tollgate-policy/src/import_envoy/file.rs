@@ -147,6 +147,22 @@ impl Wanted {
     }
 }
 
+/// Files may nest so much deeper than rule files: each descriptor is a list and a map. What is too deep is then reported
+/// with its place.
+const EXTRA_DEPTH: usize = 8 * MAX_IMPORT_DEPTH;
+
+/// How deep `metadata` may nest: readers of protobuf messages take 100 levels, of which each takes three.
+const MAX_METADATA_DEPTH: usize = 16;
+
+fn is_within(value: &Value, depth: usize) -> bool {
+    let mut inner: Box<dyn Iterator<Item = &Value>> = match value {
+        Value::Array(items) => Box::new(items.iter()),
+        Value::Object(fields) => Box::new(fields.values()),
+        _ => return true,
+    };
+    depth > 0 && inner.all(|value| is_within(value, depth - 1))
+}
+
 /// What a node allows.
 #[derive(Debug)]
 pub(super) struct Limit {
@@ -158,7 +174,7 @@ pub(super) struct Limit {
 }
 
 pub(super) fn read_domain(text: &str, source: &str, report: &mut Report) -> Option<Domain> {
-    let mut root = node::read(text, report)?;
+    let mut root = node::read_deeper(text, EXTRA_DEPTH, report)?;
     yaml::expand_merge_keys(&mut root, report);
     let source: Rc<str> = source.into();
     let mut notes = Vec::new();
@@ -271,7 +287,9 @@ impl Reader<'_> {
 
     fn descriptor(&mut self, item: &Node, path: &str, depth: usize) -> Option<Descriptor> {
         if depth > MAX_IMPORT_DEPTH {
-            let message = format!("descriptors may be nested {MAX_IMPORT_DEPTH} deep");
+            let message = format!(
+                "descriptors may be nested {MAX_IMPORT_DEPTH} deep at most: a request's descriptor has no more entries"
+            );
             self.report.add(item.at, Some(path), message);
             return None;
         }
@@ -308,6 +326,10 @@ impl Reader<'_> {
         let entries =
             map.value.iter().map(|entry| (entry.key.clone(), yaml::to_json(&entry.value)));
         let metadata: Map<String, Value> = entries.collect();
+        if metadata.values().any(|value| !is_within(value, MAX_METADATA_DEPTH)) {
+            let message = format!("must not be nested more than {MAX_METADATA_DEPTH} levels deep");
+            self.report.add(map.at, Some(&fields.path("metadata")), message);
+        }
         let bytes = serde_json::to_string(&metadata).map_or(usize::MAX, |text| text.len());
         if bytes > MAX_METADATA_BYTES {
             let message = format!("must not be longer than {MAX_METADATA_BYTES} bytes as JSON");
