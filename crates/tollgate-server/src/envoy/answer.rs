@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use http::HeaderMap;
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
-use tollgate_core::{Nanos, Receipt};
+use tollgate_core::{Algorithm, Nanos, Receipt};
 use tollgate_engine::{Decision, Scope, Together};
 use tollgate_proto::envoy::config::core::v3::HeaderValue;
 use tollgate_proto::envoy::service::ratelimit::v3::RateLimitResponse;
@@ -18,6 +18,9 @@ use tollgate_tower::headers::{HeaderFamilies, describe, seconds_up};
 
 /// The field of the dynamic metadata that holds the metadata of rules, as envoyproxy/ratelimit sends it.
 const RULE_METADATA: &str = "metadata";
+
+/// The end of a `RateLimit` header whose limit is reset already.
+const AT_ONCE: &str = ";t=0";
 
 /// The answer to a request whose descriptors were decided together.
 pub(crate) fn response(together: &Together<'_>, families: HeaderFamilies) -> RateLimitResponse {
@@ -83,16 +86,18 @@ fn name<'a>(scope: &'a Scope<'_>) -> &'a str {
     }
 }
 
+/// The algorithms that count by aligned windows.
+const ALIGNED: [&str; 2] = [Algorithm::FixedWindow.name(), Algorithm::SlidingWindowCounter.name()];
+
 /// Whole seconds until the limit is reset, rounded up. Never 0 on a refusal, which clients would take for
-/// "at once": a counter that refuses although nothing was counted (a limit of 0, or a cost above the limit) has the rest
-/// of its window, as in envoyproxy/ratelimit.
+/// "at once". A counter that nothing was counted in has the rest of its window, as in envoyproxy/ratelimit: a limit of 0, a
+/// cost above the limit, a call that only checks.
 fn until_reset(scope: &Scope<'_>, now: Nanos, is_over: bool) -> u64 {
     let reset_at = scope.outcome.status.reset_at;
-    if !is_over {
-        return seconds_up(reset_at.saturating_sub(now));
-    }
-    let reset_at = if reset_at > now { reset_at } else { scope.window_end(now) };
-    seconds_up(reset_at.saturating_sub(now)).max(1)
+    let is_aligned = ALIGNED.iter().any(|algorithm| scope.limit.tag.starts_with(algorithm));
+    let reset_at =
+        if reset_at <= now && (is_over || is_aligned) { scope.window_end(now) } else { reset_at };
+    seconds_up(reset_at.saturating_sub(now)).max(u64::from(is_over))
 }
 
 fn duration(seconds: u64) -> prost_types::Duration {
@@ -166,8 +171,13 @@ fn headers(
     let mut others = HeaderMap::new();
     describe(&mut others, decision, HeaderFamilies { x_ratelimit: false, ..families });
     for (name, value) in &others {
-        if let Ok(value) = value.to_str() {
-            add(name.as_str(), value.to_owned());
+        let Ok(value) = value.to_str() else { continue };
+        match (value.strip_suffix(AT_ONCE), decision.deciding()) {
+            (Some(start), Some(scope)) if name == "ratelimit" => {
+                let seconds = until_reset(scope, decision.now, is_over(decision));
+                add(name.as_str(), format!("{start};t={seconds}"));
+            }
+            _ => add(name.as_str(), value.to_owned()),
         }
     }
     added

@@ -237,6 +237,19 @@ rules:
     // Half a minute into a minute and into an hour; a bucket has no window of its own.
     assert_eq!(resets, [30, 3_570, 10]);
     assert!(answer.statuses.iter().all(|status| status.code() == Code::OverLimit));
+    let mut asked = request(&[&[("user_id", "ann")]]);
+    let answer = service.should_rate_limit(&asked, "").await.unwrap();
+    let found = headers(&answer);
+    assert_eq!((found["ratelimit"], found["x-ratelimit-reset"]), ("\"none\";r=0;t=30", "30"));
+    // Calls that only check.
+    asked = request(&[&[("remote_address", "10.0.0.1")], &[("tenant_id", "acme")]]);
+    for descriptor in &mut asked.descriptors {
+        descriptor.hits_addend = Some(0);
+    }
+    let answer = service.should_rate_limit(&asked, "").await.unwrap();
+    let resets: Vec<i64> = answer.statuses.iter().map(reset).collect();
+    assert_eq!(resets, [3_570, 0]);
+    assert_eq!(answer.overall_code(), Code::Ok);
 }
 
 #[tokio::test]
