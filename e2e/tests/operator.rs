@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_e2e::server::binary;
-use tollgate_e2e::{ADMIN, Admin, Client, Server, ServerBuilder, eventually};
+use tollgate_e2e::{ADMIN, ADMIN_TOKEN, Admin, Client, Server, ServerBuilder, eventually};
 use tollgate_testkit::Redis;
 
 /// How long a line of a stream or a process is waited for.
@@ -287,9 +287,17 @@ fn a_terminal_gets_a_link_that_signs_in_once() {
 fn a_demo_has_rules_and_traffic() {
     let mut command = Command::new(binary());
     command.args(["demo", "--http", "127.0.0.1:0", "--requests", "40", "--minutes", "1"]);
+    command.env("TOLLGATE_ADMIN_TOKEN", ADMIN_TOKEN);
     let demo = Lines::start(command.stderr(Stdio::null()));
     let address = demo.after("listening http=");
     let address: std::net::SocketAddr = address.split(' ').next().unwrap().parse().unwrap();
+    let bearer = format!("Bearer {ADMIN_TOKEN}");
+    eventually("the token that was given is that of the demo", || {
+        let headers = [("authorization", bearer.as_str())];
+        let path = "/admin/api/v1/rate-limits/rules";
+        let asked = Client::connect(address).unwrap().try_request("GET", path, &headers, b"");
+        asked.is_ok_and(|answer| answer.status == 200 && answer.text().contains("rule_id"))
+    });
     eventually("clients are refused", || {
         let metrics = Client::connect(address).unwrap().get("/metrics").text();
         let refused = "rate_limiter_requests_total{result=\"denied\"";

@@ -19,6 +19,9 @@ use crate::server::PREFIX;
 /// The rules, lists and plans of the demo.
 const RULES: &str = include_str!("demo.yaml");
 
+/// The first token of a node may be given in it.
+const ADMIN_TOKEN_VARIABLE: &str = "TOLLGATE_ADMIN_TOKEN";
+
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a node that starts is asked whether it is ready.
 const MAX_ATTEMPTS: u32 = 300;
@@ -55,7 +58,10 @@ pub(super) fn run(args: &DemoArgs, signals: Option<EarlySignals>) -> Ended {
         ..ConfigArgs::default()
     };
     let mut ready = Ready::require(&config)?;
-    let token = token();
+    let configured = ready.config.control.first_token.text.clone();
+    let variable = || std::env::var(ADMIN_TOKEN_VARIABLE).ok();
+    let given = configured.or_else(variable).filter(|token| !token.is_empty());
+    let token = given.unwrap_or_else(token);
     ready.config.control.first_token.text = Some(token.clone());
     let traffic = Traffic {
         caller: (format!("http://{address}"), token),
