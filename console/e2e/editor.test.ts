@@ -4,7 +4,7 @@ import { afterAll, beforeAll, beforeEach, expect, test } from 'vitest';
 import { launch, Window } from './browser';
 import { Server } from './server';
 
-const RULE = { identifier_type: 'user_id', limit: 3, window: '1h', algorithm: 'fixed_window' };
+const RULE = { identifier_type: 'user_id', limit: 3, window: '1h', algorithm: 'sliding_window_log' };
 
 let server: Server;
 let browser: Browser;

@@ -50,7 +50,7 @@ test('a rule is made in the form, and described in plain words before it is save
   await page.getByLabel('Window', { exact: true }).fill('1x');
   await page.getByText('Write it as 500ms, 5s, 1m, 1h, 1d or 1w.').first().waitFor();
   await page.getByLabel('Window', { exact: true }).fill('1h');
-  await page.getByLabel('Algorithm').selectOption('fixed_window');
+  await page.getByLabel('Algorithm').selectOption('sliding_window_log');
   await page.getByLabel('Models').fill('gpt4');
   await page.getByText('Each user may make 5 requests per hour to model gpt4.').waitFor();
   // The same rule as JSON, and back.
@@ -59,10 +59,10 @@ test('a rule is made in the form, and described in plain words before it is save
   expect(JSON.parse(await json.inputValue())).toMatchObject({ rule_id: 'per-user', limit: 5, window: '1h', applies_to: { models: ['gpt4'] } });
   await json.fill('{');
   await page.getByText('The JSON cannot be read.').waitFor();
-  await json.fill('{"rule_id": "per-user", "identifier_type": "user_id", "limit": 5, "window": "1h", "algorithm": "fixed_window", "applies_to": {"models": ["gpt4"]}, "colour": "red"}');
+  await json.fill('{"rule_id": "per-user", "identifier_type": "user_id", "limit": 5, "window": "1h", "algorithm": "sliding_window_log", "applies_to": {"models": ["gpt4"]}, "colour": "red"}');
   // What only the server knows comes while one types.
   await page.getByText('is not a known field', { exact: false }).first().waitFor();
-  await json.fill('{"rule_id": "per-user", "identifier_type": "user_id", "limit": 5, "window": "1h", "algorithm": "fixed_window", "applies_to": {"models": ["gpt4"]}}');
+  await json.fill('{"rule_id": "per-user", "identifier_type": "user_id", "limit": 5, "window": "1h", "algorithm": "sliding_window_log", "applies_to": {"models": ["gpt4"]}}');
   await page.getByText('The server would take it').waitFor();
   await page.getByRole('button', { name: 'Form' }).click();
   await page.getByRole('button', { name: 'Review and save' }).click();
@@ -131,7 +131,7 @@ test('a change that nobody heard of is refused by the server, and shown', async 
   await page.route('**/events**', (route) => route.abort());
   await window.go('/rules/per-user');
   await page.getByLabel('How many').fill('8');
-  await server.admin('PUT', 'rules/per-user', { rule_id: 'per-user', identifier_type: 'user_id', limit: 11, window: '1h', algorithm: 'fixed_window' });
+  await server.admin('PUT', 'rules/per-user', { rule_id: 'per-user', identifier_type: 'user_id', limit: 11, window: '1h', algorithm: 'sliding_window_log' });
   await page.getByRole('button', { name: 'Review and save' }).click();
   await page.getByRole('button', { name: 'Save, in force at once' }).click();
   const conflict = page.getByRole('alert', { name: 'Conflict' });

@@ -9,7 +9,7 @@ let browser: Browser;
 
 beforeAll(async () => {
   [server, browser] = await Promise.all([Server.start(), launch()]);
-  await server.admin('POST', 'rules', { rule_id: 'per-user', identifier_type: 'user_id', limit: 3, window: '1h', algorithm: 'fixed_window' });
+  await server.admin('POST', 'rules', { rule_id: 'per-user', identifier_type: 'user_id', limit: 3, window: '1h', algorithm: 'sliding_window_log' });
   for (let index = 0; index < 5; index += 1) await server.allow({ userId: 'ann', tenantId: 'acme' });
 });
 

@@ -28,7 +28,7 @@ rules:
   - {rule_id: per-user, identifier_type: user_id, limit: 3, window: 365d, algorithm: fixed_window}
   - {rule_id: per-tenant, identifier_type: tenant_id, limit: 1000000, window: 365d, algorithm: fixed_window}
   - {rule_id: slots, applies_to: {models: [big]}, unit: concurrency, limit: 1}
-  - {rule_id: by-path, applies_to: {domains: [edge], attributes: {path: /a}}, limit: 2, window: 1m, algorithm: fixed_window}
+  - {rule_id: by-path, applies_to: {domains: [edge], attributes: {path: /a}}, limit: 2, window: 365d, algorithm: fixed_window}
 ";
 
 type Http2 = HyperClient<HttpConnector, Body>;

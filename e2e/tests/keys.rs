@@ -257,7 +257,7 @@ fn a_model_behind_the_gateway_is_called_with_a_virtual_key() {
     let (id, secret) = create(
         &mut admin,
         &json!({"models": ["m", "gpt-*"], "owner": "ann", "tenant_id": "acme",
-                "budget": {"amount": "0.00005", "currency": "USD", "calendar": "month"}}),
+                "budget": {"amount": "0.00005", "currency": "USD", "calendar": "year"}}),
     );
     // Anonymous callers and unknown keys are refused as soon as there is a key.
     let answer = EventStream::post(server.gateway_addr(), CHAT, &[], &chat("m")).unwrap();

@@ -164,7 +164,7 @@ fn nodes_whose_clocks_differ_agree() {
     let rules = "rules:
   - {rule_id: day, identifier_type: user_id, limit: 60, window: 365d, algorithm: fixed_window}
   - {rule_id: log, identifier_type: user_id, limit: 60, window: 1h, algorithm: sliding_window_log}
-  - {rule_id: minute, identifier_type: user_id, limit: 60, calendar: month, timezone: Europe/Berlin, algorithm: fixed_window}
+  - {rule_id: minute, identifier_type: user_id, limit: 60, calendar: year, timezone: Europe/Berlin, algorithm: fixed_window}
   - {rule_id: bucket, identifier_type: user_id, limit: 60, window: 30d, algorithm: token_bucket}
 ";
     let start = |offset: Option<&str>| {

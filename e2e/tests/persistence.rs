@@ -12,7 +12,7 @@ default: none
 rules:
   - {rule_id: fixed, scope: A, identifier_type: user_id, limit: 1000000, window: 365d, algorithm: fixed_window}
   - {rule_id: log, scope: B, identifier_type: user_id, limit: 1000000, window: 1d, algorithm: sliding_window_log}
-  - {rule_id: counter, scope: C, identifier_type: user_id, limit: 1000000, window: 7d, algorithm: sliding_window_counter}
+  - {rule_id: counter, scope: C, identifier_type: user_id, limit: 1000000, window: 365d, algorithm: sliding_window_counter}
 ";
 
 fn currents(client: &mut Client, user: &str) -> Vec<u64> {
