@@ -1,6 +1,7 @@
 // What a rule means, in plain words.
 import type { Rule, RuleLimit } from '../api/types';
 import { count, list, percent, plural, span } from './format';
+import { decimalMoney } from './money';
 import { algorithmOf, limitsOf, textsOf, windowSeconds } from './rule';
 
 const SUBJECTS: Record<string, string> = {
@@ -33,7 +34,7 @@ export function summary(rule: Rule): string[] {
     ...(rule.is_active === false ? ['Switched off: it has no effect until it is switched on.'] : []),
     main(rule, limits),
     ...limits.flatMap((limit) => details(rule, limit, limits.length > 1)),
-    ...limits.flatMap((limit) => tiers(limit)),
+    ...limits.flatMap((limit) => tiers(rule, limit)),
     ...costs(rule),
     beyond(rule),
     ...soft(rule),
@@ -85,7 +86,8 @@ function verb(rule: Rule): string {
   }
 }
 
-function amount(rule: Rule, limit: RuleLimit): string {
+/** How much a limit lets pass in which time: "60 requests per minute". */
+export function amount(rule: Pick<Rule, 'unit' | 'currency'>, limit: RuleLimit): string {
   const quota = limit.limit;
   const number = quota === 'unlimited' ? 'any number of' : quota === undefined ? '?' : figure(quota);
   const single = quota === 1;
@@ -99,7 +101,7 @@ function amount(rule: Rule, limit: RuleLimit): string {
     case 'cached_tokens':
       return `${number} ${rule.unit.replace('_tokens', '')} ${single ? 'token' : 'tokens'} ${window(limit)}`;
     case 'money':
-      return `${number} ${rule.currency ?? ''} ${window(limit)}`;
+      return `${quota === 'unlimited' || quota === undefined ? `${number} ${rule.currency ?? ''}` : decimalMoney(quota, rule.currency)} ${window(limit)}`;
     case 'cost':
       return `${number} ${single ? 'cost unit' : 'cost units'} ${window(limit)}`;
     default:
@@ -148,7 +150,7 @@ function conditions(rule: Rule): string {
 }
 
 function details(rule: Rule, limit: RuleLimit, several: boolean): string[] {
-  const quota = typeof limit.limit === 'number' ? limit.limit : undefined;
+  const quota = typeof limit.limit === 'number' && rule.unit !== 'money' ? limit.limit : undefined;
   if (quota === undefined || quota === 0) return [];
   const seconds = windowSeconds(limit);
   const of = several ? ` (the limit of ${count(quota)})` : '';
@@ -194,18 +196,18 @@ function slot(rule: Rule): string {
 
 /** The limit of each plan that has its own, of all limits of a rule. */
 export function planTexts(rule: Rule): string[] {
-  return limitsOf(rule).flatMap(plansOf);
+  return limitsOf(rule).flatMap((limit) => plansOf(rule, limit));
 }
 
-function plansOf(limit: RuleLimit): string[] {
+function plansOf(rule: Rule, limit: RuleLimit): string[] {
   return Object.entries(limit.tier_limits ?? {}).map(([tier, quota]) => {
     if (quota === 'unlimited') return `${tier} has no limit`;
-    return quota === 0 ? `${tier} is suspended` : `${tier} gets ${figure(quota)}`;
+    return quota === 0 ? `${tier} is suspended` : `${tier} gets ${rule.unit === 'money' ? decimalMoney(quota, rule.currency) : figure(quota)}`;
   });
 }
 
-function tiers(limit: RuleLimit): string[] {
-  const each = plansOf(limit);
+function tiers(rule: Rule, limit: RuleLimit): string[] {
+  const each = plansOf(rule, limit);
   return each.length === 0 ? [] : [`By plan: ${each.join('; ')}.`];
 }
 

@@ -5,6 +5,7 @@ import { ApiError, call, get, segment } from '../api/client';
 import { useMay } from '../api/session';
 import type { Decided, Explained, Grant, Page, RuleEntry } from '../api/types';
 import { count } from '../lib/format';
+import { money, nanosOf } from '../lib/money';
 import { type Client, contextOf, fromDecision, grantee, identitiesOf, IDENTITY_NAMES, requestOf, searchOf, type Subject } from '../lib/subject';
 import { Link } from '../router';
 import { Menu, type MenuItem } from '../ui/menu';
@@ -143,10 +144,14 @@ export function GiveGrant({ clients, rules, onClose }: { clients: Client[]; rule
   const [form, setForm] = useState({ rule_id: rules[0] ?? '', extra: '1000', length: '1', unit: 'days' as keyof typeof UNITS, reason: '' });
   const rule = useAsk({ queryKey: ['rule', form.rule_id, 'key'], queryFn: ({ signal }) => keyOf(form.rule_id, signal), enabled: form.rule_id !== '' });
   const client = clients.length === 1 && clients[0]?.type === 'api_key' ? clients[0] : rule.data === undefined ? null : grantee(rule.data, clients);
+  // Money is typed as people write it, and sent in billionths.
+  const { unit, currency } = rule.data ?? {};
+  const isMoney = unit === 'money';
+  const extra = isMoney ? nanosOf(form.extra) : /^\d+$/.test(form.extra.trim()) ? Number(form.extra) : null;
   const give = useMutation({
     mutationFn: async () => {
       if (!client) throw new Error('The rule does not count by anything that is known of this client.');
-      const body = { rule_id: form.rule_id, extra: Number(form.extra), identifier_type: client.type, identifier: client.id, expires_at: new Date(Date.now() + Number(form.length) * UNITS[form.unit]).toISOString(), ...(form.reason ? { reason: form.reason } : {}) };
+      const body = { rule_id: form.rule_id, extra: extra ?? 0, identifier_type: client.type, identifier: client.id, expires_at: new Date(Date.now() + Number(form.length) * UNITS[form.unit]).toISOString(), ...(form.reason ? { reason: form.reason } : {}) };
       return call<Grant>('POST', 'grants', { body });
     },
     onSuccess: (grant) => {
@@ -154,17 +159,17 @@ export function GiveGrant({ clients, rules, onClose }: { clients: Client[]; rule
         await call('DELETE', `grants/${segment(grant.grant_id)}`, { ifVersion: grant.version });
         await queries.invalidateQueries();
       };
-      toast(`${client?.id ?? ''} has ${count(Number(form.extra))} more on ${form.rule_id}.`, 'good', undo);
+      toast(`${client?.id ?? ''} has ${isMoney ? money(extra ?? 0, currency) : count(extra ?? 0)} more on ${form.rule_id}.`, 'good', undo);
       void queries.invalidateQueries();
       onClose();
     },
   });
   const set = (name: keyof typeof form) => (event: { target: { value: string } }) => setForm({ ...form, [name]: event.target.value });
-  const isWrong = !(Number.isInteger(Number(form.extra)) && Number(form.extra) > 0) || !(Number(form.length) > 0) || form.rule_id === '' || (rule.data !== undefined && !client);
+  const isWrong = extra === null || extra <= 0 || !(Number(form.length) > 0) || form.rule_id === '' || (rule.data !== undefined && !client);
   return (
     <Dialog title={`Extra quota for ${client?.id ?? clients[0]?.id ?? ''}`} onClose={onClose}>
       <form className="stack" onSubmit={(event) => { event.preventDefault(); give.mutate(); }}>
-        <Field label="How much more">{(props) => <input {...props} data-autofocus inputMode="numeric" value={form.extra} onChange={set('extra')} />}</Field>
+        <Field label={isMoney ? `How much more, in ${currency ?? 'its currency'}` : 'How much more'} hint={isMoney ? 'An amount such as 5.00' : undefined}>{(props) => <input {...props} data-autofocus inputMode="numeric" value={form.extra} onChange={set('extra')} />}</Field>
         <Field label="Rule" hint={rule.data !== undefined && !client ? 'This rule counts by something else than this client.' : client && `Counted by ${IDENTITY_NAMES[client.type]}: ${client.id}`}>
           {(props) => rules.length > 1 ? <select {...props} value={form.rule_id} onChange={set('rule_id')}>{rules.map((one) => <option key={one}>{one}</option>)}</select> : <input {...props} value={form.rule_id} spellCheck={false} onChange={set('rule_id')} />}
         </Field>

@@ -4,7 +4,9 @@ import { type SyntheticEvent, useState } from 'react';
 import { all, ApiError, call, get, segment } from '../api/client';
 import { useMay } from '../api/session';
 import type { ClientLimit, ClientPage, ClientTier, Decided, Grant, Page, Tier } from '../api/types';
+import { useUnit } from '../api/units';
 import { count, instant } from '../lib/format';
+import { money } from '../lib/money';
 import { Link, useQuery } from '../router';
 import { Ago } from '../ui/ago';
 import { Badge, Button, Card, Empty, Field, Load, PageHead, sentence } from '../ui/parts';
@@ -12,7 +14,7 @@ import { Table } from '../ui/table';
 import { toast } from '../ui/toast';
 import { GiveGrant, Reset, type ResetStep } from './acts';
 import { ClientChart } from './clientChart';
-import { Result } from './decisions';
+import { Result, Sentence } from './decisions';
 import { LimitList } from './limits';
 import { Reason } from './reason';
 
@@ -255,7 +257,7 @@ function Grants({ client, known }: { client: Client; known: string }) {
             <ul className="lines">
               {own.map((grant) => (
                 <li key={grant.grant_id}>
-                  <span><b>+{count(grant.extra)}</b> on {grant.rule_id} <small>until {instant(grant.expires_at)}</small></span>
+                  <span><b>+<Extra grant={grant} /></b> on {grant.rule_id} <small>until {instant(grant.expires_at)}</small></span>
                   {operate && <Button kind="quiet" icon="trash" aria-label={`End the extra quota on ${grant.rule_id}`} onClick={() => end.mutate(grant)}>End</Button>}
                 </li>
               ))}
@@ -265,6 +267,12 @@ function Grants({ client, known }: { client: Client; known: string }) {
       </Load>
     </Card>
   );
+}
+
+/** How much more a grant gives, with the unit of its rule. */
+function Extra({ grant }: { grant: Grant }) {
+  const unit = useUnit(grant.rule_id);
+  return unit.unit === 'money' ? money(grant.extra, unit.currency) : count(grant.extra);
 }
 
 const SEARCHED: Record<Type, string> = { user_id: 'user_id', tenant_id: 'tenant_id', ip: 'ip', api_key: 'api_key_id' };
@@ -290,7 +298,7 @@ function Lately({ client, known }: { client: Client; known: string }) {
             <ul className="lines">
               {items.map((one) => (
                 <li key={one.id}>
-                  <span><Result result={one.result} /> {one.sentence} <small>{[one.method, one.endpoint, one.model_id].filter(Boolean).join(' ')}</small></span>
+                  <span><Result result={one.result} /> <Sentence row={one} /> <small>{[one.method, one.endpoint, one.model_id].filter(Boolean).join(' ')}</small></span>
                   <small title={instant(one.timestamp)}><Ago at={one.timestamp} /></small>
                 </li>
               ))}

@@ -1,7 +1,9 @@
 // Decisions: which are looked for, and each as a sentence with links to its client and its rule.
 import type { Decided } from '../api/types';
+import { useUnit } from '../api/units';
 import { instant } from '../lib/format';
 import { fromDecision } from '../lib/subject';
+import { KEY_RULES, moneySentence } from '../lib/units';
 import { fromInput, toInput, zoneName } from '../lib/zone';
 import { Link } from '../router';
 import { Ago } from '../ui/ago';
@@ -102,6 +104,11 @@ export function Result({ result }: { result: Decided['result'] }) {
   return <Badge tone={tone}>{name}</Badge>;
 }
 
+/** What was decided, with amounts of money as people read them. */
+export function Sentence({ row }: { row: Decided }) {
+  return moneySentence(row, useUnit(row.rule_id));
+}
+
 export function decisionColumns(show: (row: Decided) => void): Column<Decided>[] {
   return [
     { name: 'When', minor: true, width: '13.5rem', cell: ({ timestamp }) => <When at={timestamp} /> },
@@ -110,7 +117,7 @@ export function decisionColumns(show: (row: Decided) => void): Column<Decided>[]
       cell: (row) => (
         <span className="two-lines">
           <span><Result result={row.result} /> <span className="phone-only"><KeyMenu subject={fromDecision(row)} /></span></span>
-          <span className="wrap">{row.sentence}</span>
+          <span className="wrap"><Sentence row={row} /></span>
           <small className="phone-only"><Ago at={row.timestamp} /></small>
         </span>
       ),
@@ -127,7 +134,7 @@ export function decisionColumns(show: (row: Decided) => void): Column<Decided>[]
       width: '11rem',
       cell: ({ rule_id: rule, rule_version: version }) => (
         <span className="two-lines">
-          <span className="clip">{rule === null || rule === 'default' ? rule ?? '–' : <Link href={`/rules/${encodeURIComponent(rule)}${version === null ? '' : '?tab=versions'}`}>{rule}</Link>}</span>
+          <span className="clip">{rule === null || rule === 'default' || rule.startsWith(KEY_RULES) ? rule ?? '–' : <Link href={`/rules/${encodeURIComponent(rule)}${version === null ? '' : '?tab=versions'}`}>{rule}</Link>}</span>
           <small>{version === null ? '' : `version ${String(version)}`}</small>
         </span>
       ),

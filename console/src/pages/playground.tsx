@@ -6,10 +6,11 @@ import { useMay } from '../api/session';
 import type { Attributes, Decision, Tried } from '../api/types';
 import { count, millis, plural, span } from '../lib/format';
 import { curl } from '../lib/curl';
-import { Link } from '../router';
+import { amountOf, figureOf, figuresOf, type Unit } from '../lib/units';
 import { Icon } from '../ui/icons';
 import { Ago } from '../ui/ago';
 import { Badge, Button, Card, Copy, Empty, Fault, Field, Meter, PageHead } from '../ui/parts';
+import { RuleName } from './limits';
 
 const FIELDS = [
   { name: 'userId', label: 'User', example: 'ann' },
@@ -185,7 +186,14 @@ function words(decision: Decision): string {
   if (decision.explanation) return decision.explanation;
   if (decision.waitMs > 0) return `Passes after ${millis(decision.waitMs)}.`;
   if (decision.scopes.length === 0) return 'No rule applies, so nothing was counted.';
-  return `Rule ${decision.ruleId ?? ''} decides: ${count(decision.remaining ?? 0)} remaining.`;
+  const decides = decision.scopes.find(({ ruleId, remaining }) => ruleId === decision.ruleId && remaining === decision.remaining);
+  const [figure, unit] = decides?.money ? amountOf(unitOf(decides), decision.remaining ?? 0) : [count(decision.remaining ?? 0), ''];
+  return `Rule ${decision.ruleId ?? ''} decides: ${figure} ${unit === '' ? '' : `${unit} `}remaining.`;
+}
+
+/** Money is counted in billionths, and the answer says of which currency. */
+function unitOf({ money }: Decision['scopes'][number]): Unit {
+  return money ? { unit: 'money', currency: money.currency } : {};
 }
 
 function Scopes({ decision }: { decision: Decision }) {
@@ -199,17 +207,17 @@ function Scopes({ decision }: { decision: Decision }) {
             <li key={index} className={decides ? 'decides' : ''}>
               <div className="limit-head">
                 <span>
-                  {scope.ruleId === 'default' ? 'default' : <Link href={`/rules/${encodeURIComponent(scope.ruleId)}`}>{scope.ruleId}</Link>}
+                  <RuleName id={scope.ruleId} />
                   {scope.name !== scope.ruleId && <small> {scope.name}</small>}
                   {decides && <Badge tone={decision.allowed ? 'info' : 'bad'}>decides</Badge>}
                 </span>
                 <b>
-                  {count(scope.current)} / {count(scope.limit)}
+                  {figuresOf(unitOf(scope), scope.current, scope.limit)}
                 </b>
               </div>
               <Meter used={scope.current} limit={scope.limit} label={`${scope.ruleId}: used`} />
               <small>
-                {count(scope.remaining)} left per {span(scope.windowSeconds, 'named')} · resets <Ago at={scope.resetAt} />
+                {figureOf(unitOf(scope), scope.remaining)} left per {span(scope.windowSeconds, 'named')} · resets <Ago at={scope.resetAt} />
               </small>
             </li>
           );

@@ -2,8 +2,11 @@
 import { useQuery as useAsk } from '@tanstack/react-query';
 import { get } from '../api/client';
 import type { Counted, Top } from '../api/types';
+import { useUnit } from '../api/units';
 import { roughly, short } from '../lib/format';
+import { money } from '../lib/money';
 import { fromKey, isNamed, type Subject } from '../lib/subject';
+import { KEY_RULES } from '../lib/units';
 import { Link } from '../router';
 import { Card, Load } from '../ui/parts';
 import { KeyMenu } from './acts';
@@ -22,7 +25,7 @@ export function Tops() {
               isShare
               rows={[...data.rules].sort((a, b) => b.refused - a.refused || b.would_deny - a.would_deny || b.consumed - a.consumed).slice(0, 8).map((rule) => ({
                 name: rule.rule_id,
-                href: rule.rule_id === 'default' ? null : `/rules/${encodeURIComponent(rule.rule_id)}`,
+                href: rule.rule_id === 'default' || rule.rule_id.startsWith(KEY_RULES) ? null : `/rules/${encodeURIComponent(rule.rule_id)}`,
                 value: rule.consumed,
                 bad: rule.refused,
                 watched: rule.would_deny,
@@ -49,6 +52,12 @@ function Counts({ rows, none = 'Nothing was seen.', bad = false }: { rows: (Coun
   return <Bars none={none} rows={rows.map(({ key, count: value, subject }) => ({ name: key, href: null, subject, value: bad ? 0 : value, bad: bad ? value : 0 }))} />;
 }
 
+/** What a rule counted; money with its currency. */
+function Used({ rule, value }: { rule: string; value: number }) {
+  const unit = useUnit(rule);
+  return unit.unit === 'money' ? money(value, unit.currency) : short(value);
+}
+
 /** Bars next to each other; with `isShare` each is a whole of its own, as rules count in units of their own. */
 function Bars({ rows, none, isShare = false }: { rows: { name: string; href: string | null; subject?: Subject | null; value: number; bad: number; watched?: number }[]; none: string; isShare?: boolean }) {
   const longest = Math.max(1, ...rows.map((row) => row.value + row.bad));
@@ -59,7 +68,7 @@ function Bars({ rows, none, isShare = false }: { rows: { name: string; href: str
         <li key={`${name}-${String(index)}`}>
           <span className="bar-name" title={name}>{subject ? <KeyMenu subject={subject} /> : href ? <Link href={href}>{name}</Link> : name}</span>
           <span className="bar-value">
-            {value > 0 || bad === 0 ? short(value) : ''}
+            {value > 0 || bad === 0 ? (isShare ? <Used rule={name} value={value} /> : short(value)) : ''}
             {bad > 0 && <b className="bad-ink"> {value > 0 ? '· ' : ''}{short(bad)} refused</b>}
             {watched > 0 && <span> · {short(watched)} would be refused</span>}
           </span>
