@@ -22,6 +22,11 @@ const PAGES: [name: string, path: string][] = [
   ['rule', '/rules/tenant-hourly'],
   ['versions', '/rules/chat-per-user?tab=versions'],
   ['clients', '/clients?type=tenant_id&id=umbrella&model=gpt-4o'],
+  ['keys', '/keys'],
+  ['key', '/keys/{key}'],
+  ['key-edit', '/keys/{key}?edit=budget'],
+  ['key-new', '/keys/new'],
+  ['key-revoke', '/keys'],
   ['lists', '/lists'],
   ['tiers', '/tiers'],
   ['queue', '/queue'],
@@ -61,6 +66,8 @@ test('pictures', async () => {
   // Of the overview only what has traffic is shown.
   const start = new Date(Date.now() + 5_000).toISOString();
   await seed(server, SECONDS);
+  const { items } = await server.admin<{ items: { id: string; name: string }[] }>('GET', 'keys?name=search%20team');
+  const key = items[0]?.id ?? '';
   const flow = traffic(server, 600).catch(() => undefined);
   for (const { name: size, width, height } of SIZES) {
     for (const colorScheme of ['light', 'dark'] as const) {
@@ -72,7 +79,7 @@ test('pictures', async () => {
       await shoot('sign-in');
       await window.signIn();
       for (const [name, path] of PAGES.filter(([one]) => !ONLY || ONLY.split(',').includes(one))) {
-        await window.go(path.replace('{start}', start));
+        await window.go(path.replace('{start}', start).replace('{key}', key));
         await page.getByRole('heading', { level: 1 }).waitFor();
         await page.getByRole('status', { name: 'Loading' }).first().waitFor({ state: 'detached' });
         if (name === 'playground') {
@@ -82,6 +89,7 @@ test('pictures', async () => {
           await page.getByText(/allowed, .* refused/).waitFor();
           await page.getByText('Send 50').waitFor();
         }
+        if (name === 'key-revoke') await page.getByRole('button', { name: 'Revoke search team' }).click();
         if (name === 'review') {
           await page.getByLabel('How many').fill('4000');
           await page.getByRole('button', { name: 'Review and save' }).click();
@@ -95,6 +103,7 @@ test('pictures', async () => {
         if (name === 'details') await page.getByRole('button', { name: /Details of rule.update/ }).first().click();
         await page.waitForTimeout(name.startsWith('overview') ? 2500 : 400);
         await shoot(name);
+        if (name === 'key-revoke') await page.keyboard.press('Escape');
       }
       if (size === 'phone') {
         await page.getByRole('button', { name: 'Menu' }).click();

@@ -28,9 +28,31 @@ export async function seed(server: Server, seconds: number) {
   await server.admin('POST', 'blacklist', { identifier_type: 'ip', identifier: '2001:db8:bad::/48', reason: 'scraper' });
   await server.admin('POST', 'whitelist', { identifier_type: 'ip', identifier: '10.0.0.0/8', reason: 'our own network' });
   await server.admin('POST', 'grants', { rule_id: 'tenant-hourly', identifier_type: 'tenant_id', identifier: 'umbrella', extra: 500, expires_at: '2099-01-01T00:00:00Z', reason: 'launch week' });
+  await seedKeys(server);
   await server.admin('POST', 'tokens', { name: 'dashboard', role: 'viewer' });
   await server.admin('POST', 'tokens', { name: 'acme it', role: 'tenant_admin', tenant_id: 'acme' });
   await traffic(server, seconds);
+}
+
+const MONTH = { currency: 'USD', calendar: 'month' };
+const KEYS: { key: Record<string, unknown>; spend?: string; calls?: number; isDisabled?: boolean; isRotated?: boolean }[] = [
+  { key: { name: 'search team', owner: 'ann', tenant_id: 'acme', tags: { team: 'search', env: 'prod' }, models: ['gpt-4o*'], limits: [{ limit: 600, window: '1m' }, { unit: 'tokens', limit: 2000000, calendar: 'day', timezone: 'Europe/Berlin' }], budget: { ...MONTH, amount: '250.00' } }, spend: '1.32', calls: 60, isRotated: true },
+  { key: { name: 'support assistant', owner: 'bob', tenant_id: 'acme', tags: { team: 'support' }, models: ['gpt-4o-mini', 'claude-*'], limits: [{ limit: 120, window: '1m' }], budget: { ...MONTH, amount: '100.00' } }, spend: '4.4', calls: 20 },
+  { key: { name: 'nightly evaluation', owner: 'cleo', tenant_id: 'globex', tags: { env: 'ci' }, budget: { ...MONTH, amount: '20.00', mode: 'soft' } }, spend: '5', calls: 4 },
+  { key: { name: 'mobile app', tenant_id: 'hooli', limits: [{ limit: 3000, window: '1m' }, { unit: 'concurrency', limit: 50 }], expires_at: '2099-06-30T22:00:00Z' }, calls: 5 },
+  { key: { name: 'hackathon', owner: 'dan', tenant_id: 'initech', tags: { event: 'spring' }, models: ['llama-70b', 'mixtral'], budget: { amount: '5.00', currency: 'EUR', window: '7d' } }, spend: '0.000123', calls: 2 },
+  { key: { name: 'old integration', owner: 'eve', tenant_id: 'umbrella', limits: [{ limit: 60, window: '1m' }] }, isDisabled: true },
+];
+
+/** Virtual keys with a part of their budgets used. */
+async function seedKeys(server: Server) {
+  for (const { key, spend, calls = 0, isDisabled = false, isRotated = false } of KEYS) {
+    const { id, secret } = await server.admin<{ id: string; secret: string }>('POST', 'keys', key);
+    const { currency = 'USD' } = (key['budget'] as { currency?: string } | undefined) ?? {};
+    for (let call = 0; call < calls; call += 1) await server.allow({ apiKey: secret, modelId: (key['models'] as string[] | undefined)?.[0]?.replace('*', '') ?? 'gpt-4o', ...(spend ? { money: { currency, amount: spend } } : {}) });
+    if (isDisabled) await server.admin('POST', `keys/${id}/disable`);
+    if (isRotated) await server.admin('POST', `keys/${id}/rotate`, { overlap: '1d' });
+  }
 }
 
 /** A stream of requests with a rhythm of its own; the same every time. */

@@ -8,6 +8,8 @@ import type { Identity } from './api/types';
 import { guardLeaving, Link, mayLeave, navigate, usePath } from './router';
 import Audit from './pages/audit';
 import Clients from './pages/clients';
+import KeyPage from './pages/key';
+import Keys from './pages/keys';
 import Lists from './pages/lists';
 import Nodes from './pages/nodes';
 import Overview from './pages/overview';
@@ -41,6 +43,7 @@ const PLACES: Place[] = [
   { path: 'playground', name: 'Playground', icon: 'playground', for: ({ view }) => view },
   { path: 'rules', name: 'Rules', icon: 'rules', for: everyone },
   { path: 'clients', name: 'Clients', icon: 'clients', for: everyone },
+  { path: 'keys', name: 'Keys', icon: 'keys', for: everyone },
   { path: 'lists', name: 'Lists', icon: 'lists', for: ({ view }) => view },
   { path: 'tiers', name: 'Plans', icon: 'tiers', for: ({ view }) => view },
   { path: 'queue', name: 'Queue', icon: 'queue', for: ({ operate }) => operate },
@@ -217,6 +220,8 @@ function Page({ path, allowed }: { path: string[]; allowed: ReturnType<typeof ma
       return second === undefined ? <Rules /> : <RulePage key={path[1]} id={second} />;
     case 'clients':
       return <Clients />;
+    case 'keys':
+      return second === undefined ? <Keys /> : <KeyPage key={second} id={second} />;
     case 'lists':
       return <Lists />;
     case 'tiers':

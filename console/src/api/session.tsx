@@ -45,6 +45,8 @@ export function useMay() {
     isFromFile,
     /** Reset what was counted, which no file decides. */
     reset: allowed.rules,
+    /** Make, change and revoke virtual keys, which no file decides either. */
+    keys: allowed.rules,
     /** Charge made-up requests, change the level of the log. */
     run: allowed.operate,
     operate: allowed.operate && !isFromFile,

@@ -91,3 +91,20 @@ export interface QueuePage extends Page<Queued> {
   done: number;
   dead: number;
 }
+
+/** A limit of a virtual key: one of a rule, with its own unit. */
+export type KeyLimit = RuleLimit & Pick<Rule, 'unit' | 'currency' | 'slot_ttl'>;
+
+/** What a virtual key may spend. */
+export interface KeyBudget {
+  amount: string | number;
+  currency: string;
+  calendar?: NonNullable<RuleLimit['calendar']>;
+  timezone?: string;
+  anchor_day?: number;
+  window?: string;
+  mode?: 'hard' | 'soft';
+}
+
+/** A virtual key. Its secret is there only in the answer that made it. */
+export type VirtualKey = Omit<Schemas['AdminKey'], 'limits' | 'budget'> & { limits?: KeyLimit[] | null; budget?: KeyBudget | null };

@@ -30,6 +30,7 @@ describe('an amount of money', () => {
 describe('the figures of a limit', () => {
   it('have their unit, and money its currency', () => {
     expect(figuresOf({ unit: 'money', currency: 'USD' }, 1_250_000_000, 5_000_000_000)).toBe('1.25 / 5.00 USD');
+    expect(figuresOf({ unit: 'money', currency: 'USD' }, 1_250, 5_000_000_000)).toBe('<0.01 / 5.00 USD');
     expect(figuresOf({ unit: 'tokens' }, 1_250, 100_000)).toBe('1,250 / 100,000 tokens');
     expect(figuresOf({}, 1, 2)).toBe('1 / 2');
     expect(amountOf({ unit: 'money', currency: 'USD' }, 12_345_678_000_000_000)).toEqual(['12,345,678.00', 'USD']);

@@ -69,7 +69,8 @@ function subject(rule: Rule): string {
   return SUBJECTS[rule.identifier_type ?? 'global'] ?? 'Each caller';
 }
 
-function verb(rule: Rule): string {
+/** What is done with what a rule counts: requests are made, tokens used. */
+export function verb(rule: Pick<Rule, 'unit'>): string {
   switch (rule.unit) {
     case 'tokens':
     case 'input_tokens':

@@ -17,6 +17,9 @@ export function amountOf({ unit, currency }: Unit, value: number): [figure: stri
   return [moneyFigure(value, currency), currency ?? ''];
 }
 
+/** Below a hundredth. */
+const TRACE_NANOS = 10_000_000;
+
 /** One figure of a limit, without its unit. */
 export function figureOf({ unit, currency }: Unit, value: number): string {
   return unit === 'money' ? moneyFigure(value, currency) : count(value);
@@ -25,7 +28,9 @@ export function figureOf({ unit, currency }: Unit, value: number): string {
 /** How much of a limit is used: "1.25 / 5.00 USD". */
 export function figuresOf(of: Unit, used: number, limit: number): string {
   const unit = of.unit === 'money' ? (of.currency ?? '') : SUFFIXES[of.unit ?? 'requests'] ?? '';
-  return `${figureOf(of, used)} / ${figureOf(of, limit)}${unit === '' ? '' : ` ${unit}`}`;
+  // A few billionths of a budget are no figure to compare.
+  const isTrace = of.unit === 'money' && used > 0 && used < TRACE_NANOS && limit >= TRACE_NANOS;
+  return `${isTrace ? '<0.01' : figureOf(of, used)} / ${figureOf(of, limit)}${unit === '' ? '' : ` ${unit}`}`;
 }
 
 /** What the rules of a virtual key begin with; no other rule may. */

@@ -42,7 +42,7 @@ const MAX_EXPORTED = 10_000;
 const LOOK_MS = 5_000;
 
 const KIND_NAMES: Record<string, string> = {
-  rule: 'rule', whitelist: 'allow list', blacklist: 'deny list', tier: 'plan', client_tier: 'client’s plan', grant: 'extra quota', setting: 'setting', token: 'token', usage: 'counters',
+  rule: 'rule', whitelist: 'allow list', blacklist: 'deny list', tier: 'plan', client_tier: 'client’s plan', grant: 'extra quota', setting: 'setting', token: 'token', key: 'virtual key', usage: 'counters',
 };
 
 export default function Audit() {

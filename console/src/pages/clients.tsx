@@ -1,11 +1,12 @@
 // Somebody: all its limits now, and what can be done about them.
 import { useMutation, useQuery as useAsk, useQueryClient } from '@tanstack/react-query';
-import { type SyntheticEvent, useState } from 'react';
+import { type ReactNode, type SyntheticEvent, useState } from 'react';
 import { all, ApiError, call, get, segment } from '../api/client';
 import { useMay } from '../api/session';
-import type { ClientLimit, ClientPage, ClientTier, Decided, Grant, Page, Tier } from '../api/types';
+import type { ClientLimit, ClientPage, ClientTier, Decided, Grant, Page, Tier, VirtualKey } from '../api/types';
 import { useUnit } from '../api/units';
 import { count, instant } from '../lib/format';
+import { budgetShort, limitTexts } from '../lib/key';
 import { money } from '../lib/money';
 import { Link, useQuery } from '../router';
 import { Ago } from '../ui/ago';
@@ -92,6 +93,7 @@ function Found({ client }: { client: Client }) {
   const [doing, setDoing] = useState<'reset' | 'block' | 'allow' | 'grant' | null>(null);
   const close = () => setDoing(null);
   const data = page.data;
+  const key = useVirtualKey(client);
   const own = data?.limits.filter((limit) => isOwn(limit, client, data)) ?? [];
   const granted = [...new Set([...(data?.refused_by && own.some((one) => one.rule_id === data.refused_by) ? [data.refused_by] : []), ...own.map((one) => one.rule_id)])];
   return (
@@ -100,7 +102,7 @@ function Found({ client }: { client: Client }) {
         {(found) => (
           <Card
             title={<span className="mono">{found.identifier}</span>}
-            about={<ClientWords page={found} />}
+            about={<>{key && <>Virtual key <Link href={`/keys/${segment(key.id)}`}>{key.name}</Link> · </>}<ClientWords page={found} /></>}
             actions={
               <>
                 {may.operate && <Button icon="plus" onClick={() => setDoing('grant')} disabled={own.length === 0}>Extra quota</Button>}
@@ -110,7 +112,7 @@ function Found({ client }: { client: Client }) {
               </>
             }
           >
-            {found.limits.length === 0 ? <Empty icon="rules" title="No limit applies"><p>No rule counts this client by its name alone, and none of its requests is in the log of decisions. Rules counted by model need one above.</p></Empty> : <LimitList limits={bySharing(found.limits)} own={id} requests={found.requests} />}
+            {found.limits.length === 0 ? <Empty icon="rules" title="No limit applies"><p>No rule counts this client by its name alone, and none of its requests is in the log of decisions. Rules counted by model need one above.</p></Empty> : <LimitList limits={bySharing(found.limits)} own={type === 'api_key' ? found.identifier : id} requests={found.requests} currency={key?.budget?.currency} />}
           </Card>
         )}
       </Load>
@@ -118,14 +120,43 @@ function Found({ client }: { client: Client }) {
         {may.view && type !== 'ip' && data && <TierCard client={client} known={data.identifier} />}
         {may.view && data && <Grants client={client} known={data.identifier} />}
       </div>
+      {(type === 'user_id' || type === 'tenant_id') && <KeysOf field={type === 'user_id' ? 'owner' : 'tenant_id'} id={id} />}
       {data && <ClientChart search={searchOf(client, data.identifier)} tenant={type === 'tenant_id' && !may.isTenant ? id : null} />}
       {data && data.requests.length > 0 && <Requests requests={data.requests} />}
-      {data && <Lately client={client} known={data.identifier} />}
+      {data && <Decisions search={searchOf(client, data.identifier)} />}
       {doing === 'reset' && data && <Reset title={`Reset ${id}?`} rules={[...new Set(own.map((one) => one.rule_id))]} steps={stepsOf(own, client, data)} onClose={close} />}
       {doing === 'block' && <Reason kind="blacklist" title={`Block ${id}?`} verb="Block" choices={[{ type, id }]} onClose={close} />}
       {doing === 'allow' && <Reason kind="whitelist" title={`Always allow ${id}?`} verb="Allow" choices={[{ type, id }]} onClose={close} />}
       {doing === 'grant' && <GiveGrant clients={[{ type, id }]} rules={granted} onClose={close} />}
     </>
+  );
+}
+
+/** The virtual key that is looked at, if it is one. */
+function useVirtualKey({ type, id }: Client): VirtualKey | undefined {
+  const key = useAsk({ queryKey: ['key', id], queryFn: ({ signal }) => get<VirtualKey>(`keys/${segment(id)}`, {}, signal), enabled: type === 'api_key' && id.startsWith('key_'), retry: false });
+  return key.data;
+}
+
+/** Keys of a client that are listed; the page of keys has all. */
+const MAX_KEYS = 5;
+
+/** The virtual keys that belong to a user or a tenant; nothing if there are none. */
+function KeysOf({ field, id }: { field: 'owner' | 'tenant_id'; id: string }) {
+  const keys = useAsk({ queryKey: ['keys', field, id], queryFn: ({ signal }) => get<Page<VirtualKey>>('keys', { [field]: id, limit: MAX_KEYS }, signal) });
+  const items = keys.data?.items ?? [];
+  if (items.length === 0) return null;
+  return (
+    <Card title="Virtual keys" actions={<Link href={`/keys?find=${encodeURIComponent(id)}`}>All of them</Link>}>
+      <ul className="lines">
+        {items.map((key) => (
+          <li key={key.id}>
+            <span><Link href={`/keys/${segment(key.id)}`}>{key.name}</Link> {key.status !== 'active' && <Badge>{key.status}</Badge>} <small>{[...(key.budget ? [budgetShort(key.budget)] : []), ...limitTexts(key)].join(' · ')}</small></span>
+            <small className="mono">{key.id}</small>
+          </li>
+        ))}
+      </ul>
+    </Card>
   );
 }
 
@@ -282,16 +313,15 @@ function searchOf({ type, id }: Client, known: string): Record<string, string> {
   return { [SEARCHED[type]]: type === 'api_key' ? known : id };
 }
 
-/** What was decided about it lately. */
-function Lately({ client, known }: { client: Client; known: string }) {
-  const search = searchOf(client, known);
+/** What was decided about a client lately. */
+export function Decisions({ search, about }: { search: Record<string, string>; about?: ReactNode }) {
   const lately = useAsk({
     queryKey: ['decisions', 'of', search],
     queryFn: ({ signal }) => get<Page<Decided>>('decisions', { ...search, limit: 10 }, signal),
     refetchInterval: LOOK_MS,
   });
   return (
-    <Card title="Recent decisions" actions={<Link href={`/audit?${new URLSearchParams({ kind: 'decisions', ...search }).toString()}`}>All of them</Link>}>
+    <Card title="Recent decisions" about={about} actions={<Link href={`/audit?${new URLSearchParams({ kind: 'decisions', ...search }).toString()}`}>All of them</Link>}>
       <Load query={lately} rows={2}>
         {({ items }) =>
           items.length === 0 ? <p className="muted">None is in the log. Refused requests are always there, allowed ones by sampling (<code>audit.sample_allowed</code>).</p> : (

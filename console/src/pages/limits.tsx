@@ -16,23 +16,23 @@ function keyText(limit: AnyLimit, own?: string): string {
   return Object.entries(limit.key).filter(([, value]) => value !== own).map(([name, value]) => `${name.replace('_id', '')} ${value}`).join(', ');
 }
 
-/** `currency` is that of the budget of the virtual key which the limits belong to. */
-export function LimitList({ limits, own, requests = [], currency }: { limits: AnyLimit[]; own?: string; requests?: ClientPage['requests']; currency?: string | undefined }) {
+/** `currency` is that of the budget of the virtual key which the limits belong to; `isKey` says that they all do. */
+export function LimitList({ limits, own, requests = [], currency, isKey = false }: { limits: AnyLimit[]; own?: string; requests?: ClientPage['requests']; currency?: string | undefined; isKey?: boolean }) {
   return (
     <ul className="limits">
-      {limits.map((limit, index) => <OneLimit key={index} limit={limit} more={keyText(limit, own)} currency={currency} met={'request' in limit && limit.request !== null ? requests[limit.request] : undefined} />)}
+      {limits.map((limit, index) => <OneLimit key={index} limit={limit} more={keyText(limit, own)} currency={currency} isKey={isKey} met={'request' in limit && limit.request !== null ? requests[limit.request] : undefined} />)}
     </ul>
   );
 }
 
-function OneLimit({ limit, more, currency, met }: { limit: AnyLimit; more: string; currency: string | undefined; met: ClientPage['requests'][number] | undefined }) {
+function OneLimit({ limit, more, currency, isKey, met }: { limit: AnyLimit; more: string; currency: string | undefined; isKey: boolean; met: ClientPage['requests'][number] | undefined }) {
   const isOfKey = limit.rule_id.startsWith(KEY_RULES);
   const unit = useUnit(limit.rule_id, { ...('unit' in limit ? { unit: limit.unit } : {}), ...(isOfKey && currency ? { currency } : {}) });
   return (
     <li>
       <div className="limit-head">
         <span>
-          <RuleName id={limit.rule_id} />
+          {isKey ? <KeyRule id={limit.rule_id} /> : <RuleName id={limit.rule_id} />}
           {limit.scope !== limit.rule_id && !isOfKey && <small> {limit.scope}</small>}
           {more !== '' && <small> · {more}</small>}
         </span>
@@ -40,7 +40,7 @@ function OneLimit({ limit, more, currency, met }: { limit: AnyLimit; more: strin
       </div>
       <Meter used={limit.current} limit={limit.limit} label={`${limit.rule_id}${more === '' ? '' : `, ${more}`}: used`} />
       <small>
-        {figureOf(unit, limit.remaining)} left{limit.window_seconds > 0 ? ` per ${span(limit.window_seconds, 'named')}` : ''} · resets <Ago at={limit.reset_at} />
+        {figureOf(unit, limit.remaining)} left{limit.window_seconds > 0 && !isKey ? ` per ${span(limit.window_seconds, 'named')}` : ''}{limit.current > 0 && <> · resets <Ago at={limit.reset_at} /></>}
         {met && [met.method, met.endpoint].some(Boolean) && <> · met by <span className="mono">{[met.method, met.endpoint].filter(Boolean).join(' ')}</span></>}
       </small>
     </li>
@@ -50,6 +50,12 @@ function OneLimit({ limit, more, currency, met }: { limit: AnyLimit; more: strin
 /** A rule with a link to it. The built-in default and the limits of a virtual key have no page. */
 export function RuleName({ id }: { id: string }) {
   if (id === 'default') return 'default';
-  if (id.startsWith(KEY_RULES)) return id === `${KEY_RULES}budget` ? 'Budget of the key' : `Limit of the key: ${id.slice(KEY_RULES.length).replace(/[._]/g, ' ')}`;
+  if (id.startsWith(KEY_RULES)) return <>Virtual key: <KeyRule id={id} /></>;
   return <Link href={`/rules/${segment(id)}`}>{id}</Link>;
+}
+
+/** What a limit of a virtual key is about: its budget, its requests. */
+function KeyRule({ id }: { id: string }) {
+  const name = id.slice(KEY_RULES.length).replace(/[._]/g, ' ');
+  return `${name.charAt(0).toUpperCase()}${name.slice(1)}`;
 }

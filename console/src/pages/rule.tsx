@@ -9,6 +9,7 @@ import { check, type Fault as RuleFault } from '../lib/ruleCheck';
 import { summary } from '../lib/ruleSummary';
 import { guardLeaving, Link, navigate, useQuery } from '../router';
 import { DiffView } from '../ui/diffview';
+import { useGuard } from '../ui/guard';
 import { Icon } from '../ui/icons';
 import { Badge, Button, Card, Confirm, Dialog, Fault, Field, Load, PageHead, Segmented } from '../ui/parts';
 import { toast } from '../ui/toast';
@@ -100,14 +101,6 @@ function useDryRun(rule: Rule | null, entry: RuleEntry | null) {
   });
 }
 
-/** Asks before what was typed is left behind. */
-function useGuard(isChanged: boolean) {
-  useEffect(() => {
-    guardLeaving(isChanged ? () => window.confirm('Leave without saving this rule?') : null);
-    return () => guardLeaving(null);
-  }, [isChanged]);
-}
-
 function Editor({ entry, isGone }: { entry: RuleEntry | null; isGone: boolean }) {
   const identity = useIdentity();
   const { rules: mayChange, isTenant } = useMay();
@@ -133,7 +126,7 @@ function Editor({ entry, isGone }: { entry: RuleEntry | null; isGone: boolean })
     setBase(entry);
     setText(printRule(entry.rule));
   }
-  useGuard(isChanged);
+  useGuard(isChanged, 'Leave without saving this rule?');
   const save = useMutation({
     mutationFn: (from: RuleEntry | null) => {
       const path = from ? `rules/${segment(from.rule_id)}` : 'rules';

@@ -13,7 +13,7 @@ import { PlanLimits } from './planLimits';
 const WHO: Record<string, string> = {
   api_key: 'API key', user_id: 'User', tenant_id: 'Tenant', ip: 'IP address', client: 'Client (key, else user, else IP)', global: 'Everyone together', composite: 'Several attributes…',
 };
-const UNIT: Record<string, string> = { requests: 'Requests', tokens: 'Tokens', cost: 'Cost units', input_tokens: 'Input tokens', output_tokens: 'Output tokens', cached_tokens: 'Cached input tokens', money: 'Money', concurrency: 'Requests at the same time' };
+export const UNIT: Record<string, string> = { requests: 'Requests', tokens: 'Tokens', cost: 'Cost units', input_tokens: 'Input tokens', output_tokens: 'Output tokens', cached_tokens: 'Cached input tokens', money: 'Money', concurrency: 'Requests at the same time' };
 const ACTION: Record<string, string> = { reject: 'Refuse', throttle: 'Delay', queue: 'Queue (gateway)', log_only: 'Only report' };
 const ALGORITHM: Record<string, string> = {
   token_bucket: 'Token bucket', fixed_window: 'Fixed window', sliding_window_log: 'Sliding log (exact)', sliding_window_counter: 'Sliding counter', leaky_bucket: 'Leaky bucket', gcra: 'GCRA (even spacing)', concurrency: 'Concurrency',
@@ -248,12 +248,12 @@ function useTyped<T>(value: T, print: (value: T) => string, parse: (text: string
   return [text, (next) => { setTyped(next); return parse(next); }];
 }
 
-function TextsField({ label, example, fault, values, onChange }: { label: string; example: string; fault: string | undefined; values: string[]; onChange: (values: string[]) => void }) {
+export function TextsField({ label, example, hint, fault, values, onChange }: { label: string; example: string; hint?: string; fault: string | undefined; values: string[]; onChange: (values: string[]) => void }) {
   const [text, type] = useTyped(values, (all) => all.join(', '), splitTexts);
-  return <Field label={label} fault={fault}>{(props) => <input {...props} value={text} placeholder={example} spellCheck={false} onChange={(event) => onChange(type(event.target.value))} />}</Field>;
+  return <Field label={label} fault={fault} hint={hint}>{(props) => <input {...props} value={text} placeholder={example} spellCheck={false} onChange={(event) => onChange(type(event.target.value))} />}</Field>;
 }
 
-function NumberField({ label, example, fault, value, onChange }: { label: string; example?: string; fault: string | undefined; value: number | undefined; onChange: (value: number | undefined) => void }) {
+export function NumberField({ label, example, fault, value, onChange }: { label: string; example?: string; fault: string | undefined; value: number | undefined; onChange: (value: number | undefined) => void }) {
   const parse = (text: string) => {
     const number = Number(text.replace(',', '.'));
     return text.trim() === '' || Number.isNaN(number) ? undefined : number;

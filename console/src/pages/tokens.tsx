@@ -49,10 +49,14 @@ export default function Tokens() {
       <Card className="flush">
         <Load query={tokens}>{(list) => <Table label="Tokens" columns={columns} rows={list} id={(token) => token.token_id} />}</Load>
       </Card>
-      {making && <Make onClose={() => setMaking(false)} onMade={(made) => { setMaking(false); showSecret(made); }} />}
+      {making && <Make onClose={() => setMaking(false)} onMade={(made) => { setMaking(false); showToken(made); }} />}
       {doing && <Do doing={doing} isOwn={doing.token.token_id === own} onClose={() => setDoing(null)} />}
     </>
   );
+}
+
+function showToken({ name, token }: Secret) {
+  showSecret({ title: `The token of ${name}`, secret: token });
 }
 
 function Make({ onClose, onMade }: { onClose: () => void; onMade: (secret: Secret) => void }) {
@@ -101,7 +105,7 @@ function Do({ doing: { what, token }, isOwn, onClose }: { doing: Doing; isOwn: b
   const act = useMutation({
     mutationFn: async () => {
       if (!isRotate) await call('DELETE', path);
-      else if (!isOwn) showSecret(await call<Secret>('POST', `${path}/rotate`));
+      else if (!isOwn) showToken(await call<Secret>('POST', `${path}/rotate`));
       else await rotateOwn(queries, `${path}/rotate`);
     },
     onSuccess: () => {
@@ -122,7 +126,7 @@ async function rotateOwn(queries: QueryClient, path: string) {
   const kept: Secret[] = [];
   const keep = (secret: Secret) => {
     kept.push(secret);
-    showSecret(secret);
+    showToken(secret);
   };
   try {
     queries.setQueryData(['session'], await renew(path, keep));

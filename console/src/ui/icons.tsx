@@ -10,6 +10,8 @@ const PATHS = {
   queue: 'M4 12h10M10 8l4 4-4 4M18 5v14',
   nodes: 'M4 5h16v5H4zm0 9h16v5H4zM8 7.5h.01M8 16.5h.01',
   tokens: 'M15 9a5 5 0 1 0-4.6 5L12 15.500h2V18h2.500v2.500H20V17l-5.300-5.300A5 5 0 0 0 15 9zM9 8h.01',
+  keys: 'M8 16a4 4 0 1 0 0-8 4 4 0 0 0 0 8zM12 12h9v4M17 12v3',
+  edit: 'M4 20h4L19 9l-4-4L4 16zM13.500 6.500l4 4',
   menu: 'M4 7h16M4 12h16M4 17h16',
   close: 'M6 6l12 12M18 6L6 18',
   plus: 'M12 5v14M5 12h14',
