@@ -36,13 +36,46 @@ test('nodes with rules of different owners are reported, until one is left', asy
   expect(await window.page.getByText(BANNER).count()).toBe(0);
   const other = await Server.startWith(shared);
   await window.page.getByRole('alert').getByText(BANNER).waitFor();
-  await window.page.getByText('--role data').waitFor();
+  await window.page.getByText('--role data').first().waitFor();
+  await window.page.getByRole('link', { name: 'Nodes' }).click();
+  await window.page.getByText('has the rules of another owner').waitFor();
+  await window.page.getByText('other rules', { exact: true }).waitFor();
+  await window.accessible('nodes that disagree');
   await window.page.getByRole('link', { name: 'Audit' }).click();
   await window.page.getByText(BANNER).waitFor();
   await other.end();
   await window.page.getByText(BANNER).waitFor({ state: 'detached' });
   await window.close();
   await one.end();
+});
+
+test('a node that is behind is marked, with what to do: 0 clicks', async () => {
+  const server = await Server.start();
+  await server.admin('POST', 'rules', { rule_id: 'per-user', identifier_type: 'user_id', limit: 100, window: '1h' });
+  await server.allow({ userId: 'ann' });
+  const window = await Window.open(browser, server);
+  const { page } = window;
+  // A node that does not follow cannot be made at will: the answer has another one added, and then it follows.
+  let revision = 4;
+  await page.route('**/rate-limits/nodes', async (route) => {
+    const response = await route.fetch();
+    const body = (await response.json()) as { items: { node: string; rules: { revision: number } }[] };
+    const [own] = body.items;
+    const items = own ? [{ ...own, rules: { ...own.rules, revision: 7 } }, { ...own, node: 'node-b', rules: { ...own.rules, revision } }] : [];
+    await route.fulfill({ response, json: { ...body, items } });
+  });
+  await window.signIn();
+  await page.getByText('1 of 2 behind').waitFor();
+  await window.go('/nodes');
+  await page.getByText('node-b (revision 4) is behind revision 7.').waitFor();
+  await page.getByText('read its log').waitFor();
+  await page.getByText('behind', { exact: true }).waitFor();
+  await window.accessible('a node that is behind');
+  revision = 7;
+  await page.getByText('All 2 nodes enforce revision 7.').waitFor();
+  expect(await page.getByText('behind', { exact: true }).count()).toBe(0);
+  await window.close();
+  await server.end();
 });
 
 test('a lost store is a banner with the next step, and stays on the timeline', async () => {

@@ -2,9 +2,12 @@
 import { useMutation, useQuery as useAsk, useQueryClient } from '@tanstack/react-query';
 import { useState } from 'react';
 import { call, get } from '../api/client';
+import { useNodes } from '../api/nodes';
 import { useMay } from '../api/session';
-import type { Node, Nodes as Roll } from '../api/types';
+import type { Node } from '../api/types';
 import { bytes, count, plural, roughly, short } from '../lib/format';
+import { type Agreement, agreement, type NodeBrief, type Standing } from '../lib/nodes';
+import { Icon } from '../ui/icons';
 import { Badge, Card, Confirm, Empty, Field, Load, PageHead, sentence } from '../ui/parts';
 import { type Column, Table } from '../ui/table';
 import { toast } from '../ui/toast';
@@ -25,29 +28,50 @@ export default function Nodes() {
   );
 }
 
-type Brief = Roll['items'][number];
-
 /** Every node, as it says it is. */
 function Others() {
-  const roll = useAsk({ queryKey: ['nodes'], queryFn: ({ signal }) => get<Roll>('nodes', {}, signal), refetchInterval: 3_000 });
+  const roll = useNodes();
   return (
     <Card className="flush" title="All nodes" about={roll.data && plural(roll.data.items.length, 'node')}>
       <Load query={roll} rows={2}>
         {({ node: own, items }) => {
-          const newest = Math.max(...items.map((one) => one.rules.revision));
-          return <Table label="All nodes" columns={columns(own, newest)} rows={items} id={(one) => one.node} />;
+          const agreed = agreement(items);
+          return (
+            <>
+              <Agreed agreed={agreed} />
+              <Table label="All nodes" columns={columns(own, agreed)} rows={items} id={(one) => one.node} />
+            </>
+          );
         }}
       </Load>
     </Card>
   );
 }
 
-function columns(own: string, newest: number): Column<Brief>[] {
+/** Whether all enforce the same rules, and what to do if not. */
+function Agreed({ agreed: { state, text, next } }: { agreed: Agreement }) {
+  const isFine = state === 'agree';
+  return (
+    <div className={`agreed ${isFine ? 'good' : state === 'other' ? 'bad' : 'warn'}`} role="status">
+      <Icon name={isFine ? 'check' : 'warn'} />
+      <p><b>{text}</b> {next}</p>
+    </div>
+  );
+}
+
+const STANDINGS: Record<Standing, [name: string, tone: 'warn' | 'bad'] | null> = { current: null, behind: ['behind', 'warn'], other: ['other rules', 'bad'], kept: ['stored', 'warn'] };
+
+function Stands({ standing }: { standing: Standing | undefined }) {
+  const shown = standing && STANDINGS[standing];
+  return shown ? <Badge tone={shown[1]}>{shown[0]}</Badge> : null;
+}
+
+function columns(own: string, { standing }: Agreement): Column<NodeBrief>[] {
   return [
     { name: 'Node', cell: ({ node, uptime_seconds: up }) => <span className="two-lines"><span><span className="mono">{node}</span> {node === own && <Badge tone="info">this page</Badge>}</span><small>up {roughly(up)}</small></span> },
     { name: 'Version', minor: true, cell: ({ version }) => version },
     { name: 'Role', minor: true, cell: ({ role }) => role },
-    { name: 'Rule set', cell: ({ rules }) => <span className="two-lines"><span>revision {rules.revision} {rules.revision < newest && <Badge tone="warn">behind</Badge>}</span><small>from {SOURCES[rules.source] ?? rules.source}</small></span> },
+    { name: 'Rule set', cell: ({ node, rules }) => <span className="two-lines"><span>revision {rules.revision} <Stands standing={standing.get(node)} /></span><small>from {SOURCES[rules.source] ?? rules.source}</small></span> },
     { name: 'Stores', cell: ({ stores }) => stores.length === 0 ? <span className="muted">its own memory</span> : stores.map(({ name, is_lost: isLost }) => <Badge key={name} tone={isLost ? 'bad' : 'good'}>{name}{isLost ? ' away' : ''}</Badge>) },
     { name: 'Enforcement', minor: true, cell: ({ enforcement }) => enforcement === 'on' ? 'on' : <Badge tone="warn">{enforcement}</Badge> },
   ];

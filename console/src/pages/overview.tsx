@@ -3,12 +3,14 @@ import { keepPreviousData, useQuery as useAsk } from '@tanstack/react-query';
 import { useMemo } from 'react';
 import { get } from '../api/client';
 import { useConnection } from '../api/connection';
+import { useNodes } from '../api/nodes';
 import { useIdentity, useMay } from '../api/session';
 import type { History, Node } from '../api/types';
 import { count, millis, percent, perSecondText, rate, roughly, short } from '../lib/format';
+import { agreement } from '../lib/nodes';
 import { HISTORY_MS, minutesFor, type View, viewOf } from '../lib/range';
 import { column, last, ownSeries, perSecond, refreshMillis, sum } from '../lib/windows';
-import { useQuery } from '../router';
+import { Link, useQuery } from '../router';
 import { useNow } from '../ui/ago';
 import { Legend, type Series } from '../ui/chart';
 import { Badge, Card, Empty, Load, PageHead } from '../ui/parts';
@@ -154,6 +156,7 @@ function Figures({ history }: { history: History }) {
           {node.data ? count(node.data.rules.count) : '–'} <small>revision {node.data?.rules.revision ?? '–'}</small>
         </dd>
       </div>
+      <NodesFigure />
       <div>
         <dt>Store</dt>
         <dd className={lost.length > 0 ? 'bad-ink' : 'good-ink'}>
@@ -167,6 +170,21 @@ function Figures({ history }: { history: History }) {
         </dd>
       </div>
     </dl>
+  );
+}
+
+/** How many nodes there are, and whether all enforce the same rules. */
+function NodesFigure() {
+  const nodes = useNodes();
+  const agreed = nodes.data && agreement(nodes.data.items);
+  const ink = agreed && agreed.state !== 'agree' ? (agreed.state === 'other' ? 'bad-ink' : 'warn-ink') : '';
+  return (
+    <div>
+      <dt>Nodes</dt>
+      <dd className={ink} title={agreed && `${agreed.text} ${agreed.next}`.trim()}>
+        {nodes.data ? count(nodes.data.items.length) : '–'} {agreed && (agreed.state === 'agree' ? <small>{agreed.short}</small> : <Link href="/nodes" className="link">{agreed.short}</Link>)}
+      </dd>
+    </div>
   );
 }
 
