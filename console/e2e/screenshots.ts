@@ -35,6 +35,7 @@ const PAGES: [name: string, path: string][] = [
   ['decisions', '/audit?kind=decisions'],
   ['nodes', '/nodes'],
   ['review', '/rules/tenant-hourly'],
+  ['raise', '/rules/chat-tokens?raise=86400&for=acme'],
   ['conflict', '/rules/gpu-pool'],
   ['details', '/audit?entry_id=chat-per-user'],
   ['tokens', '/tokens'],
@@ -94,6 +95,7 @@ test('pictures', async () => {
           await page.getByLabel('How many').fill('4000');
           await page.getByRole('button', { name: 'Review and save' }).click();
         }
+        if (name === 'raise') await page.getByLabel('How many').nth(1).fill('80000000');
         if (name === 'conflict') {
           await page.getByLabel('How many').fill('500');
           const { rule } = await server.admin<{ rule: { limit: number } }>('GET', 'rules/gpu-pool');

@@ -14,6 +14,8 @@ export interface Subject {
   attributes: Record<string, string>;
   /** The rule that refuses, if one does. */
   ruleId: string | null;
+  /** The window of the limit that refused, in seconds, where it is known. */
+  window?: number | null;
   /** Whether the attributes are those of a whole request, and not of a key alone. */
   isWhole: boolean;
 }
@@ -31,7 +33,7 @@ export function identitiesOf({ attributes }: Subject): Client[] {
 export function fromDecision(row: Decided): Subject {
   const known: Record<string, string | null> = { user_id: row.user_id, ip: row.ip_address, tenant_id: row.tenant_id, api_key_id: row.api_key_id, model_id: row.model_id, endpoint: row.endpoint, method: row.method };
   const attributes = Object.fromEntries(Object.entries(known).filter((pair): pair is [string, string] => pair[1] !== null && pair[1] !== ''));
-  return { title: row.user_id ?? (row.client_id || 'an unnamed client'), attributes, ruleId: row.rule_id, isWhole: row.kept === null };
+  return { title: row.user_id ?? (row.client_id || 'an unnamed client'), attributes, ruleId: row.rule_id, window: row.window_seconds, isWhole: row.kept === null };
 }
 
 export function fromKey(key: string, attributes: Record<string, string> | undefined, ruleId: string | null): Subject {

@@ -7,6 +7,8 @@ import type { Decided, Explained, Grant, Page, RuleEntry } from '../api/types';
 import { count } from '../lib/format';
 import { money, nanosOf } from '../lib/money';
 import { type Client, contextOf, fromDecision, grantee, identitiesOf, IDENTITY_NAMES, requestOf, searchOf, type Subject } from '../lib/subject';
+import { isEditable, isNameable, ownRuleHref, raiseHref } from '../lib/raise';
+import { KEY_RULES } from '../lib/units';
 import { Link } from '../router';
 import { Menu, type MenuItem } from '../ui/menu';
 import { Badge, Button, Confirm, Dialog, Empty, Fault, Field, Load } from '../ui/parts';
@@ -33,7 +35,11 @@ export function KeyMenu({ subject, children }: { subject: Subject; children?: Re
   if (may.view && (clients.length > 0 || subject.ruleId !== null)) items.push({ name: 'Explain', icon: 'search', act: () => setAct('explain') });
   if (first) items.push({ name: 'Open client', icon: 'clients', href: query('/clients', { type: first.type, id: first.id }) });
   items.push({ name: 'Open history', icon: 'audit', href: query('/audit', { kind: 'decisions', ...searchOf(subject, clients.length === 0) }) });
-  if (may.operate && first && subject.ruleId !== null) items.push({ name: 'Give extra quota', icon: 'plus', act: () => setAct('grant') });
+  if (may.operate && first && subject.ruleId !== null && !subject.ruleId.startsWith(KEY_RULES)) items.push({ name: 'Give extra quota', icon: 'plus', act: () => setAct('grant') });
+  if (may.operate && isEditable(subject.ruleId)) items.push({ name: 'Raise this limit', icon: 'edit', href: raiseHref(subject.ruleId, subject.window, first?.id) });
+  const named = clients.find(isNameable);
+  if (may.operate && named) items.push({ name: 'Add a rule for it', icon: 'rules', href: ownRuleHref(subject.ruleId, named) });
+  if (subject.ruleId?.startsWith(KEY_RULES) && first) items.push({ name: 'Open its keys', icon: 'keys', href: query('/keys', { find: subject.attributes['user_id'] ?? subject.attributes['tenant_id'] ?? '' }) });
   if (may.reset && first && subject.ruleId !== null) items.push({ name: 'Reset counter', icon: 'reset', act: () => setAct('reset') });
   if (may.operate && first) items.push({ name: 'Block', icon: 'lists', act: () => setAct('block'), danger: true });
   const close = () => setAct(null);
@@ -84,7 +90,7 @@ function Explain({ subject, onClose }: { subject: Subject; onClose: () => void }
               {sent === '' ? 'For a request with its key alone.' : <>For its last request: <span className="mono">{sent}</span>.</>} {data.tier && <>Plan {data.tier}.</>}
               {subject.attributes['api_key_id'] !== undefined && ' Its API key is stored as a hash, so rules that compare API keys are not part of this.'}
             </p>
-            {data.limits.length > 0 ? <LimitList limits={data.limits} /> : <Empty icon="rules" title="No limit applies" />}
+            {data.limits.length > 0 ? <LimitList limits={data.limits} client={subject.title} /> : <Empty icon="rules" title="No limit applies" />}
             <details>
               <summary>All rules that were looked at</summary>
               <ul className="lines">

@@ -112,7 +112,7 @@ function Found({ client }: { client: Client }) {
               </>
             }
           >
-            {found.limits.length === 0 ? <Empty icon="rules" title="No limit applies"><p>No rule counts this client by its name alone, and none of its requests is in the log of decisions. Rules counted by model need one above.</p></Empty> : <LimitList limits={bySharing(found.limits)} own={type === 'api_key' ? found.identifier : id} requests={found.requests} currency={key?.budget?.currency} />}
+            {found.limits.length === 0 ? <Empty icon="rules" title="No limit applies"><p>No rule counts this client by its name alone, and none of its requests is in the log of decisions. Rules counted by model need one above.</p></Empty> : <LimitList limits={bySharing(found.limits)} own={type === 'api_key' ? found.identifier : id} requests={found.requests} currency={key?.budget?.currency} client={id} />}
           </Card>
         )}
       </Load>

@@ -1,8 +1,10 @@
 // Limits with how much of each is used.
 import { segment } from '../api/client';
+import { useMay } from '../api/session';
 import type { ClientLimit, ClientPage, Limit } from '../api/types';
 import { useUnit } from '../api/units';
 import { span } from '../lib/format';
+import { isEditable, raiseHref } from '../lib/raise';
 import { figureOf, figuresOf, KEY_RULES } from '../lib/units';
 import { Link } from '../router';
 import { Ago } from '../ui/ago';
@@ -17,17 +19,18 @@ function keyText(limit: AnyLimit, own?: string): string {
 }
 
 /** `currency` is that of the budget of the virtual key which the limits belong to; `isKey` says that they all do. */
-export function LimitList({ limits, own, requests = [], currency, isKey = false }: { limits: AnyLimit[]; own?: string; requests?: ClientPage['requests']; currency?: string | undefined; isKey?: boolean }) {
+export function LimitList({ limits, own, requests = [], currency, isKey = false, client }: { limits: AnyLimit[]; own?: string; requests?: ClientPage['requests']; currency?: string | undefined; isKey?: boolean; client?: string }) {
   return (
     <ul className="limits">
-      {limits.map((limit, index) => <OneLimit key={index} limit={limit} more={keyText(limit, own)} currency={currency} isKey={isKey} met={'request' in limit && limit.request !== null ? requests[limit.request] : undefined} />)}
+      {limits.map((limit, index) => <OneLimit key={index} limit={limit} more={keyText(limit, own)} currency={currency} isKey={isKey} client={client} met={'request' in limit && limit.request !== null ? requests[limit.request] : undefined} />)}
     </ul>
   );
 }
 
-function OneLimit({ limit, more, currency, isKey, met }: { limit: AnyLimit; more: string; currency: string | undefined; isKey: boolean; met: ClientPage['requests'][number] | undefined }) {
+function OneLimit({ limit, more, currency, isKey, client, met }: { limit: AnyLimit; more: string; currency: string | undefined; isKey: boolean; client: string | undefined; met: ClientPage['requests'][number] | undefined }) {
   const isOfKey = limit.rule_id.startsWith(KEY_RULES);
   const unit = useUnit(limit.rule_id, { ...('unit' in limit ? { unit: limit.unit } : {}), ...(isOfKey && currency ? { currency } : {}) });
+  const { operate } = useMay();
   return (
     <li>
       <div className="limit-head">
@@ -42,6 +45,7 @@ function OneLimit({ limit, more, currency, isKey, met }: { limit: AnyLimit; more
       <small>
         {figureOf(unit, limit.remaining)} left{limit.window_seconds > 0 && !isKey ? ` per ${span(limit.window_seconds, 'named')}` : ''}{limit.current > 0 && <> · resets <Ago at={limit.reset_at} /></>}
         {met && [met.method, met.endpoint].some(Boolean) && <> · met by <span className="mono">{[met.method, met.endpoint].filter(Boolean).join(' ')}</span></>}
+        {operate && isEditable(limit.rule_id) && <> · <Link href={raiseHref(limit.rule_id, limit.window_seconds, client)} aria-label={`Raise this limit: ${limit.rule_id}`}>Raise this limit</Link></>}
       </small>
     </li>
   );

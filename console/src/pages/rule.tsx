@@ -4,14 +4,16 @@ import { useEffect, useMemo, useState } from 'react';
 import { ApiError, call, get, segment } from '../api/client';
 import { useIdentity, useMay } from '../api/session';
 import type { DryRun, Identity, Rule, RuleEntry } from '../api/types';
-import { fresh, parseRule, printRule, withField } from '../lib/rule';
+import { type LimitChange, limitChanges, limitPlace, ownRule } from '../lib/raise';
+import { fresh, limitsOf, parseRule, printRule, withField } from '../lib/rule';
 import { check, type Fault as RuleFault } from '../lib/ruleCheck';
-import { summary } from '../lib/ruleSummary';
+import { amount, summary } from '../lib/ruleSummary';
 import { guardLeaving, Link, navigate, useQuery } from '../router';
 import { DiffView } from '../ui/diffview';
+import { useFocused } from '../ui/focus';
 import { useGuard } from '../ui/guard';
 import { Icon } from '../ui/icons';
-import { Badge, Button, Card, Confirm, Dialog, Fault, Field, Load, PageHead, Segmented } from '../ui/parts';
+import { Badge, Button, Card, Confirm, Dialog, Fault, Field, Load, Loading, PageHead, Segmented } from '../ui/parts';
 import { toast } from '../ui/toast';
 import { RuleForm } from './ruleform';
 import { Versions } from './versions';
@@ -45,7 +47,7 @@ export default function RulePage({ id }: { id: string }) {
         {!isNew && <Link className="button plain" href={`/audit?kind=decisions&rule_id=${encodeURIComponent(id)}&from=24h&result=${isTrial ? 'would_deny' : 'denied'}`}>{isTrial ? 'What it would refuse' : 'What it refused'}</Link>}
         {!isNew && <Segmented label="View" value={tab} options={TABS} onChange={(value) => setQuery({ tab: value === 'edit' ? null : value })} />}
       </PageHead>
-      {isNew ? <Editor key="new" entry={null} isGone={false} /> : (
+      {isNew ? <NewRule /> : (
         <>
           {isPast && <Versions id={id} current={gone ? null : (entry.data ?? null)} />}
           {/* What is typed stays while one looks at versions. */}
@@ -56,6 +58,17 @@ export default function RulePage({ id }: { id: string }) {
       )}
     </>
   );
+}
+
+/** An empty rule, or one for a client that was refused, like the rule that did it. */
+function NewRule() {
+  const [query] = useQuery();
+  const like = query.get('like');
+  const client = (['user_id', 'tenant_id'] as const).flatMap((type) => (query.get(type) ? [{ type, id: query.get(type) ?? '' }] : []))[0];
+  const model = useAsk({ queryKey: ['rule', like], queryFn: ({ signal }) => get<RuleEntry>(`rules/${segment(like ?? '')}`, {}, signal), enabled: like !== null });
+  if (!client) return <Editor key="new" entry={null} isGone={false} />;
+  if (like !== null && model.isPending) return <Loading rows={8} />;
+  return <Editor key="new" entry={null} isGone={false} start={ownRule(model.data?.rule ?? null, client)} />;
 }
 
 const isStatus = (error: unknown, status: number) => error instanceof ApiError && error.status === status;
@@ -101,12 +114,12 @@ function useDryRun(rule: Rule | null, entry: RuleEntry | null) {
   });
 }
 
-function Editor({ entry, isGone }: { entry: RuleEntry | null; isGone: boolean }) {
+function Editor({ entry, isGone, start }: { entry: RuleEntry | null; isGone: boolean; start?: Rule }) {
   const identity = useIdentity();
   const { rules: mayChange, isTenant } = useMay();
   const queries = useQueryClient();
   const [base, setBase] = useState(entry);
-  const [text, setText] = useState(() => printRule(entry ? entry.rule : startOf(identity)));
+  const [text, setText] = useState(() => printRule(entry ? entry.rule : start ?? startOf(identity)));
   const [view, setView] = useState<'form' | 'json'>('form');
   const [review, setReview] = useState(false);
   const [ending, setEnding] = useState(false);
@@ -126,6 +139,9 @@ function Editor({ entry, isGone }: { entry: RuleEntry | null; isGone: boolean })
     setBase(entry);
     setText(printRule(entry.rule));
   }
+  const raised = useRaised(base);
+  useFocused(raised ? `limit-${String(raised.place)}` : start ? 'limit-0' : null);
+  const changes = base && rule ? limitChanges(base.rule, rule) : [];
   useGuard(isChanged, 'Leave without saving this rule?');
   const save = useMutation({
     mutationFn: (from: RuleEntry | null) => {
@@ -187,6 +203,8 @@ function Editor({ entry, isGone }: { entry: RuleEntry | null; isGone: boolean })
           onKeep={(theirs) => { setBase(theirs); setConflict(null); save.reset(); setReview(true); }}
         />
       )}
+      {raised && base && mayChange && <Raised entry={base} place={raised.place} client={raised.client} />}
+      {start && <p className="banner"><Icon name="rules" /> <span>Change how many, then review and save. {start.scope ? `Where this rule applies, it is used in place of ${start.scope}, because it is more specific.` : ''}</span></p>}
       <div className="grid editor">
         <Card
           title={mayChange ? 'Edit' : 'Rule'}
@@ -204,6 +222,7 @@ function Editor({ entry, isGone }: { entry: RuleEntry | null; isGone: boolean })
           <Card title="In plain words">
             {rule ? <Words rule={rule} /> : <p className="muted">As soon as the JSON can be read.</p>}
           </Card>
+          {changes.length > 0 && <Card title="Before and after"><Changes changes={changes} /></Card>}
           {isTaken && <Taken id={rule.rule_id} />}
           {isUntouched ? mayChange && <p className="muted">Give the rule an id. It is checked while you type.</p> : <Checks faults={faults} dry={dry.data} isAsking={dry.isFetching} isOpen={mayChange} />}
           {mayChange && (
@@ -221,6 +240,7 @@ function Editor({ entry, isGone }: { entry: RuleEntry | null; isGone: boolean })
         <Dialog title={base ? `Save ${base.rule_id}?` : `Make ${rule.rule_id}?`} wide onClose={() => setReview(false)}>
           <div className="stack">
             <Words rule={rule} />
+            {changes.length > 0 && <Changes changes={changes} />}
             <DiffView before={before} after={text} label="What changes" />
             <Shadows dry={dry.data} />
             {save.error && <Fault error={save.error} />}
@@ -235,6 +255,39 @@ function Editor({ entry, isGone }: { entry: RuleEntry | null; isGone: boolean })
       )}
       {ending && base && <Ending entry={base} onClose={() => setEnding(false)} />}
     </>
+  );
+}
+
+/** The limit that a link asked to raise, and for whom. Nothing moves when the rule is saved or typed over. */
+function useRaised(base: RuleEntry | null): { place: number; client: string | null } | null {
+  const [query] = useQuery();
+  const window = query.get('raise');
+  return window === null || !base ? null : { place: limitPlace(base.rule, window), client: query.get('for') };
+}
+
+/** What the limit is now, and whom a change of it is for. */
+function Raised({ entry: { rule }, place, client }: { entry: RuleEntry; place: number; client: string | null }) {
+  const limit = limitsOf(rule)[place];
+  return (
+    <div className="banner">
+      <Icon name="edit" />
+      <p>
+        <b>Raise this limit: {limit ? amount(rule, limit) : rule.rule_id}.</b> A change is for everyone whom this rule counts. {client && `For ${client} alone, give extra quota or add a rule for it.`}
+      </p>
+    </div>
+  );
+}
+
+/** Each limit that changes, as it is and as it will be. */
+function Changes({ changes }: { changes: LimitChange[] }) {
+  return (
+    <ul className="changes" aria-label="Before and after">
+      {changes.map(({ before, after }) => (
+        <li key={`${before ?? ''}${after ?? ''}`}>
+          <span className="was">{before ?? 'no limit'}</span> <span aria-hidden="true">→</span><span className="sr-only">becomes</span> <b>{after ?? 'no limit'}</b>
+        </li>
+      ))}
+    </ul>
   );
 }
 

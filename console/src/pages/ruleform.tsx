@@ -179,6 +179,7 @@ function Limits({ rule, fault, onChange }: { rule: Rule; fault: (field: string) 
       {limits.map((limit, index) => (
         <LimitFields
           key={index}
+          part={`limit-${String(index)}`}
           rule={rule}
           limit={limit}
           fault={(name) => fault(several ? `limits[${String(index)}].${name}` : name)}
@@ -193,14 +194,14 @@ function Limits({ rule, fault, onChange }: { rule: Rule; fault: (field: string) 
   );
 }
 
-function LimitFields({ rule, limit, fault, onChange, onRemove }: { rule: Rule; limit: RuleLimit; fault: (name: string) => string | undefined; onChange: (limit: RuleLimit) => void; onRemove: (() => void) | undefined }) {
+function LimitFields({ part, rule, limit, fault, onChange, onRemove }: { part: string; rule: Rule; limit: RuleLimit; fault: (name: string) => string | undefined; onChange: (limit: RuleLimit) => void; onRemove: (() => void) | undefined }) {
   const algorithm = algorithmOf(rule, limit);
   const isConcurrency = algorithm === 'concurrency';
   return (
     <div className="limit-fields">
       <div className="fields">
         <Field label="How many" fault={fault('limit')} hint="0 suspends; or write unlimited">
-          {(props) => <input {...props} value={String(limit.limit ?? '')} placeholder="100" onChange={(event) => onChange(limitWith(limit, 'limit', quotaOf(event.target.value)))} />}
+          {(props) => <input {...props} data-part={part} value={String(limit.limit ?? '')} placeholder="100" onChange={(event) => onChange(limitWith(limit, 'limit', quotaOf(event.target.value)))} />}
         </Field>
         {!isConcurrency && (
           <Field label="In" fault={fault('calendar')}>
