@@ -224,6 +224,55 @@ fn tenant_admins_manage_their_own_keys_and_loosen_nothing() {
     assert_eq!(acme.post(&format!("keys/{own}/enable"), &json!({})).0, 409);
 }
 
+/// Rules, tiers and lists of an installation that favour some users and attributes.
+const FAVOURS: &str = "
+default: false
+allow_list: [{type: user_id, value: root}]
+tiers: [gold]
+client_tiers: [{type: user_id, value: vip, tier: gold}]
+rules:
+  - {rule_id: acme, scope: T, identifier_type: tenant_id, limit: 3, window: 365d, tier_limits: {gold: unlimited}}
+  - {rule_id: gold, scope: T, identifier_type: tenant_id, limit: 100, window: 365d,
+     applies_to: {attributes: {plan: gold}}}
+  - {rule_id: user, identifier_type: user_id, limit: 1, window: 365d}
+";
+
+#[test]
+fn a_key_of_a_tenant_admin_names_no_user_and_no_attribute() {
+    let server = ServerBuilder::default().rules(FAVOURS).start();
+    let mut admin = server.admin();
+    let (_, token) = admin.token("tenant_admin", Some("acme"));
+    let mut acme = Admin::with_token(server.admin_addr(), &token);
+    let mut admitted = 0;
+    let mut keys = Vec::new();
+    for more in [
+        json!({}),
+        json!({"owner": "root"}),
+        json!({"owner": "vip"}),
+        json!({"owner": "victim"}),
+        json!({"tags": {"plan": "gold"}}),
+    ] {
+        let (id, secret) = create(&mut acme, &more);
+        eventually("the key is known", || allow(&server, &secret)["reason"] != "INVALID_API_KEY");
+        admitted += (0..5).filter(|_| is_allowed(&server, &secret)).count();
+        keys.push((id, secret));
+    }
+    assert!(admitted <= 3, "{admitted} passed a limit of 3");
+    let victim = server.client().allow(&json!({"userId": "victim"}));
+    assert_eq!(victim["allowed"], true, "another's counter was used: {victim}");
+    // What a tenant's admin wrote does not count because an admin of the installation disabled and enabled the key.
+    let (id, secret) = &keys[1];
+    admin.put(&format!("keys/{id}/disable"), &json!({}));
+    admin.put(&format!("keys/{id}/enable"), &json!({}));
+    eventually("the key is enabled", || allow(&server, secret)["reason"] != "INVALID_API_KEY");
+    assert!(!is_allowed(&server, secret));
+    assert_eq!(admin.get(&format!("keys/{id}"))["labels_only"], true);
+    // An admin of the installation who writes the same means it.
+    let owned = json!({"name": "test", "owner": "root"});
+    assert_eq!(admin.call("PUT", &format!("keys/{id}"), &[], Some(&owned)).status, 200);
+    eventually("the owner counts", || allow(&server, secret)["reason"] == "ALLOW_LISTED");
+}
+
 #[test]
 fn wrong_keys_are_refused_by_field() {
     let server = Server::start();

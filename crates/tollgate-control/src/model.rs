@@ -30,8 +30,8 @@ pub enum Kind {
     /// its value.
     Setting,
     /// A virtual key (`api_keys`). Body: `{"id", "name", "owner"?, "tenant_id"?, "tags"?, "models"?, "limits"?, "budget"?,
-    /// "expires_at"?, "disabled_at"?, "digest" (SHA-256 in hex), "previous"? {"digest", "until"}, "managed_by"}`. There
-    /// may be hundreds of thousands.
+    /// "expires_at"?, "disabled_at"?, "digest" (SHA-256 in hex), "previous"? {"digest", "until"}, "managed_by",
+    /// "labels_only"?}`. There may be hundreds of thousands.
     Key,
     /// An admin token (`admin_tokens`); not part of the rule set. Body: `{"token_id", "name", "role",
     /// "tenant_id"?, "digest" (SHA-256 in hex), "expires_at"?, "revoked_at"?}`.

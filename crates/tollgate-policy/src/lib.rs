@@ -84,7 +84,7 @@ pub use review::{Effect, Finding, FindingKind};
 pub use schema::rule_file_schema;
 pub use set::RuleSet;
 pub use virtual_keys::{
-    KEY_BUCKETS, KEY_ID_PREFIX, KEY_RULE_PREFIX, KeyDigest, KeyProblem, KeyRefusal, MAX_KEY_LIMITS,
-    MAX_KEY_MODELS, MAX_KEY_NAME_BYTES, MAX_KEY_TAGS, SECRET_PREFIX, VirtualKey, VirtualKeys,
-    check_key, key_bucket, parse_digest,
+    KEY_BUCKETS, KEY_ID_PREFIX, KEY_RULE_PREFIX, KeyDigest, KeyProblem, KeyRefusal, LABELS_ONLY,
+    MAX_KEY_LIMITS, MAX_KEY_MODELS, MAX_KEY_NAME_BYTES, MAX_KEY_TAGS, SECRET_PREFIX, VirtualKey,
+    VirtualKeys, check_key, key_bucket, parse_digest,
 };

@@ -113,6 +113,15 @@ fn a_bearer_may_be_a_token_or_a_key() {
     assert_eq!(identity.user_id.as_deref(), Some("bob"));
     let named = (identity.api_key.as_deref(), identity.tenant_id.as_deref());
     assert_eq!(named, (Some(ID), Some("acme")));
+    // A plan counts only if it is one of the key's tenant: it changes the limits of that tenant.
+    for (tenant, plan) in
+        [(json!("other"), None), (json!(null), None), (json!("acme"), Some("gold"))]
+    {
+        let stated = claims(json!({"sub": "bob", "tenant_id": tenant, "plan": "gold"}));
+        let mut both = bearer(&issuer.token("", &stated));
+        both.extend(header(LIVE));
+        assert_eq!(ask(&with_tokens, &both).unwrap().tier.as_deref(), plan, "{tenant}");
+    }
     // Imported keys are read as bearers where the configuration says so.
     let as_bearer = identifier(|options| options.api_key_as_bearer = true);
     let identity = ask(&as_bearer, &bearer(IMPORTED)).unwrap();

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
-use tollgate_policy::{MAX_KEY_NAME_BYTES, SECRET_PREFIX, VirtualKey, check_key};
+use tollgate_policy::{LABELS_ONLY, MAX_KEY_NAME_BYTES, SECRET_PREFIX, VirtualKey, check_key};
 
 use super::{Control, Current};
 use crate::draft::{instant, rfc3339};
@@ -277,6 +277,11 @@ fn set_fields(
     }
     let manager = if tenant.is_some() { "tenant" } else { "installation" };
     body.insert(MANAGED_BY.to_owned(), manager.into());
+    if tenant.is_some() {
+        body.insert(LABELS_ONLY.to_owned(), true.into());
+    } else {
+        body.remove(LABELS_ONLY);
+    }
     let whole = Value::Object(std::mem::take(body));
     if whole.to_string().len() > MAX_KEY_BYTES {
         let message = format!("must have at most {MAX_KEY_BYTES} bytes in JSON");

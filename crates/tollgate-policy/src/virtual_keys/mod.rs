@@ -19,8 +19,8 @@ use crate::resolve::insert_by_scope;
 use crate::{Applied, Attributes, Known, Resolution, Rule, RuleSet};
 
 pub use read::{
-    KeyProblem, MAX_KEY_LIMITS, MAX_KEY_MODELS, MAX_KEY_NAME_BYTES, MAX_KEY_TAGS, check_key,
-    parse_digest,
+    KeyProblem, LABELS_ONLY, MAX_KEY_LIMITS, MAX_KEY_MODELS, MAX_KEY_NAME_BYTES, MAX_KEY_TAGS,
+    check_key, parse_digest,
 };
 
 /// What the secret of every virtual key begins with, unless it was imported.
@@ -84,7 +84,7 @@ impl VirtualKey {
         &self.id
     }
 
-    /// Who holds it.
+    /// The user of its requests.
     pub fn owner(&self) -> Option<&str> {
         self.owner.as_deref()
     }

@@ -19,6 +19,10 @@ pub const MAX_KEY_TAGS: usize = 8;
 /// The longest name of a key or of a tag.
 pub const MAX_KEY_NAME_BYTES: usize = 128;
 
+/// The field of a key whose owner and tags are labels for people: its requests get neither a user nor attributes from
+/// them. A tenant's admin could otherwise name a user or an attribute that rules of the installation favour.
+pub const LABELS_ONLY: &str = "labels_only";
+
 /// The fields of a limit of a key. What names its counter and its failure policy is not among them.
 const LIMIT_FIELDS: [&str; 12] = [
     "unit",
@@ -71,11 +75,13 @@ pub(super) fn read_key(body: &Value, limit_sets: &mut LimitSets) -> Read<Virtual
     if key_bucket(id).is_none() {
         return wrong("id", "is not the id of a key");
     }
+    let (owner, tags) = (text(body, "owner", MAX_VALUE_BYTES)?, tags(body)?);
+    let identifies = field(body, LABELS_ONLY).is_none();
     Ok(VirtualKey {
         id: id.into(),
-        owner: text(body, "owner", MAX_VALUE_BYTES)?.map(Into::into),
+        owner: owner.filter(|_| identifies).map(Into::into),
         tenant: text(body, "tenant_id", MAX_VALUE_BYTES)?.map(Into::into),
-        tags: tags(body)?,
+        tags: if identifies { tags } else { Tags::default() },
         models: models(body)?,
         rules: rules(body, limit_sets)?,
         digest: digest(body, "digest")?,

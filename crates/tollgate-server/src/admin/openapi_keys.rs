@@ -101,6 +101,8 @@ pub(super) fn schema() -> Value {
     let mut properties = fields();
     if let Some(properties) = properties.as_object_mut() {
         let maybe = || json!({ "type": ["string", "null"] });
+        let labels_only =
+            "Set by an admin of a tenant: owner and tags are labels and identify no request";
         let more: Map<String, Value> = [
             ("id", text()),
             ("secret", json!({ "type": "string", "description": "Only where it was just made" })),
@@ -108,6 +110,7 @@ pub(super) fn schema() -> Value {
             ("disabled_at", maybe()),
             ("previous_secret_until", maybe()),
             ("managed_by", json!({ "enum": ["installation", "tenant"] })),
+            ("labels_only", json!({ "type": "boolean", "description": labels_only })),
             ("version", json!({ "type": "integer" })),
             ("created_at", text()),
             ("created_by", text()),

@@ -114,6 +114,16 @@ pub struct Identity {
     pub extra: Vec<(String, String)>,
 }
 
+impl Identity {
+    /// Drops the plan that a token states where the key belongs to this tenant and the token to another one, or to none:
+    /// its plan is not one of the key's tenant, whose limits it would change.
+    fn drop_foreign_tier(&mut self, tenant_of_key: Option<&str>) {
+        if tenant_of_key.is_some() && self.tenant_id.as_deref() != tenant_of_key {
+            self.tier = None;
+        }
+    }
+}
+
 // By hand, because the key is a secret and this goes into logs.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -215,6 +225,7 @@ impl Identifier {
         match api_key {
             Some(ShownKey::Registered(key, owner)) => {
                 // What was registered with a key was decided here, and wins over what an issuer says.
+                identity.drop_foreign_tier(owner.tenant_id.as_deref());
                 identity.user_id = owner.user_id.or(identity.user_id);
                 identity.tenant_id = owner.tenant_id.or(identity.tenant_id);
                 identity.tier = owner.tier.or(identity.tier);
@@ -295,6 +306,7 @@ impl Identifier {
 
 /// A virtual key is its own identity and decides the tenant; its owner is the user unless a token has verified one.
 fn identify_virtual(identity: &mut Identity, secret: String, key: &VirtualKey) {
+    identity.drop_foreign_tier(key.tenant());
     identity.api_key = Some(key.id().to_owned());
     identity.key_secret = Some(secret);
     identity.user_id = identity.user_id.take().or_else(|| key.owner().map(str::to_owned));
