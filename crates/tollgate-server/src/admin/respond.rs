@@ -131,6 +131,32 @@ impl From<EngineError> for AdminError {
     }
 }
 
+/// Whether the database failed, and not the call.
+const fn is_unusable(error: &RepositoryError) -> bool {
+    match error {
+        RepositoryError::Unavailable(_)
+        | RepositoryError::Stale
+        | RepositoryError::ReadOnly(_)
+        | RepositoryError::DiskFull(_)
+        | RepositoryError::Corrupt(_)
+        | RepositoryError::NewerSchema { .. } => true,
+        RepositoryError::Conflict { .. } | RepositoryError::Invalid(_) => false,
+    }
+}
+
+/// What a caller reads of it. The driver's words may name hosts and users; they are for the log.
+fn unusable_text(error: &RepositoryError) -> &'static str {
+    tracing::warn!(%error, "an admin call failed");
+    match error {
+        RepositoryError::ReadOnly(_) => "the database is read-only; decisions go on",
+        RepositoryError::DiskFull(_) => "the disk of the database is full; decisions go on",
+        RepositoryError::Corrupt(_) | RepositoryError::NewerSchema { .. } => {
+            "the database cannot be used; decisions go on, and the log of this node has the cause"
+        }
+        _ => "the database is not available; decisions go on",
+    }
+}
+
 impl AdminError {
     pub(crate) fn invalid(field: &str, message: impl Into<String>) -> Self {
         Self::Control(ControlError::invalid(field, message))
@@ -157,35 +183,9 @@ impl AdminError {
             Self::Control(error @ ControlError::PreconditionFailed { .. }) => {
                 (StatusCode::PRECONDITION_FAILED, "PRECONDITION_FAILED", one(error.to_string()))
             }
-            Self::Control(ControlError::Repository(
-                error @ (RepositoryError::Unavailable(_) | RepositoryError::Stale),
-            )) => {
-                // The driver's words may name hosts and users; they are for the log.
-                tracing::warn!(%error, "an admin call failed");
-                let message = "the database is not available; decisions go on".to_owned();
+            Self::Control(ControlError::Repository(error)) if is_unusable(&error) => {
+                let message = unusable_text(&error).to_owned();
                 (StatusCode::SERVICE_UNAVAILABLE, "DATABASE_UNAVAILABLE", one(message))
-            }
-            Self::Control(ControlError::Repository(
-                error @ (RepositoryError::ReadOnly(_) | RepositoryError::DiskFull(_)),
-            )) => {
-                tracing::warn!(%error, "an admin call failed");
-                let message = match error {
-                    RepositoryError::DiskFull(_) => {
-                        "the disk of the database is full; decisions go on"
-                    }
-                    _ => "the database is read-only; decisions go on",
-                };
-                let code = "DATABASE_UNAVAILABLE";
-                (StatusCode::SERVICE_UNAVAILABLE, code, one(message.to_owned()))
-            }
-            Self::Control(ControlError::Repository(
-                error @ (RepositoryError::Corrupt(_) | RepositoryError::NewerSchema { .. }),
-            )) => {
-                tracing::error!(%error, "an admin call failed: the database cannot be used");
-                let message = "the database cannot be used; decisions go on, and the log of this \
-                               node has the cause";
-                let code = "DATABASE_UNAVAILABLE";
-                (StatusCode::SERVICE_UNAVAILABLE, code, one(message.to_owned()))
             }
             Self::Control(error) => {
                 tracing::error!(%error, "an admin call failed");
@@ -255,16 +255,10 @@ impl AdminError {
             }
             Self::TooManySearches => Some((RETRY_AFTER, Some(HeaderValue::from_static("1")))),
             Self::MethodNotAllowed(allowed) => Some((ALLOW, text(allowed.clone()))),
-            Self::Control(ControlError::Repository(
-                RepositoryError::Unavailable(_)
-                | RepositoryError::ReadOnly(_)
-                | RepositoryError::DiskFull(_)
-                | RepositoryError::Stale
-                | RepositoryError::Corrupt(_)
-                | RepositoryError::NewerSchema { .. },
-            ))
-            | Self::QueueUnavailable
-            | Self::Busy => {
+            Self::Control(ControlError::Repository(error)) if is_unusable(error) => {
+                Some((RETRY_AFTER, Some(HeaderValue::from_static(DATABASE_RETRY_SECONDS))))
+            }
+            Self::QueueUnavailable | Self::Busy => {
                 Some((RETRY_AFTER, Some(HeaderValue::from_static(DATABASE_RETRY_SECONDS))))
             }
             Self::Control(ControlError::PreconditionFailed { have }) if have != "none" => {
