@@ -77,6 +77,7 @@ test('a key is made, used, rotated, changed and revoked', async () => {
   await window.accessible('a key');
   await page.getByRole('link', { name: 'ann', exact: true }).click();
   await page.getByRole('link', { name: 'search team' }).waitFor();
+  await window.accessible('a client with a key');
   await page.getByRole('link', { name: 'Keys', exact: true }).click();
   await page.getByText('1.25 / 5.00 USD').waitFor();
   await window.accessible('keys');

@@ -71,6 +71,7 @@ test('money has its currency on the page of a client, in decisions and in explan
   await page.getByText('4.50 / 5.00 USD').first().waitFor();
   await page.getByText('4.50 of 5.00 USD used').first().waitFor();
   expect(await page.getByText('000000000').count()).toBe(0);
+  await window.accessible('a client with a budget');
   await page.getByRole('link', { name: 'Raise this limit: team-budget' }).click();
   await page.getByText('Raise this limit: 5.00 USD per calendar month (UTC).').waitFor();
   await window.go('/audit?kind=decisions&tenant_id=acme');

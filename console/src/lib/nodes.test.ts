@@ -9,7 +9,7 @@ describe('nodes', () => {
   it('agree where all have the newest rules', () => {
     const { state, short, text, next } = agreement([node('n1', 7), node('n2', 7), node('n3', 7)]);
     expect([state, short, text, next]).toEqual(['agree', 'all agree', 'All 3 nodes enforce revision 7.', '']);
-    expect(agreement([node('n1', 7)]).text).toBe('This node enforces revision 7. No other node shares its Redis.');
+    expect(agreement([node('n1', 7)]).text).toBe('This node enforces revision 7, and there is no other.');
     expect(agreement([]).state).toBe('agree');
   });
 

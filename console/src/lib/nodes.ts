@@ -56,6 +56,6 @@ export function agreement(nodes: NodeBrief[]): Agreement {
     const text = `${list(kept)} ${kept.length === 1 ? 'runs' : 'run'} on the rules that it last stored on its disk.`;
     return { state: 'kept', short: `${of(kept)} on stored rules`, text, next: 'Check that it reaches the database, or the Redis that carries the rules.', standing };
   }
-  const text = nodes.length === 1 ? `This node enforces revision ${String(newest)}. No other node shares its Redis.` : `All ${plural(nodes.length, 'node')} enforce revision ${String(newest)}.`;
-  return { state: 'agree', short: nodes.length === 1 ? 'on its own' : 'all agree', text, next: '', standing };
+  const text = nodes.length === 1 ? `This node enforces revision ${String(newest)}, and there is no other.` : `All ${plural(nodes.length, 'node')} enforce revision ${String(newest)}.`;
+  return { state: 'agree', short: nodes.length === 1 ? 'no others' : 'all agree', text, next: '', standing };
 }

@@ -203,7 +203,6 @@ function Editor({ entry, isGone, start }: { entry: RuleEntry | null; isGone: boo
           onKeep={(theirs) => { setBase(theirs); setConflict(null); save.reset(); setReview(true); }}
         />
       )}
-      {raised && base && mayChange && <Raised entry={base} place={raised.place} client={raised.client} />}
       {start && <p className="banner"><Icon name="rules" /> <span>Change how many, then review and save. {start.scope ? `Where this rule applies, it is used in place of ${start.scope}, because it is more specific.` : ''}</span></p>}
       <div className="grid editor">
         <Card
@@ -219,6 +218,7 @@ function Editor({ entry, isGone, start }: { entry: RuleEntry | null; isGone: boo
           </fieldset>
         </Card>
         <aside className="stack side-panel">
+          {raised && base && mayChange && <Raised entry={base} place={raised.place} client={raised.client} />}
           <Card title="In plain words">
             {rule ? <Words rule={rule} /> : <p className="muted">As soon as the JSON can be read.</p>}
           </Card>
