@@ -283,9 +283,11 @@ impl<S: Store> Engine<S> {
         };
         let receipts = encode::decode(&content, self.instance);
         let receipts = receipts.ok_or(EngineError::ReservationUnreadable)?;
-        // Where there is nothing but slots, it is over when they are; else they end with the rest.
+        // Where there is nothing but slots, it is over when they are; else they end with the rest. A slot is never counted
+        // longer than its record is kept: nobody could release it.
         let only_slots = receipts.is_only_slots();
-        let rest = if only_slots { Nanos::MAX } else { expires_at.saturating_sub(now) };
+        let has_own_lifetime = only_slots && ttl.is_none();
+        let rest = if has_own_lifetime { Nanos::MAX } else { expires_at.saturating_sub(now) };
         let is_held = self.renew_for(&receipts, rest).await?;
         let slots_end = receipts.slot_ttl().map(|ttl| now.saturating_add(ttl));
         let expires_at = match slots_end {

@@ -242,6 +242,28 @@ async fn slots_of_different_lifetimes_are_released_together() {
     assert_eq!(bed.used().await["long"], 0);
 }
 
+/// Nobody could release a slot that is counted longer than its record is kept.
+#[tokio::test]
+async fn a_slot_ends_with_its_record_also_where_it_is_renewed_for_less() {
+    let bed = bed(
+        "
+  - {rule_id: slots, scope: a, identifier_type: user_id, unit: concurrency, limit: 3, slot_ttl: 5m}",
+    );
+    let (rules, request) = (bed.engine.rules(), request(0, None));
+    let request = Request { refunds: Refunds::Never, ..request };
+    let held = bed.engine.decide_once(&rules, &request, |decision| decision.slot);
+    let id = held.await.unwrap().unwrap().0;
+    bed.clock.advance(290 * SECOND);
+    let renewed = bed.engine.renew_reservation(id, Some(20 * SECOND)).await.unwrap();
+    assert_eq!((renewed.is_held, renewed.expires_at), (true, START + 310 * SECOND));
+    bed.clock.advance(19 * SECOND);
+    assert_eq!(bed.used().await["slots"], 1);
+    bed.clock.advance(SECOND);
+    assert_eq!(bed.used().await["slots"], 0);
+    let unknown = bed.engine.release_reservation(id).await;
+    assert_eq!(unknown, Err(EngineError::ReservationUnknown));
+}
+
 /// What was used beyond the estimate is charged now, so it is charged by the limit that is in force now.
 #[tokio::test]
 async fn extra_cost_is_charged_by_the_limit_in_force() {
