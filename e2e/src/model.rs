@@ -2,7 +2,8 @@
 //! a limiter in front of it is compared with.
 //!
 //! A token is four characters long, so that a limiter that counts characters counts the same. A request chooses the
-//! behaviour that it meets with `stand_in` ([`Behaviour`]), which clients send as a further field of their body.
+//! behaviour that it meets with `stand_in` ([`Behaviour`]), which clients send in `metadata`, where it costs nothing, or
+//! as a further field of their body.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -32,6 +33,10 @@ use background::Background;
 
 /// One token, as text.
 pub const TOKEN: &str = "tok ";
+
+fn stand_in(body: &Value) -> &Value {
+    body["metadata"].get("stand_in").unwrap_or(&body["stand_in"])
+}
 
 /// What a request is to meet.
 #[derive(Debug, Clone)]
@@ -67,7 +72,7 @@ pub struct Behaviour {
 
 impl Behaviour {
     fn of(body: &Value) -> Self {
-        let said = &body["stand_in"];
+        let said = stand_in(body);
         let flag = |name: &str| said[name].as_bool().unwrap_or(false);
         Self {
             tokens: said["tokens"].as_u64().unwrap_or(5),
@@ -434,7 +439,7 @@ impl Made {
     }
 
     fn finished(&self) {
-        let mark = self.body["stand_in"]["mark"].as_str().unwrap_or("").to_owned();
+        let mark = stand_in(&self.body)["mark"].as_str().unwrap_or("").to_owned();
         self.active.0.note(|ledger| {
             ledger.finished += 1;
             *ledger.marks.entry(mark).or_default() += 1;

@@ -56,7 +56,7 @@ fn gateway_to(url: &str, rules: &str, more: &str) -> ServerBuilder {
 
 /// A short conversation: 8 tokens for two messages' beginnings, and one for four characters.
 pub(crate) fn chat(stand_in: &Value) -> Value {
-    json!({"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": "abcd"}], "stand_in": stand_in})
+    json!({"model": "m", "max_tokens": 20, "messages": [{"role": "user", "content": "abcd"}], "metadata": {"stand_in": stand_in}})
 }
 
 pub(crate) fn with(mut body: Value, name: &str, value: Value) -> Value {
@@ -66,6 +66,11 @@ pub(crate) fn with(mut body: Value, name: &str, value: Value) -> Value {
 
 pub(crate) fn post(server: &Server, body: &Value) -> EventStream {
     EventStream::post(server.gateway_addr(), PATH, &[], body).expect("an answer")
+}
+
+/// From then on it is known that the model uses nothing but what is seen. Costs a request and ten tokens.
+pub(crate) fn know_model(server: &Server) {
+    assert_eq!(post(server, &chat(&json!({"tokens": 1}))).json()["usage"]["total_tokens"], 10);
 }
 
 /// What is counted on a rule, as a request that charges nothing sees it.

@@ -49,7 +49,7 @@ fn in_two_seconds() -> String {
 
 fn chat(model: &str) -> Value {
     json!({"model": model, "max_tokens": 20, "messages": [{"role": "user", "content": "abcd"}],
-           "stand_in": {"tokens": 5}})
+           "metadata": {"stand_in": {"tokens": 5}}})
 }
 
 fn post(server: &Server, secret: &str, body: &Value) -> EventStream {
@@ -384,7 +384,7 @@ fn a_stream_goes_on_when_its_key_is_disabled() {
     let (id, secret) = create(&mut admin, &json!({"limits": limits}));
     let mut body = chat("m");
     body["stream"] = json!(true);
-    body["stand_in"] = json!({"tokens": 5, "gated": true});
+    body["metadata"]["stand_in"] = json!({"tokens": 5, "gated": true});
     let mut stream = post(&server, &secret, &body);
     assert_eq!(stream.status, 200);
     model.go_on(1);

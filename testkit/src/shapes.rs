@@ -25,6 +25,9 @@ pub struct Shape {
     /// Tokens that are reserved with `estimate: upper_bound`.
     #[serde(default)]
     pub bound: u64,
+    /// Tokens that a model would read and write if it read all fields, where the prompt is in fields that the API does not
+    /// have.
+    pub tokens: Option<u64>,
     /// How it is refused, if it is.
     pub refused: Option<RefusedShape>,
 }

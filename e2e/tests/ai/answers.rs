@@ -233,7 +233,7 @@ fn a_background_response_keeps_its_reservation_until_its_usage_is_known() {
     let listed = "  openai: {models: [{name: m, upstream_name: org/m}]}";
     let server = with_keys(&model, listed, "");
     let body = json!({"model": "m", "input": "abcd", "max_output_tokens": 20, "background": true,
-        "stand_in": {"tokens": 7}});
+        "metadata": {"stand_in": {"tokens": 7}}});
     let start = || {
         let answer = EventStream::post(server.gateway_addr(), "/v1/responses", &[ACME], &body);
         let mut answer = answer.expect("an answer");

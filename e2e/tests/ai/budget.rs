@@ -105,7 +105,8 @@ fn what_is_not_reported_is_paid_as_it_was_counted() {
         post(&server, &with(chat(&json!({"tokens": 5, "silent": true})), "stream", json!(true)))
             .rest();
     eventually("it is settled", || spent(&server) == 90_000 + 100_000 + 7);
-    let embed = json!({"model": "m", "input": "abcdabcd", "stand_in": {"silent": true}});
+    let embed =
+        json!({"model": "m", "input": "abcdabcd", "metadata": {"stand_in": {"silent": true}}});
     let answer = EventStream::post(server.gateway_addr(), "/v1/embeddings", &[], &embed);
     let _ = answer.expect("an answer").rest();
     eventually("an embedding pays input", || spent(&server) == 190_007 + 20_007);

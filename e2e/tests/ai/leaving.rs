@@ -38,12 +38,12 @@ fn leaves_before_the_answer(store: &[String]) {
         (PATH, with(long(&json!({"hang_after": 0})), "stream", json!(true)), PROMPT),
         (
             "/v1/completions",
-            json!({"model": "m", "prompt": "xyz ".repeat(1_000), "stand_in": {"gated": true}}),
+            json!({"model": "m", "prompt": "xyz ".repeat(1_000), "metadata": {"stand_in": {"gated": true}}}),
             1_000,
         ),
         (
             "/v1/responses",
-            json!({"model": "m", "input": "xyz ".repeat(1_000), "stand_in": {"gated": true}}),
+            json!({"model": "m", "input": "xyz ".repeat(1_000), "metadata": {"stand_in": {"gated": true}}}),
             1_000,
         ),
     ];

@@ -28,15 +28,18 @@ fn start(model: &Model, kind: &str, shapes: &[Shape], mode: &str, redis: Option<
         }
         writeln!(keys, "sha256:{hash} tenant_id=t{place}").expect("a line");
         let charge = if mode == "default" { shape.charge } else { shape.bound };
-        // What uses no tokens is limited by its requests.
+        // What uses no tokens is limited by its requests. Where a prompt is hidden, there is room for two of what a model
+        // would use that reads it, and for one charge.
         let (unit, limit) = match (&shape.refused, charge) {
             (Some(_), _) => ("tokens", 1_000_000),
             (None, 0) => ("requests", 2),
-            (None, charge) => ("tokens", 2 * charge),
+            (None, charge) => {
+                ("tokens", shape.tokens.map_or(2 * charge, |tokens| (2 * tokens).max(charge)))
+            }
         };
         writeln!(
             rules,
-            "  - {{rule_id: r{place}, identifier_type: tenant_id, unit: {unit}, limit: {limit}, window: 365d, algorithm: fixed_window, applies_to: {{tenants: [t{place}]}}}}"
+            "  - {{rule_id: r{place}, identifier_type: tenant_id, unit: {unit}, limit: {limit}, window: 365d, algorithm: fixed_window, on_store_failure: closed, applies_to: {{tenants: [t{place}]}}}}"
         )
         .expect("a line");
     }
@@ -137,6 +140,7 @@ fn check(kind: &str, mode: &str, redis: Option<&Redis>) {
             let fits = match (&shape.refused, mode) {
                 (Some(_), _) => admitted == 0,
                 (None, "default") => (1..=3).contains(&admitted),
+                (None, _) if shape.tokens.is_some() => (1..=2).contains(&admitted),
                 (None, _) => admitted == 2,
             };
             if !fits || admitted + refused != CALLS {

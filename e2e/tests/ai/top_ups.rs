@@ -115,7 +115,7 @@ fn refused(store: &[String]) {
     assert!(check(&server, 9 + passed, 1) >= 2, "some got more");
     eventually("the upstream's work ends", || model.active() == 0);
     // Now there is a debt, and nobody is let in.
-    body["stand_in"] = json!({"tokens": 1});
+    body["metadata"]["stand_in"] = json!({"tokens": 1});
     assert_eq!(post(&server, &body).status, 429);
 }
 

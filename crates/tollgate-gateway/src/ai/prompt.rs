@@ -4,7 +4,7 @@
 //! nobody counts is a way past the limit. What is known by name is counted by its shape, the rest as text.
 
 use super::ask::{Ask, Call};
-use super::fields::{NO_OPTIONS, OPTIONS};
+use super::fields::{FIELDS, NO_OPTIONS, OPTIONS, READ, STORED};
 use super::json::{Member, Value};
 use super::media::{Stated, is_media, media, outer_references};
 use super::messages::{content, messages, other, text};
@@ -16,10 +16,6 @@ const MAX_OPTION_BYTES: usize = 64;
 
 /// Options of a request are free while they are together not longer than this; longer ones are texts.
 const MAX_FREE_BYTES: usize = 1_024;
-
-/// Fields that are not known are read as options are while they are together not longer than this, unless an upper bound
-/// is asked for.
-const MAX_UNKNOWN_BYTES: usize = 256;
 
 /// Digits of the longest id of a token.
 const MAX_TOKEN_ID: u64 = 7;
@@ -55,7 +51,8 @@ impl Ask<'_> {
         for member in self.whole.members() {
             let value = member.value;
             match member.name.as_ref() {
-                _ if value.is_null() => options.push(member),
+                name if value.is_null() && is_known(name) => options.push(member),
+                _ if value.is_null() => unknown.push(member),
                 "messages" => messages(value, sink),
                 "input" if self.call == Call::Responses => messages(value, sink),
                 "prompt" if self.call == Call::Responses => stored_prompt(value, sink),
@@ -113,12 +110,7 @@ impl Ask<'_> {
             long_name(&member.name, sink);
             option(member.value, sink, 0);
         }
-        let length: usize = unknown.iter().map(|it| it.name.len() + it.value.text.len()).sum();
-        let is_free = !sink.is_upper_bound() && length <= MAX_UNKNOWN_BYTES;
-        for member in unknown.iter().filter(|_| is_free) {
-            option(member.value, sink, 0);
-        }
-        for member in unknown.iter().filter(|_| !is_free).chain(counted) {
+        for member in unknown.iter().chain(counted) {
             sink.source(&member.name);
             walk(member.value, sink);
         }
@@ -127,6 +119,13 @@ impl Ask<'_> {
             sink.message();
         }
     }
+}
+
+/// Whether the API has a field of this name. Clients send such fields as `null` where they are not set.
+fn is_known(name: &str) -> bool {
+    let others = ["audio", "function_call"];
+    let lists: [&[&str]; 6] = [&OPTIONS, &FIELDS, &READ, &STORED, &NO_OPTIONS, &others];
+    lists.iter().any(|list| list.contains(&name))
 }
 
 /// How many prompts a body has, each of which is answered: texts, arrays of tokens and objects in an array, and prompts
@@ -306,13 +305,14 @@ mod tests {
         };
         for (more, member) in [
             ("", ""),
-            (r#""temperature":1,"truncation":null,"xx_unknown":null,"#, ""),
+            (r#""temperature":1,"truncation":null,"tools":null,"#, ""),
             ("", r#""name":"ann","tool_calls":[{"id":"c"}],"#),
         ] {
             assert!(learned(more, member), "{more}{member}");
         }
         for (more, member) in [
             (r#""xx_unknown":1,"#, ""),
+            (r#""xx_unknown":null,"#, ""),
             (r#""truncate_prompt_tokens":10,"#, ""),
             (r#""truncation":"auto","#, ""),
             (r#""truncate":"END","#, ""),
@@ -338,7 +338,10 @@ mod tests {
             estimate(r#""temperature":0.5,"seed":7,"metadata":{"a":"b"},"#.to_owned()),
             none
         );
-        assert!(estimate(format!(r#""xx_unknown":"{}","#, "abcd ".repeat(52))) > none + 40);
+        assert!(estimate(r#""xx_unknown":"abcd efgh","#.to_owned()) > none, "however short");
+        assert!(estimate(r#""xx_unknown":1,"#.to_owned()) > none, "numbers, too");
+        assert!(estimate(r#""xx_unknown":null,"#.to_owned()) > none, "and names");
+        assert_eq!(estimate(r#""tools":null,"logit_bias":null,"#.to_owned()), none);
         let pairs = (0..1_000).map(|it| format!(r#""k{it}":"{}","#, "word ".repeat(10)));
         let pairs: String = pairs.collect();
         assert!(estimate(format!(r#""metadata":{{{pairs}"a":"b"}},"#)) > none + 10_000);

@@ -103,6 +103,46 @@ fn no_text_of_a_shape_is_free() {
     }
 }
 
+/// What a model would read of a value: its texts, and numbers as ids of tokens.
+fn readable(value: &Json, count: &dyn Fn(&str) -> u64) -> u64 {
+    match value {
+        Json::String(text) => count(text),
+        Json::Number(_) => 1,
+        Json::Array(values) => values.iter().map(|value| readable(value, count)).sum(),
+        Json::Object(members) => members.values().map(|value| readable(value, count)).sum(),
+        Json::Bool(_) | Json::Null => 0,
+    }
+}
+
+/// A prompt in fields that the API does not have is charged so that no more than three fit where two should.
+#[test]
+fn a_hidden_prompt_is_charged() {
+    let tokenizers = [bpe_openai::cl100k_base(), bpe_openai::o200k_base()];
+    let most = |text: &str| {
+        let counts = tokenizers.iter().map(|tokenizer| tokenizer.count(text) as u64);
+        counts.max().unwrap()
+    };
+    let hidden: Vec<Shape> = Shape::all().into_iter().filter(|it| it.tokens.is_some()).collect();
+    assert!(hidden.len() >= 10, "{}", hidden.len());
+    let known = ["model", "max_tokens", "messages", "prompt", "input"];
+    let mut wrong = Vec::new();
+    for shape in hidden {
+        let body: Json = serde_json::from_str(&shape.text()).unwrap();
+        let mut tokens = body["max_tokens"].as_u64().unwrap_or(0);
+        for (name, value) in body.as_object().unwrap() {
+            if !known.contains(&name.as_str()) {
+                tokens += readable(value, &most);
+                tokens += if name.starts_with("xx_") { 0 } else { most(name) };
+            }
+        }
+        let is_charged = shape.charge * 3 > tokens * 2 && shape.bound >= tokens;
+        if shape.tokens != Some(tokens) || !is_charged {
+            wrong.push(format!("{:?}: {tokens}, {} {}", shape.name, shape.charge, shape.bound));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn nothing_that_looks_like_a_call_is_forwarded_uncounted() {
     let openai = Shape::all().into_iter().map(|it| (Protocol::OpenAi, it));
