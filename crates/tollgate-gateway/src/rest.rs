@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::Body;
-use tollgate_tower::in_background;
+use tollgate_tower::{in_background, is_stopping};
 
 use crate::body::{AnswerKind, GatewayBody};
 
@@ -18,12 +18,16 @@ const MAX_REST_BYTES: usize = 4 << 20;
 /// A client that has all of an answer's text must not avoid its usage by leaving before that is read.
 impl Drop for GatewayBody {
     fn drop(&mut self) {
-        if self.is_left || !self.meter.as_ref().is_some_and(|it| it.wants_rest()) {
+        let Some(meter) = self.meter.as_mut().filter(|_| !self.is_left) else { return };
+        if is_stopping() {
+            // The client did not leave: it is settled for what passed.
+            meter.breaks();
             return;
         }
-        if let Some(meter) = &mut self.meter {
-            meter.leaves();
+        if !meter.wants_rest() {
+            return;
         }
+        meter.leaves();
         let rest = Self {
             kind: std::mem::replace(&mut self.kind, AnswerKind::Full(None)),
             held: self.held.take(),

@@ -186,6 +186,7 @@ pub(crate) async fn accept<A: Answer>(
     if drained.await.is_err() {
         tracing::warn!("some connections did not finish in time and were cut");
         // They end while there still is a runtime, so that what they hold is given back and settled.
+        tollgate_tower::set_stopping();
         cut.send_replace(true);
         tokio::time::sleep(AFTER_CUT).await;
     }

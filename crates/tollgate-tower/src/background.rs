@@ -1,7 +1,7 @@
 //! Work that continues when the request that began it is gone.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::runtime::Handle;
 
@@ -29,6 +29,18 @@ pub fn in_background(work: impl Future<Output = ()> + Send + 'static) -> bool {
 pub fn unfinished() -> usize {
     UNFINISHED.load(Ordering::Relaxed)
 }
+
+/// This process stops: requests that end from now on were cut by it, and not left by their clients.
+pub fn set_stopping() {
+    STOPPING.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process cuts the requests that are still under way.
+pub fn is_stopping() -> bool {
+    STOPPING.load(Ordering::Relaxed)
+}
+
+static STOPPING: AtomicBool = AtomicBool::new(false);
 
 static UNFINISHED: AtomicUsize = AtomicUsize::new(0);
 

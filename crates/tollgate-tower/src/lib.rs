@@ -23,7 +23,7 @@ mod remote_hold;
 pub mod render;
 pub mod service;
 
-pub use background::{in_background, unfinished};
+pub use background::{in_background, is_stopping, set_stopping, unfinished};
 pub use body::LimitedBody;
 pub use decide::{Decide, EdgeRequest, EdgeUsage, Line, Pass, Postponed, Ruling};
 pub use dialect::Dialect;

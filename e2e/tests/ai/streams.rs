@@ -87,6 +87,33 @@ fn a_client_that_leaves_pays_for_what_was_made() {
     assert_eq!(used(&server, "requests"), 2);
 }
 
+/// Nothing is known of the model yet: it may use tokens that nobody sees, so its answer is read on for its usage.
+#[test]
+fn a_client_that_leaves_an_unknown_model_pays_what_was_used() {
+    let model = Model::start();
+    let server = gateway(&model, &rules(1_000, 100), "").start();
+    let mut answer = std::thread::scope(|scope| {
+        let opened = scope.spawn(|| post(&server, &stream(&json!({"tokens": 6, "gated": true}))));
+        model.go_on(3);
+        opened.join().expect("an answer")
+    });
+    for _ in 0..3 {
+        answer.event().expect("an event");
+    }
+    drop(answer);
+    model.go_on(10);
+    eventually("its usage is paid", || used(&server, "tokens") == 15);
+    // Without a usage, what was reserved is paid.
+    let server = gateway(&model, &rules(1_000, 100), "").start();
+    let mut answer = post(&server, &stream(&json!({"tokens": 20, "hang_after": 2})));
+    for _ in 0..2 {
+        answer.event().expect("an event");
+    }
+    drop(answer);
+    eventually("the upstream's work ends", || model.active() == 0);
+    assert_eq!(used(&server, "tokens"), 29);
+}
+
 #[test]
 fn an_upstream_that_breaks_off_is_seen_to_and_paid_for_what_it_made() {
     let model = Model::start();

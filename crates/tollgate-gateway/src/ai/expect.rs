@@ -224,9 +224,9 @@ impl Expectations {
         }
     }
 
-    /// Whether answers of a model may use more than what is seen of them: they did once.
+    /// Whether answers of a model may use more than what is seen of them: they did once, or none has stated its usage yet.
     pub(crate) fn may_hide(&self, model: &str) -> bool {
-        self.1.lock().get(model).copied().unwrap_or(false)
+        self.1.lock().get(model).copied().unwrap_or(true)
     }
 
     pub(crate) fn note(&self, key: &HistoryKey, tokens: u64) {
@@ -327,11 +327,12 @@ mod tests {
     #[test]
     fn a_model_that_once_used_more_than_is_seen_hides_tokens() {
         let known = Expectations::default();
-        assert!(!known.may_hide("m"), "nothing is known of it");
+        assert!(known.may_hide("m"), "nothing is known of it");
         known.note_hidden("m", 1_000 + 250 + HIDDEN_SLACK, 1_000);
         assert!(!known.may_hide("m"));
         known.note_hidden("m", 1_001 + 250 + HIDDEN_SLACK, 1_000);
         known.note_hidden("m", 1, 1);
+        known.note_hidden("n", 1, 1);
         assert!(known.may_hide("m") && !known.may_hide("n"));
         for model in 0..2 * MAX_MODELS {
             known.note_hidden(&model.to_string(), 1, 1);

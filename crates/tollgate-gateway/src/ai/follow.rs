@@ -168,6 +168,7 @@ impl<D: Decide> Worker<D> {
         let background = Arc::clone(&self.gateway.ai.background);
         let how = Metering {
             expectations: None,
+            learns: false,
             overrun: Overrun::Run,
             more: None,
             sent,

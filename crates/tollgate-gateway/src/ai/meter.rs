@@ -55,6 +55,11 @@ impl Estimate {
         self.prompt.saturating_add(self.output)
     }
 
+    /// How the events of its answer are read.
+    fn view<'v>(&self, model: Option<&'v str>, plausible: Plausible) -> View<'v> {
+        View { call: self.call, hides_usage: self.hides_usage, model, plausible }
+    }
+
     /// What the prompt costs if its true length never becomes known. Earlier prompts do not make it cheaper: a client could
     /// send short ones first, and leave early from the long ones.
     pub(crate) fn unreported_prompt(&self) -> u64 {
@@ -87,8 +92,10 @@ impl Reading {
 
 /// How an answer is measured.
 pub(crate) struct Metering {
-    /// Where lengths of answers are learned.
+    /// What is known of models.
     pub(crate) expectations: Option<Arc<Expectations>>,
+    /// Whether lengths of prompts and answers are learned.
+    pub(crate) learns: bool,
     /// What becomes of a stream that outruns what is reserved for it.
     pub(crate) overrun: Overrun,
     /// Who is asked for more, where that is wanted.
@@ -136,6 +143,7 @@ pub(crate) struct Meter {
     pending_charges: Vec<PendingCharge>,
     estimate: Estimate,
     expectations: Option<Arc<Expectations>>,
+    learns: bool,
     overrun: Overrun,
     /// Who is asked for more, where that is wanted.
     more: Option<TopUps>,
@@ -157,7 +165,8 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub(crate) fn new(pending: Option<PendingCharge>, estimate: Estimate, how: Metering) -> Self {
-        let Metering { expectations, overrun, more, sent, max_usage, shown_name, ending } = how;
+        let Metering { expectations, learns, overrun, more, sent, max_usage, shown_name, ending } =
+            how;
         let more = more.map(|ask| TopUps::new(ask, estimate.output));
         let least = estimate.prompt.min(1);
         let prompt = if estimate.call.has_answer() { estimate.prompt } else { u64::MAX };
@@ -166,6 +175,7 @@ impl Meter {
             pending_charges: pending.into_iter().collect(),
             estimate,
             expectations,
+            learns,
             overrun,
             more,
             sent,
@@ -236,12 +246,7 @@ impl Meter {
                 renamer.as_mut().map_or(piece.clone(), |renamer| renamer.pass(&piece))
             }
             Reading::Events(events) => {
-                let view = View {
-                    call: estimate.call,
-                    hides_usage: estimate.hides_usage,
-                    model: shown_name.as_deref(),
-                    plausible: *plausible,
-                };
+                let view = estimate.view(shown_name.as_deref(), *plausible);
                 let sink = &mut estimate.sink;
                 let out =
                     events.pass(&piece, &mut |event| usage::event(&view, event, reported, sink));
@@ -275,9 +280,11 @@ impl Meter {
     /// What must be reserved for what has been written: as it was counted, which is an estimate, or as the upstream
     /// reports in between.
     fn needed(&self) -> u64 {
-        let sink = &self.estimate.sink;
-        let counted = sink.total().div_ceil(sink.slack().max(1));
-        counted.max(self.reported.usage.as_ref().map_or(0, output_of))
+        let (sink, reported) = (&self.estimate.sink, &self.reported);
+        let least = |counted: u64| counted.div_ceil(sink.slack().max(1));
+        let stated = reported.usage.as_ref().map_or(0, output_of);
+        let since = reported.written_since(sink.total());
+        least(sink.total()).max(stated.saturating_add(least(since)))
     }
 
     /// What an answer costs of which so much was counted, and nothing reported. Thinking that it was allowed may have been
@@ -323,10 +330,10 @@ impl Meter {
     /// The answer has come to its end. What was kept back goes on.
     pub(crate) fn ends(mut self: Box<Self>) -> Bytes {
         self.has_ended = true;
-        match &mut self.reading {
-            Reading::Events(events) => events.rest(),
-            _ => Bytes::new(),
-        }
+        let Self { estimate, reported, plausible, shown_name, reading, .. } = &mut *self;
+        let Reading::Events(events) = reading else { return Bytes::new() };
+        let view = estimate.view(shown_name.as_deref(), *plausible);
+        events.end(&mut |event| usage::event(&view, event, reported, &mut estimate.sink))
     }
 
     /// What was used, as far as it is known.
@@ -336,12 +343,14 @@ impl Meter {
             self.estimate.sink.characters(scan.written());
             self.estimate.sink.written_media(scan.media());
         }
+        self.count_partial_event();
         let counted = self.estimate.sink.total();
         match self.reported.usage {
             Some(usage) if self.reading.is_over(&self.reported) => usage,
-            // Stated before the end: what passed since then counts, too.
+            // Stated before the end: what was written since then comes on top.
             Some(usage) => {
-                let output = output_of(&usage).max(self.least_output(self.needed()));
+                let since = self.reported.written_since(counted);
+                let output = self.least_output(output_of(&usage).saturating_add(since));
                 usage.with(TokenKind::Output, output)
             }
             None if self.work == Work::None && !self.has_failed_generation() => {
@@ -435,7 +444,9 @@ impl Meter {
             doubts::report(&self.estimate.model, doubt, used.total());
         }
         let is_known = self.reported.usage.is_some() || self.reported.is_done;
-        if let (Some(expectations), Some(usage)) = (&self.expectations, self.reported.usage) {
+        if self.learns
+            && let (Some(expectations), Some(usage)) = (&self.expectations, self.reported.usage)
+        {
             expectations.note_prompt(
                 &self.estimate.history_key,
                 self.estimate.sink.prompt(),
@@ -446,9 +457,11 @@ impl Meter {
             && is_known
             && self.estimate.call.has_answer()
         {
-            let each = output_of(&used).div_ceil(self.estimate.answers.max(1));
-            expectations.note(&self.estimate.history_key, each);
-            if self.reported.usage.is_some() {
+            if self.learns {
+                let each = output_of(&used).div_ceil(self.estimate.answers.max(1));
+                expectations.note(&self.estimate.history_key, each);
+            }
+            if self.reported.usage.is_some() && self.reading.is_over(&self.reported) {
                 let counted = self.estimate.sink.total();
                 expectations.note_hidden(&self.estimate.model, output_of(&used), counted);
             }

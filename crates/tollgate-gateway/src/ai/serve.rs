@@ -368,10 +368,11 @@ impl<D: Decide> Worker<D> {
         let outgoing = self.outgoing_to(route, at, request, None);
         let (pool, outgoing) = outgoing.map_err(|fault| (fault, shaped(fault, &headers)))?;
         let ai = &self.gateway.ai;
-        let expectations = ai.options.learns.then(|| Arc::clone(&ai.expectations));
+        let expectations = Some(Arc::clone(&ai.expectations));
         // As soon as it is sent the upstream may work on it, and that is paid, also if the client leaves.
         let how = Metering {
             expectations,
+            learns: ai.options.learns,
             overrun: ai.options.overrun,
             more,
             sent: outgoing.sent.clone(),

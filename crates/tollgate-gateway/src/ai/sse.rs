@@ -122,10 +122,29 @@ impl Events {
         1
     }
 
-    /// What is left when the stream has ended: a part of an event that never became whole.
-    pub(crate) fn rest(&mut self) -> Bytes {
-        let rest = self.begun.split().freeze();
-        if self.may_change { rest } else { Bytes::new() }
+    /// The stream has ended: the last event is read, also without the empty line that ends it. Gives what goes on of it.
+    pub(crate) fn end(&mut self, judge: &mut impl FnMut(Event<'_>) -> Verdict) -> Bytes {
+        if let Some(scan) = self.scanned.take() {
+            judge(Event::Scanned(&scan));
+            return Bytes::new();
+        }
+        let event = self.begun.split().freeze();
+        match self.judge(&event, judge) {
+            Verdict::Pass if self.may_change => event,
+            Verdict::Pass | Verdict::Hide => Bytes::new(),
+            Verdict::Replace(data) => replaced(&event, &data).into(),
+        }
+    }
+
+    /// What the client has got of an event whose end has not come.
+    pub(crate) fn partial(&mut self) -> Option<Box<Scan>> {
+        let begun = self.begun.split();
+        if self.scanned.is_none() && !self.may_change && !begun.is_empty() {
+            let mut scan = (self.new_scan)();
+            scan.take(&begun);
+            return Some(Box::new(scan));
+        }
+        self.scanned.take()
     }
 
     /// Where the event ends that goes on in these bytes: after an empty line.
@@ -288,7 +307,7 @@ mod tests {
             );
             from = cut;
         }
-        out.extend_from_slice(&events.rest());
+        out.extend_from_slice(&events.end(&mut judge));
         (out, seen)
     }
 

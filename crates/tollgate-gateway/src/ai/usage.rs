@@ -152,6 +152,10 @@ pub(crate) struct StreamReport {
     pub(crate) is_final: bool,
     /// Whether more was written since.
     pub(crate) is_outdated: bool,
+    /// Whether the event at hand stated it.
+    is_new: bool,
+    /// What was counted when it was stated.
+    covered: u64,
     /// Whether the stream has come to its proper end.
     pub(crate) is_done: bool,
     /// Why what was stated last is not believed.
@@ -178,12 +182,18 @@ impl StreamReport {
             // Each is stated from the beginning: a smaller one does not take back a larger.
             Some(Ok(usage)) => {
                 let larger = self.usage.filter(|it| it.total() > usage.total());
+                self.is_new = larger.is_none();
                 (self.usage, self.doubt) = (larger.or(Some(usage)), None);
             }
             // What was stated before it is no better: this was to replace it.
             Some(Err(doubt)) => (self.usage, self.doubt) = (None, Some(doubt)),
         }
         true
+    }
+
+    /// What was written after the usage was stated, where so much was counted in all.
+    pub(crate) fn written_since(&self, counted: u64) -> u64 {
+        if self.usage.is_some() { counted.saturating_sub(self.covered) } else { 0 }
     }
 }
 
@@ -205,13 +215,18 @@ pub(crate) fn event(
     reported: &mut StreamReport,
     sink: &mut TextSink,
 ) -> Verdict {
-    match event {
+    let verdict = match event {
         Event::Whole(data) => whole_event(view, data, reported, sink),
         Event::Scanned(scan) => {
             scanned(view, scan, reported, sink);
             Verdict::Pass
         }
+    };
+    if std::mem::take(&mut reported.is_new) {
+        reported.covered = sink.total();
     }
+    reported.is_outdated |= reported.written_since(sink.total()) > 0;
+    verdict
 }
 
 fn whole_event(

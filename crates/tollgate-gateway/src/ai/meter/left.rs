@@ -16,8 +16,17 @@ impl Meter {
         self.has_ended = true;
     }
 
-    /// Whether a client that leaves now leaves an answer of which it is not known what it used, of a model that uses more
-    /// than it shows: it is read on.
+    /// Counts what the client has got of an event whose end has not come.
+    pub(super) fn count_partial_event(&mut self) {
+        let Reading::Events(events) = &mut self.reading else { return };
+        if let Some(scan) = events.partial() {
+            self.estimate.sink.characters(scan.written());
+            self.estimate.sink.written_media(scan.media());
+        }
+    }
+
+    /// Whether a client that leaves now leaves an answer of which it is not known what it used, of a model that may use
+    /// more than it shows: it is read on.
     pub(crate) fn wants_rest(&self) -> bool {
         let is_good = self.work == Work::Answered && !matches!(self.reading, Reading::Nothing);
         let is_open = !self.is_settled && !self.is_stopped && !self.has_ended;
@@ -28,14 +37,14 @@ impl Meter {
             && self.may_hide()
     }
 
-    /// Whether the model is known to use tokens which nobody sees.
+    /// Whether the model may use tokens which nobody sees. That it does not is known from what it stated.
     fn may_hide(&self) -> bool {
         let known = self.expectations.as_ref();
-        known.is_some_and(|known| known.may_hide(&self.estimate.model))
+        known.is_none_or(|known| known.may_hide(&self.estimate.model))
     }
 
     /// What must be paid at least for an answer whose usage was not stated: where a part of it could not be read, or a
-    /// client left it that may have got all of its text from a model that uses tokens which nobody sees, as much as was
+    /// client left it that may have got all of its text from a model that may use tokens which nobody sees, as much as was
     /// reserved.
     pub(super) fn least_output(&self, counted: u64) -> u64 {
         let is_broken = |scan: &Scan| self.has_ended && scan.is_broken();

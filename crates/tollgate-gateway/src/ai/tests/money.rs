@@ -141,6 +141,7 @@ impl Case {
         sent.set();
         let how = Metering {
             expectations: None,
+            learns: false,
             overrun: Overrun::Run,
             more: None,
             sent,

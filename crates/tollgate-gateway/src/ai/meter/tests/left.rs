@@ -1,6 +1,6 @@
 use super::*;
 
-/// A client that leaves pays for what it got unless the model is known to use more than it shows: then what was reserved.
+/// A client that leaves pays for what it got where the model is known to use no more than it shows; else what was reserved.
 #[test]
 fn a_client_that_leaves_pays_for_what_it_may_have_used() {
     let visible = Bytes::from_static(
@@ -9,7 +9,7 @@ fn a_client_that_leaves_pays_for_what_it_may_have_used() {
     let hidden = Bytes::from_static(
         b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":900}}\n\n",
     );
-    for (learned, used) in [(None, 11), (Some(visible), 11), (Some(hidden), 13)] {
+    for (learned, used) in [(None, 13), (Some(visible), 11), (Some(hidden), 13)] {
         let known = Arc::new(Expectations::default());
         if let Some(usage) = &learned {
             let mut whole = meter(&Book::default(), true, Overrun::Run);
@@ -76,4 +76,67 @@ fn the_larger_of_two_usages_is_paid() {
     stream.pass(Bytes::from_static(b"data: {\"choices\":[],\"usage\":{\"total_tokens\":1}}\n\n"));
     stream.pass(DONE);
     assert_eq!(*book.0.lock(), [Some(21)]);
+}
+
+/// An upstream that states usage early and continues: what comes then is counted in full, on top.
+#[test]
+fn what_is_written_after_a_stated_usage_comes_on_top() {
+    for (events, used) in [
+        (&[USED, token(), token(), token(), token(), DONE][..], 21 + 4),
+        (&[USED, token(), token(), token(), token()], 21 + 4),
+        // One that is smaller does not cover what was written since.
+        (&[USED, token(), token(), EARLY, DONE], 21 + 2),
+        (&[EARLY, token(), token(), USED, DONE], 21),
+    ] {
+        let book = Book::default();
+        let mut stream = meter(&book, true, Overrun::Run);
+        stream.begins(true);
+        for event in events {
+            stream.pass(event.clone());
+        }
+        stream.ends();
+        assert_eq!(*book.0.lock(), [Some(used)], "{events:?}");
+    }
+}
+
+const EARLY: Bytes = Bytes::from_static(
+    b"data: {\"choices\":[],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":0}}\n\n",
+);
+
+/// The last event counts, and is hidden, also without the empty line that ends it.
+#[test]
+fn the_last_event_is_read_without_its_empty_line() {
+    let book = Book::default();
+    let mut stream = meter(&book, true, Overrun::Run);
+    stream.begins(true);
+    stream.pass(token());
+    stream.pass(USED.slice(..USED.len() - 2));
+    assert!(stream.ends().is_empty(), "nobody asked for it");
+    assert_eq!(*book.0.lock(), [Some(21)]);
+    let book = Book::default();
+    let mut stream = meter(&book, true, Overrun::Run);
+    stream.begins(true);
+    let last = token().slice(..token().len() - 1);
+    stream.pass(last.clone());
+    assert_eq!(stream.ends(), last);
+    assert_eq!(*book.0.lock(), [Some(11)]);
+}
+
+/// What has reached a client of an event whose end has not come is paid.
+#[test]
+fn a_part_of_an_event_that_passed_is_paid() {
+    let book = Book::default();
+    let mut stream = meter(&book, false, Overrun::Run);
+    stream.begins(true);
+    stream.pass(token());
+    stream.pass(token().slice(..token().len() - 6));
+    drop(stream);
+    assert_eq!(*book.0.lock(), [Some(12)]);
+    let book = Book::default();
+    let mut stream = meter(&book, true, Overrun::Run);
+    stream.begins(true);
+    let long = "abcd".repeat(super::super::super::sse::MAX_EVENT_BYTES / 4);
+    stream.pass(Bytes::from(format!("data: {{\"choices\":[{{\"text\":\"{long}")));
+    drop(stream);
+    assert_eq!(*book.0.lock(), [Some(10 + long.len() as u64 / 4)]);
 }
