@@ -173,11 +173,6 @@ impl Fault {
         self.describe().2
     }
 
-    /// The answer to a client of plain HTTP.
-    pub(crate) fn answer(self) -> Response<GatewayBody> {
-        rejected(self.rejection(), Format::Json)
-    }
-
     /// The fault as a rejection.
     pub(crate) fn rejection(self) -> Rejection {
         let (status, code, message) = self.describe();

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use http::Method;
+use http::header::HOST;
+use http::request::Parts;
 use http::uri::PathAndQuery;
 use tollgate_policy::{MAX_PATTERN_SEGMENTS, canonical_path, normalize_path};
 use tollgate_tower::Format;
@@ -12,6 +14,9 @@ use crate::ai::Protocol;
 use crate::error::GatewayError;
 use crate::host::Host;
 use crate::options::{GatewayOptions, RouteOptions, Timeouts};
+
+/// So much of a path says which route it is likely to be for.
+const MAX_LIKELY_BYTES: usize = 256;
 
 /// What a route looks at.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +57,28 @@ impl Routes {
     /// The first that matches.
     pub(crate) fn find(&self, asking: &Asking<'_>) -> Option<&Route> {
         self.0.iter().find(|route| route.matches(asking))
+    }
+
+    /// The format of errors for a request that was not routed: its path cannot be read, or no route matches. It is that of
+    /// the route for the path as far as it can be read, or of the model API that all routes are for.
+    pub(crate) fn likely_format(&self, parts: &Parts) -> Format {
+        let host = parts.headers.get(HOST).and_then(|it| it.to_str().ok()).and_then(Host::parse);
+        let domain = host.map(|it| it.domain());
+        let path = parts.uri.path().split('%').next().unwrap_or("/");
+        let path = path.get(..path.len().min(MAX_LIKELY_BYTES)).unwrap_or("/");
+        let method = &parts.method;
+        let asking = Asking { domain: domain.as_deref(), path, method, model: None };
+        if let Some(route) = self.find(&asking) {
+            return route.error_format();
+        }
+        let is_anthropic = parts.headers.contains_key("anthropic-version");
+        let wanted = if is_anthropic { Protocol::Anthropic } else { Protocol::OpenAi };
+        let protocols: Option<Vec<Protocol>> = self.0.iter().map(|it| it.protocol).collect();
+        match protocols.as_deref() {
+            None | Some([]) => Format::Json,
+            Some(all) if all.contains(&wanted) => wanted.format(),
+            Some([first, ..]) => first.format(),
+        }
     }
 
     pub(crate) fn named(&self, name: &str) -> Option<&Route> {
@@ -340,6 +367,43 @@ mod tests {
             (Some("/api"), None, "/api//x", "/x"),
         ] {
             assert_eq!(rewritten(strip, add, path), expected, "{strip:?} {add:?} {path}");
+        }
+    }
+
+    #[test]
+    fn errors_without_a_route_have_the_format_of_the_api() {
+        let format = |kinds: &[Option<Protocol>], path: &str, is_anthropic: bool| {
+            let mut options = GatewayOptions::to_upstream("http://a");
+            let route = options.routes.pop().unwrap();
+            for (nth, protocol) in (1..).zip(kinds) {
+                let mut route = route.clone();
+                (route.name, route.protocol) = (format!("r{nth}"), *protocol);
+                route.paths = vec![format!("/v{nth}/*")];
+                options.routes.push(route);
+            }
+            let routes = Routes::new(&options, &BTreeMap::from([("default", 0)])).unwrap();
+            let mut request = http::Request::builder().uri(path);
+            if is_anthropic {
+                request = request.header("anthropic-version", "2023-06-01");
+            }
+            routes.likely_format(&request.body(()).unwrap().into_parts().0)
+        };
+        let (openai, anthropic) = (Some(Protocol::OpenAi), Some(Protocol::Anthropic));
+        let (of_openai, of_anthropic) = (Protocol::OpenAi.format(), Protocol::Anthropic.format());
+        let long = format!("/v1/{}", "a".repeat(10_000));
+        for (kinds, path, is_anthropic, expected) in [
+            (&[openai][..], "/v1/%zz", false, of_openai),
+            (&[openai], long.as_str(), false, of_openai),
+            (&[openai], "/other", false, of_openai),
+            (&[anthropic], "/other", false, of_anthropic),
+            (&[openai, None], "/v1/chat/%zz", false, of_openai),
+            (&[openai, None], "/v2/%zz", false, Format::Json),
+            (&[openai, None], "/other", true, Format::Json),
+            (&[openai, anthropic], "/other", false, of_openai),
+            (&[openai, anthropic], "/other", true, of_anthropic),
+            (&[openai, anthropic], "/v2/%", false, of_anthropic),
+        ] {
+            assert_eq!(format(kinds, path, is_anthropic), expected, "{kinds:?} {path}");
         }
     }
 }

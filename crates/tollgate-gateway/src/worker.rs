@@ -139,7 +139,10 @@ impl<D: Decide> Worker<D> {
         let (mut parts, body) = request.into_parts();
         let (mut asked, route) = match self.examine(&mut parts, connection) {
             Ok(examined) => examined,
-            Err(Stop::Fault(fault)) => return not_served(fault, connection),
+            Err(Stop::Fault(fault)) => {
+                let format = self.gateway.routes.likely_format(&parts);
+                return not_served(fault, format, connection);
+            }
             Err(Stop::Rejected(rejection, format)) => return rejected(*rejection, format),
         };
         let mut is_list = false;
@@ -182,7 +185,8 @@ impl<D: Decide> Worker<D> {
             Ruling::Queue(postponed) if upgrade.is_none() && !is_list => {
                 self.clean(&mut parts, connection);
                 let kept = Box::pin(self.postpone(postponed, asked, route, parts, body)).await;
-                return kept.unwrap_or_else(|fault| not_served(fault, connection));
+                let format = route.error_format();
+                return kept.unwrap_or_else(|fault| not_served(fault, format, connection));
             }
             ruling => match ruling.passed() {
                 Ok(pass) => pass,
@@ -458,10 +462,10 @@ fn format_of(route: &Route, parts: &Parts) -> Format {
     route.protocol.map_or_else(|| Format::accepted(&parts.headers), ai::Protocol::format)
 }
 
-fn not_served(fault: Fault, connection: &ConnectionInfo) -> Response<GatewayBody> {
+fn not_served(fault: Fault, format: Format, connection: &ConnectionInfo) -> Response<GatewayBody> {
     let (peer, local) = (connection.peer, connection.local);
     tracing::debug!(?fault, %peer, %local, "a request is not served");
-    fault.answer()
+    rejected(fault.rejection(), format)
 }
 
 /// The one value of a header, which is text. Of two, nobody could say which one the upstream reads.

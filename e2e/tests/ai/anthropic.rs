@@ -138,12 +138,14 @@ fn a_stream_passes_unchanged_and_is_settled_by_its_last_statement() {
 fn a_stream_that_is_cut_is_settled_for_what_was_seen() {
     let model = Model::start();
     let server = gateway(&model, &rules(1_000, 100), "").start();
+    // From then on it is known that the model uses nothing but what is seen.
+    let _ = post(&server, &message(&json!({"tokens": 1}))).rest();
     let (text, error) = post(&server, &stream(&json!({"tokens": 10, "cut_after": 3}))).rest();
     assert!(error.is_some() && text.matches("tok ").count() == 3, "{text}");
-    eventually("the cut one is settled", || used(&server, "tokens") == 9 + 3);
+    eventually("the cut one is settled", || used(&server, "tokens") == 10 + 9 + 3);
     let (text, _) = post(&server, &stream(&json!({"tokens": 10, "error_after": 4}))).rest();
     assert!(text.contains("event: error") && !text.contains("message_stop"), "{text}");
-    eventually("the failed one is settled", || used(&server, "tokens") == 12 + 9 + 4);
+    eventually("the failed one is settled", || used(&server, "tokens") == 22 + 9 + 4);
     let mut answer = None;
     std::thread::scope(|scope| {
         let opened = scope.spawn(|| post(&server, &stream(&json!({"tokens": 10, "gated": true}))));
@@ -157,7 +159,7 @@ fn a_stream_that_is_cut_is_settled_for_what_was_seen() {
         seen += event.matches("tok ").count();
     }
     drop(answer);
-    eventually("the one that was left is settled", || used(&server, "tokens") == 25 + 9 + 2);
+    eventually("the one that was left is settled", || used(&server, "tokens") == 35 + 9 + 2);
     assert_eq!(used(&server, "tokens"), model.ledger().tokens);
 }
 
@@ -338,11 +340,25 @@ fn other_calls_are_forwarded_only_where_they_make_no_model_work() {
     }
     assert_eq!(post_with(&anthropic, super::PATH, &[], &message(&json!({}))).status, 404);
     assert_eq!(post_with(&openai, PATH, &[], &message(&json!({}))).status, 404);
+    for path in ["/v1/batches", "/v1/threads/runs", "/v1/fine_tuning/jobs", "/api/generate"] {
+        let mut answer = post_with(&openai, path, &[], &message(&json!({})));
+        let code = answer.json()["error"]["code"].clone();
+        assert_eq!((answer.status, code), (404, json!("unknown_url")), "{path}");
+    }
     assert_eq!(model.ledger().requests, 0);
     let batch = json!({"requests": [], "stand_in": {"status": 418}});
     assert_eq!(post_with(&anthropic, "/v1/messages/batches", &[], &batch).status, 404);
     assert_eq!(post_with(&anthropic, "/v1/files", &[], &batch).status, 418);
     assert_eq!(used(&anthropic, "requests"), 1);
+}
+
+/// What is not routed is refused in the shape of the API, too.
+#[test]
+fn a_path_that_cannot_be_read_is_refused_in_the_shape_of_the_api() {
+    let model = Model::start();
+    let server = gateway(&model, &rules(1_000, 100), "").start();
+    let invalid = post_with(&server, "/v1/%zz", &[], &message(&json!({})));
+    assert_eq!(refusal(invalid), (400, "invalid_request_error".to_owned()));
 }
 
 #[test]

@@ -88,6 +88,23 @@ fn what_nobody_counts_is_not_forwarded() {
     }
 }
 
+/// What is not routed is refused in the shape of the API, too.
+#[test]
+fn refusals_before_a_route_have_the_shape_of_the_api() {
+    let model = Model::start();
+    let server = gateway(&model, &rules(1_000, 100), "").start();
+    for (path, status, code) in [
+        ("/v1/chat/%zz", 400, "invalid_path"),
+        ("/v1/a%2Fb%2Fc%2Fd%2Fe%2Ff%2Fg", 400, "invalid_path"),
+        ("/other/chat/completions", 404, "no_route"),
+    ] {
+        let (answered, said) = post(&server, path, &[]);
+        assert_eq!((answered, &said["error"]["code"]), (status, &json!(code)), "{path}: {said}");
+        assert!(said["error"]["type"].is_string(), "{path}: {said}");
+    }
+    assert_eq!(model.ledger().requests, 0);
+}
+
 #[test]
 fn what_could_be_read_in_two_ways_is_refused() {
     let model = Model::start();
@@ -122,7 +139,7 @@ rules:
         .env("TOLLGATE_REDIS_TIMEOUT_MS", "5000")
         .env("TOLLGATE_LIMITS_DRAIN_TIMEOUT_MS", "300")
         .start();
-    let body = json!({"model": "m", "max_tokens": 16_000, "stream": true, "stand_in": {"tokens": 50, "hang_after": 3},
+    let body = json!({"model": "m", "max_tokens": 16_000, "stream": true, "metadata": {"stand_in": {"tokens": 50, "hang_after": 3}},
         "messages": [{"role": "user", "content": "abcd"}]});
     let mut streams: Vec<EventStream> = (0..3).map(|_| super::post(&server, &body)).collect();
     for stream in &mut streams {

@@ -197,7 +197,28 @@ mod tests {
             assert_eq!(read(path, base), expected, "{path} below {base:?}");
         }
         let looks_like_call = |path| Protocol::OpenAi.looks_like_call(path);
-        assert!(looks_like_call("/x/Chat/Completions/") && !looks_like_call("/v1/files"));
+        for path in ["/v1/files", "/v1/vector_stores/v/file_batches", "/v1/moderations"] {
+            assert!(!looks_like_call(path), "{path}");
+        }
+        for path in [
+            "/x/Chat/Completions/",
+            "/v1/batches",
+            "/v1/Batches/batch_1/cancel",
+            "/openai/batches",
+            "/v1/threads/runs",
+            "/v1/threads/t/runs/r/submit_tool_outputs",
+            "/v1/evals/e/runs",
+            "/v1/fine_tuning/jobs",
+            "/v1/realtime/sessions",
+            "/v1/videos",
+            "/completion",
+            "/api/generate",
+            "/api/chat",
+            "/v1beta/models/m:streamGenerateContent",
+            "/v1/messages/batches",
+        ] {
+            assert!(looks_like_call(path), "{path}");
+        }
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub(super) struct ApiPaths {
     pub(super) calls: &'static [(&'static str, Call)],
     /// How paths end that make a model work, whatever API a route is for: an upstream may serve several.
     pub(super) working: &'static [&'static str],
+    /// Segments of paths of work that a model does later, or over another connection: no answer states what it used.
+    pub(super) deferred: &'static [&'static str],
     /// The calls, in words.
     pub(super) described: &'static str,
 }
@@ -72,7 +74,11 @@ impl Protocol {
     pub(super) fn looks_like_call(self, path: &str) -> bool {
         let path = path.trim_end_matches('/').to_ascii_lowercase();
         let is_own = self.paths().calls.iter().any(|(end, _)| path.ends_with(end));
-        let works = |api: Self| api.paths().working.iter().any(|end| path.ends_with(end));
+        let works = |api: Self| {
+            let ApiPaths { working, deferred, .. } = api.paths();
+            working.iter().any(|end| path.ends_with(end))
+                || path.split('/').any(|segment| deferred.contains(&segment))
+        };
         is_own || Self::ALL.into_iter().any(works)
     }
 

@@ -18,6 +18,7 @@ pub(super) const PATHS: ApiPaths = ApiPaths {
     calls: &[("/messages/count_tokens", Call::CountTokens), ("/messages", Call::Messages)],
     // A path such as `/v1/threads/ID/messages` of another API makes no model work.
     working: &["/v1/messages", "/anthropic/messages", "/messages/batches", "/v1/complete"],
+    deferred: &[],
     described: "messages, messages/count_tokens and models",
 };
 
@@ -117,11 +118,12 @@ mod tests {
                 "/x/anthropic/V1/Messages/",
                 "/v1/complete",
                 "/v1/messages/batches",
+                "/v1/messages/batches/msgbatch_1/results",
                 "/x/v1/responses",
             ] {
                 assert!(protocol.looks_like_call(path), "{protocol:?}: {path}");
             }
-            for path in ["/v1/files", "/v1/messages/batches/msgbatch_1/results", "/v1/skills"] {
+            for path in ["/v1/files", "/v1/skills"] {
                 assert!(!protocol.looks_like_call(path), "{protocol:?}: {path}");
             }
         }

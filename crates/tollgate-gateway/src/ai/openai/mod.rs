@@ -16,7 +16,27 @@ pub(super) const PATHS: ApiPaths = ApiPaths {
         ("/embeddings", Call::Embeddings),
         ("/responses", Call::Responses),
     ],
-    working: &["/completions", "/embeddings", "/responses"],
+    // Also those of servers that have an API of their own next to it: llama.cpp, Ollama, TGI, vLLM, Cohere, Gemini.
+    working: &[
+        "/completions",
+        "/embeddings",
+        "/responses",
+        "/completion",
+        "/infill",
+        "/embedding",
+        "/chat",
+        "/generate",
+        "/generate_stream",
+        "/embed",
+        "/invocations",
+        "/pooling",
+        "/score",
+        "/rerank",
+        "/classify",
+        ":generatecontent",
+        ":streamgeneratecontent",
+    ],
+    deferred: &["batches", "runs", "fine_tuning", "fine-tunes", "videos", "realtime"],
     described: "chat/completions, completions, embeddings, responses and models",
 };
 
