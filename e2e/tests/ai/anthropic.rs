@@ -340,7 +340,7 @@ fn other_calls_are_forwarded_only_where_they_make_no_model_work() {
     }
     assert_eq!(post_with(&anthropic, super::PATH, &[], &message(&json!({}))).status, 404);
     assert_eq!(post_with(&openai, PATH, &[], &message(&json!({}))).status, 404);
-    for path in ["/v1/batches", "/v1/threads/runs", "/v1/fine_tuning/jobs", "/api/generate"] {
+    for path in ["/v1/batches", "/v1/threads/runs", "/v1/fine_tuning/jobs", "/v1/generate"] {
         let mut answer = post_with(&openai, path, &[], &message(&json!({})));
         let code = answer.json()["error"]["code"].clone();
         assert_eq!((answer.status, code), (404, json!("unknown_url")), "{path}");
