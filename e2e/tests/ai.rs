@@ -119,7 +119,10 @@ fn a_refusal_is_in_the_words_of_the_api_and_never_arrives() {
     let seconds: u64 = refused.header("retry-after").and_then(|it| it.parse().ok()).expect("when");
     let millis: u64 =
         refused.header("retry-after-ms").and_then(|it| it.parse().ok()).expect("when");
-    assert!(millis.div_ceil(1_000) == seconds && seconds <= 365 * 86_400, "{millis} ms, {seconds} s");
+    assert!(
+        millis.div_ceil(1_000) == seconds && seconds <= 365 * 86_400,
+        "{millis} ms, {seconds} s"
+    );
     let error = refused.json()["error"].clone();
     assert_eq!((&error["type"], &error["code"]), (&json!("tokens"), &json!("rate_limit_exceeded")));
     let message = error["message"].as_str().expect("a message");

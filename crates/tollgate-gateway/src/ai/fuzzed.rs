@@ -73,7 +73,8 @@ pub struct Seen {
 pub fn stream(kind: u8, bytes: &[u8], at_once: usize, hides: bool) -> Seen {
     let mut events = Events::new(hides, event_scan(call(kind)));
     let mut reported = StreamReport::default();
-    let view = View { call: call(kind), hides_usage: hides, model: None, plausible: ANY };
+    let view =
+        View { call: call(kind), hides_usage: hides, model: None, plausible: ANY, answers: 1 };
     let mut sink = TextSink::new(Tariff::default());
     let mut out = Vec::new();
     for piece in bytes.chunks(at_once.max(1)) {

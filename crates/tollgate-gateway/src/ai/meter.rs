@@ -57,7 +57,8 @@ impl Estimate {
 
     /// How the events of its answer are read.
     fn view<'v>(&self, model: Option<&'v str>, plausible: Plausible) -> View<'v> {
-        View { call: self.call, hides_usage: self.hides_usage, model, plausible }
+        let (call, hides_usage, answers) = (self.call, self.hides_usage, self.answers);
+        View { call, hides_usage, model, plausible, answers }
     }
 
     /// What the prompt costs if its true length never becomes known. Earlier prompts do not make it cheaper: a client could
@@ -346,7 +347,8 @@ impl Meter {
         self.count_partial_event();
         let counted = self.estimate.sink.total();
         match self.reported.usage {
-            Some(usage) if self.reading.is_over(&self.reported) => usage,
+            Some(usage) if self.is_about_all() => usage,
+            Some(usage) if self.estimate.answers > 1 => self.of_some_answers(usage, counted),
             // Stated before the end: what was written since then comes on top.
             Some(usage) => {
                 let since = self.reported.written_since(counted);

@@ -27,9 +27,10 @@ pub(super) fn scanned(
     // Usage of a message is stated in parts, of which a scan sees one.
     let is_message = view.call.protocol().event().is_some();
     let stated = if is_message { None } else { scan.usage(view.plausible) };
-    if reported.take(stated) {
+    if reported.take_of(view.answers, None, stated) {
         let is_response = view.call == Call::Responses;
-        (reported.is_final, reported.is_outdated) = (sink.total() == before, false);
+        let is_final = sink.total() == before && view.answers <= 1;
+        (reported.is_final, reported.is_outdated) = (is_final, false);
         reported.is_done |= is_response;
     } else {
         reported.is_unread = true;

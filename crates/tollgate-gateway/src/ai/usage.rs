@@ -13,6 +13,9 @@ use super::sse::{Event, Verdict};
 use super::text::TextSink;
 use super::unread::{event_scan, scanned};
 use super::words;
+use answers::StatedByAnswer;
+
+mod answers;
 
 /// Why what an upstream states as its usage is not believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +175,10 @@ pub(crate) struct StreamReport {
     pub(crate) prompt: Option<u64>,
     /// The counts of a message so far.
     pub(super) counts: anthropic::usage::Counts,
+    /// What was stated of each of several answers.
+    by_answer: StatedByAnswer,
+    /// How many answers have stated that they are whole.
+    stopped: u64,
 }
 
 impl StreamReport {
@@ -191,6 +198,29 @@ impl StreamReport {
         true
     }
 
+    /// Takes what was stated of the answer with this index, or of none in particular, in a stream of so many answers.
+    pub(crate) fn take_of(
+        &mut self,
+        answers: u64,
+        index: Option<u64>,
+        stated: Option<Result<Usage, Doubt>>,
+    ) -> bool {
+        if answers <= 1 {
+            return self.take(stated);
+        }
+        match stated.map(|stated| self.by_answer.add(index, stated)) {
+            // What is stated of all replaces the sum, which has the prompt once for each answer.
+            Some(Ok(all)) => (self.usage, self.doubt, self.is_new) = (Some(all), None, true),
+            other => return self.take(other),
+        }
+        true
+    }
+
+    /// Whether what was stated is about all of so many answers.
+    pub(crate) fn is_about_all(&self, answers: u64) -> bool {
+        answers <= 1 || self.by_answer.is_complete(answers)
+    }
+
     /// What was written after the usage was stated, where so much was counted in all.
     pub(crate) fn written_since(&self, counted: u64) -> u64 {
         if self.usage.is_some() { counted.saturating_sub(self.covered) } else { 0 }
@@ -206,6 +236,8 @@ pub(crate) struct View<'v> {
     /// The name that clients know the model by, as JSON, where the upstream's own is hidden.
     pub(crate) model: Option<&'v str>,
     pub(crate) plausible: Plausible,
+    /// How many answers the stream brings.
+    pub(crate) answers: u64,
 }
 
 /// Looks at one event of a stream: what it says was used, what it brings, and what of it the client is to see.
@@ -253,7 +285,7 @@ fn whole_event(
         response_event(view, whole, reported, sink, &mut edits);
         return edits.verdict(data);
     }
-    let (mut usage, mut native, mut has_choices) = (None, None, false);
+    let (mut usage, mut native, mut has_choices, mut index) = (None, None, false, None);
     for member in whole.members() {
         match member.name.as_ref() {
             "usage" => usage = Some(member),
@@ -261,24 +293,30 @@ fn whole_event(
             "choices" => {
                 for choice in member.value.elements() {
                     has_choices = true;
+                    index = choice.get("index").and_then(Value::whole).or(index);
                     words::choice(choice, sink);
                 }
             }
             // The own form of llama.cpp, which states with every piece what was used.
             "content" => words::part("content", member.value, sink),
             "tokens_predicted" => native = Some(whole),
+            "index" => index = member.value.whole().or(index),
             _ => {}
         }
     }
     if native.is_some() && usage.is_none() {
         let has_stopped = whole.get("stop").is_some_and(|it| it.text == "true");
         has_choices = !has_stopped;
-        reported.is_done |= has_stopped;
+        reported.stopped += u64::from(has_stopped);
+        reported.is_done |= reported.stopped >= view.answers;
     }
     let stated = usage.as_ref().map(|it| it.value).or(native);
-    let is_stated = reported.take(stated.and_then(|it| read(it, view.plausible)));
+    let stated = stated.and_then(|it| read(it, view.plausible));
+    let is_stated = reported.take_of(view.answers, index, stated);
     if is_stated {
-        (reported.is_final, reported.is_outdated) = (!has_choices, false);
+        // Another answer may follow that states its own.
+        let is_final = !has_choices && view.answers <= 1;
+        (reported.is_final, reported.is_outdated) = (is_final, false);
     } else if reported.usage.is_some() && sink.total() > before {
         (reported.is_final, reported.is_outdated) = (false, true);
     }

@@ -234,7 +234,13 @@ mod tests {
     fn run(events: &[&str]) -> (StreamReport, u64) {
         let tariff = Tariff { characters_per_token: 1, ..Tariff::default() };
         let (mut reported, mut sink) = (StreamReport::default(), TextSink::new(tariff));
-        let view = View { call: Call::Messages, hides_usage: false, model: None, plausible: ANY };
+        let view = View {
+            call: Call::Messages,
+            hides_usage: false,
+            model: None,
+            plausible: ANY,
+            answers: 1,
+        };
         for data in events {
             assert_eq!(event(&view, data, &mut reported, &mut sink), Verdict::Pass, "{data}");
         }
@@ -397,6 +403,7 @@ mod tests {
             hides_usage: false,
             model: Some(r#""large""#),
             plausible: ANY,
+            answers: 1,
         };
         let mut sink = TextSink::new(Tariff::default());
         let verdict = event(&view, START, &mut StreamReport::default(), &mut sink);

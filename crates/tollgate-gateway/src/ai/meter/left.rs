@@ -1,6 +1,8 @@
 //! Answers that end before their usage is known: left by the client, broken off by the upstream, or not to be read.
 
-use super::{Ending, Meter, Overrun, Reading, Scan, Work};
+use tollgate_policy::prices::{TokenKind, Usage};
+
+use super::{Ending, Meter, Overrun, Reading, Scan, Work, input_of, output_of};
 
 impl Meter {
     /// The client has left: nothing more is asked for.
@@ -14,6 +16,21 @@ impl Meter {
     /// The upstream broke the answer off.
     pub(crate) const fn breaks(&mut self) {
         self.has_ended = true;
+    }
+
+    /// Whether what was stated is about the whole answer, and about each of several.
+    pub(super) fn is_about_all(&self) -> bool {
+        let is_stream = matches!(self.reading, Reading::Events(_));
+        self.reading.is_over(&self.reported)
+            && (!is_stream || self.reported.is_about_all(self.estimate.answers))
+    }
+
+    /// What several answers used of which only some have stated it: the others count as they were read.
+    pub(super) fn of_some_answers(&self, stated: Usage, counted: u64) -> Usage {
+        let (input, output) = (input_of(&stated), output_of(&stated));
+        stated
+            .with(TokenKind::Input, input.max(self.estimate.unreported_prompt()))
+            .with(TokenKind::Output, self.least_output(output.max(counted)))
     }
 
     /// Counts what the client has got of an event whose end has not come.

@@ -6,7 +6,7 @@ use super::*;
 fn look(call: Call, data: &str) -> (Verdict, StreamReport, u64) {
     let tariff = Tariff { characters_per_token: 1, ..Tariff::default() };
     let (mut reported, mut sink) = (StreamReport::default(), TextSink::new(tariff));
-    let view = View { call, hides_usage: true, model: None, plausible: ANY };
+    let view = View { call, hides_usage: true, model: None, plausible: ANY, answers: 1 };
     let verdict = event(&view, Event::Whole(data), &mut reported, &mut sink);
     (verdict, reported, sink.total())
 }
@@ -87,7 +87,8 @@ fn usage_that_nobody_asked_for_is_taken_out_of_the_last_words() {
 #[test]
 fn the_upstreams_name_is_replaced_where_a_model_is_named() {
     let see = |call: Call, data: &str| {
-        let view = View { call, hides_usage: true, model: Some(r#""m""#), plausible: ANY };
+        let view =
+            View { call, hides_usage: true, model: Some(r#""m""#), plausible: ANY, answers: 1 };
         event(
             &view,
             Event::Whole(data),
@@ -159,4 +160,42 @@ fn responses_tell_at_their_end() {
     assert_eq!(verdict, Verdict::Pass);
     assert!(reported.is_done);
     assert_eq!(reported.usage, Some(Usage::new(2, 3)));
+}
+
+/// What a stream of two answers states in all, event by event.
+fn of_two(call: Call, events: &[&str]) -> Vec<Option<(u64, u64)>> {
+    let (mut reported, mut sink) = (StreamReport::default(), TextSink::new(Tariff::default()));
+    let view = View { call, hides_usage: false, model: None, plausible: ANY, answers: 2 };
+    let mut all = Vec::new();
+    for data in events {
+        event(&view, Event::Whole(data), &mut reported, &mut sink);
+        all.push(reported.usage.map(|usage| (input_of(&usage), output_of(&usage))));
+    }
+    assert!(reported.is_done && reported.is_about_all(2));
+    all
+}
+
+#[test]
+fn usages_of_several_answers_in_a_stream_are_added_up() {
+    // With the last piece of each answer, as llama.cpp states them for several prompts.
+    let first = r#"{"choices":[{"index":0,"text":"","finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":3}}"#;
+    let second = r#"{"choices":[{"index":1,"text":"","finish_reason":"stop"}],"usage":{"prompt_tokens":20,"completion_tokens":4}}"#;
+    let seen = of_two(Call::Completions, &[first, second, "[DONE]"]);
+    assert_eq!(seen, [Some((10, 3)), Some((30, 7)), Some((30, 7))]);
+    // After each answer.
+    let after = r#"{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":4}}"#;
+    let seen = of_two(Call::Chat, &[after, after, "[DONE]"]);
+    assert_eq!(seen, [Some((10, 4)), Some((20, 8)), Some((20, 8))]);
+    // With every piece, and once for all at the end.
+    let end = r#"{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":7}}"#;
+    let seen = of_two(Call::Chat, &[first, second, end, "[DONE]"]);
+    assert_eq!(seen.last(), Some(&Some((10, 7))));
+    // In the server's own form, whose stream ends with the last of its answers.
+    let native = |index: u64| {
+        format!(
+            r#"{{"index":{index},"content":"","stop":true,"tokens_predicted":5,"tokens_evaluated":9}}"#
+        )
+    };
+    let seen = of_two(Call::Completions, &[&native(0), &native(1)]);
+    assert_eq!(seen, [Some((9, 5)), Some((18, 10))]);
 }

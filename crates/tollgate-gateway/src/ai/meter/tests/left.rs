@@ -140,3 +140,27 @@ fn a_part_of_an_event_that_passed_is_paid() {
     drop(stream);
     assert_eq!(*book.0.lock(), [Some(10 + long.len() as u64 / 4)]);
 }
+
+/// Of two answers one has stated its usage when the client leaves: the other one is paid as it was read.
+#[test]
+fn an_answer_that_stated_nothing_is_paid_next_to_one_that_did() {
+    let stated = Bytes::from_static(
+        b"data: {\"choices\":[{\"index\":0,\"delta\":{}}],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":1}}\n\n",
+    );
+    for (is_whole, used) in [(false, 15), (true, 15)] {
+        let book = Book::default();
+        let mut stream = meter(&book, true, Overrun::Run);
+        stream.estimate.answers = 2;
+        stream.begins(true);
+        for _ in 0..5 {
+            stream.pass(token());
+        }
+        stream.pass(stated.clone());
+        if is_whole {
+            stream.pass(DONE);
+        }
+        stream.breaks();
+        drop(stream);
+        assert_eq!(*book.0.lock(), [Some(used)], "{is_whole}");
+    }
+}
