@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use tollgate_core::SECOND;
-use tollgate_engine::{Engine, EngineError, ManualClock, Refunds, Request};
+use tollgate_engine::{Decision, Engine, EngineError, ManualClock, Refunds, Request};
 use tollgate_policy::{Known, RuleSet};
 use tollgate_store::redis::{RedisOptions, RedisStore};
 use tollgate_store::resilient::{Resilient, ResilientOptions};
@@ -16,6 +16,10 @@ default: false
 rules:
 - {rule_id: slots, identifier_type: tenant_id, unit: concurrency, limit: 1, on_store_failure: open}
 ";
+
+fn held_under(decision: &Decision<'_>) -> Option<u128> {
+    decision.reservation_id()
+}
 
 /// The caller cannot know that no slot is held: it releases what it was given, and may repeat that.
 #[tokio::test]
@@ -32,7 +36,7 @@ async fn what_passed_uncounted_is_released_like_a_slot() {
     request.attributes.set(Known::TenantId, "acme");
     let mut ids = Vec::new();
     for _ in 0..3 {
-        let id = engine.decide_once(&rules, &request, |decision| decision.reservation_id());
+        let id = engine.decide_once(&rules, &request, held_under);
         ids.push(id.await.unwrap().unwrap());
     }
     for id in ids {
