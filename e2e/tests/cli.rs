@@ -81,7 +81,7 @@ fn a_folder_of_rules_is_applied_changed_and_pruned() {
 
     let differs = tollgate(&server, &["rules", "diff", "-f", &rules]);
     assert_eq!(differs.code, 1, "{}", differs.err);
-    assert!(differs.out.contains("+ rule api  (3/1h by user_id)\n"), "{}", differs.out);
+    assert!(differs.out.contains("+ rule api  (3/365d by user_id)\n"), "{}", differs.out);
     let unasked = tollgate(&server, &["rules", "apply", "-f", &rules]);
     assert_eq!(unasked.code, 2);
     assert!(unasked.err.contains("--yes"), "{}", unasked.err);
@@ -94,7 +94,7 @@ fn a_folder_of_rules_is_applied_changed_and_pruned() {
     assert_eq!(same.out, "");
     let list = tollgate(&server, &["rules", "list"]).done().out;
     assert!(list.starts_with("RULE  STATUS  SCOPE  LIMIT"), "{list}");
-    assert!(list.contains("api   active  API    3/1h   1"), "{list}");
+    assert!(list.contains("api   active  API    3/365d"), "{list}");
     assert_eq!(tollgate(&server, &["tiers", "of", "user_id:ann"]).done().out, "pro\n");
     assert_eq!(tollgate(&server, &["tiers", "of", "user_id:bob"]).done().out, "free\n");
 

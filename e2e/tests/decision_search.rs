@@ -45,7 +45,7 @@ fn search_finds_by_every_attribute(server: &Server) {
     let found = items(&mut admin, "from=15m&user_id=ann");
     let [ann] = found.as_slice() else { panic!("{found:?}") };
     let sentence = ann["sentence"].as_str().unwrap();
-    let wanted = "ann was refused by per-user: 2 of 2 used in 3600 s, would pass in ";
+    let wanted = "ann was refused by per-user: 2 of 2 used in 31536000 s, would pass in ";
     assert!(sentence.starts_with(wanted), "{sentence}");
     assert_eq!((&ann["result"], &ann["rule_version"]), (&json!("denied"), &json!(2)), "{ann}");
     assert!(ann["rule_change"]["actor"].is_string(), "{ann}");
@@ -219,7 +219,7 @@ fn the_command_line_finds_and_follows_decisions() {
     };
     let (code, out, err) = run(&["decisions", "--user", "ann", "--since", "15m"]);
     assert!(
-        code == 0 && out.contains("was refused by per-user: 2 of 2 used in 3600 s"),
+        code == 0 && out.contains("was refused by per-user: 2 of 2 used in 31536000 s"),
         "{out}{err}"
     );
     let (_, out, _) = run(&["decisions", "--result", "would_deny", "--json"]);

@@ -196,8 +196,12 @@ impl<'a> Client<'a> {
         Known::ALL.into_iter().any(|known| known.is_identity() && self.value(known).is_some())
     }
 
+    /// Whether it says nothing of the request.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.iter().all(Option::is_none) && self.path.is_none() && self.extra.is_empty()
+    }
+
     /// The value of a known attribute.
-    #[cfg(feature = "tower")]
     pub(crate) fn value(&self, known: Known) -> Option<&'a str> {
         self.known.get(known as usize).copied().flatten()
     }

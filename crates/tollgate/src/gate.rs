@@ -161,7 +161,8 @@ impl Gate {
 
     /// Resets the counters of this client that a request of it would be charged to, whatever it costs. Slots that are held
     /// are free then. Counters that other clients are counted in, too, stay as they are: those of rules whose key has no
-    /// identity of the client (user, API key, tenant, address), or, of a client that names none, of global rules.
+    /// identity of the client (user, API key, tenant, address), or, of a client that names none, of global rules. An empty
+    /// client resets global rules.
     ///
     /// ```
     /// # use tollgate::{Client, Gate, Quota, Rule};
@@ -178,9 +179,13 @@ impl Gate {
         let engine = &self.inner.engine;
         let (rules, path) = (engine.rules(), client.path()?);
         let request = client.request(path.as_ref(), Kept::Nothing)?;
-        let names_identity = client.names_identity();
+        let (names_identity, is_empty) = (client.names_identity(), client.is_empty());
         let is_own = |rule: &tollgate_policy::Rule| {
-            if names_identity { rule.is_keyed_by_identity() } else { !rule.key.is_empty() }
+            if names_identity {
+                rule.is_keyed_by_identity()
+            } else {
+                is_empty || !rule.key.is_empty()
+            }
         };
         engine.reset(&rules, &request, is_own).await.map(drop).map_err(Error::of)
     }

@@ -321,4 +321,6 @@ async fn a_reset_leaves_the_counters_that_others_are_counted_in() {
     assert!(is_allowed(&ann).await, "the model was reset");
     gate.reset(&Client::user("bob")).await.unwrap();
     assert!(!is_allowed(&Client::user("bob")).await, "three of three are used by all");
+    gate.reset(&Client::new()).await.unwrap();
+    assert!(is_allowed(&Client::user("bob")).await, "an empty client is everybody");
 }
