@@ -138,10 +138,14 @@ fn what_is_over_is_gone() {
         node.signal("TERM");
         node.wait();
     }
-    // Request ids, and which nodes have reported after an outage, are remembered for a minute, calls for a few of these
-    // nodes' long timeouts; they go as if that had passed.
-    let remembered =
-        [("*answer*", 60_000), ("*{nodes}*reported*", 70_000), ("*:once:*", MAX_CALL_MEMORY_MS)];
+    // Request ids, and which nodes have reported after an outage, are remembered for a minute, returns of leased quota for
+    // three, calls for a few of these nodes' long timeouts; they go as if that had passed.
+    let remembered = [
+        ("*answer*", 60_000),
+        ("*{nodes}*reported*", 70_000),
+        ("*:settled:*", 180_000),
+        ("*:once:*", MAX_CALL_MEMORY_MS),
+    ];
     for (pattern, most) in remembered {
         for key in redis.cli(&["--scan", "--pattern", pattern]).lines() {
             let left: i64 = redis.cli(&["PTTL", key]).trim().parse().unwrap_or(0);

@@ -573,7 +573,7 @@ impl<'a> World<'a> {
             if *unit == Unit::Slots {
                 slots_end = slots_end.min(now + shape.window);
                 let most =
-                    if held.is_slots { shape.window } else { shape.window.min(expires_at - now) };
+                    if held.is_slots && ttl.is_none() { shape.window } else { expires_at - now };
                 // Slots are held for whole microseconds.
                 let most = shape.window.min(most.div_ceil(1_000) * 1_000);
                 is_held &= self.account(rule, held.user).renew(held.id, most, now);

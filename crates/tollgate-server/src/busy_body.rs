@@ -59,7 +59,7 @@ impl Reading {
                     Ok(data) => self.rest = data,
                     Err(frame) => return Poll::Ready(Some(Ok(frame))),
                 },
-                ended => return ended,
+                ended @ Poll::Ready(_) => return ended,
             }
         }
         let piece = self.next_piece();

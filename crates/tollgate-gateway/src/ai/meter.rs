@@ -139,6 +139,7 @@ enum Work {
 }
 
 /// Measures one answer.
+#[expect(clippy::struct_excessive_bools, reason = "each is a statement by itself")]
 pub(crate) struct Meter {
     /// What was charged, in the order in which it was.
     pending_charges: Vec<PendingCharge>,
