@@ -24,12 +24,13 @@ pub(super) struct File {
 include!(concat!(env!("OUT_DIR"), "/console.rs"));
 
 /// The first segments of the paths that the console has pages for. Everything else is not its own.
-const PAGES: [&str; 11] = [
+const PAGES: [&str; 12] = [
     "",
     "sign-in",
     "playground",
     "rules",
     "clients",
+    "keys",
     "lists",
     "tiers",
     "audit",
@@ -37,6 +38,9 @@ const PAGES: [&str; 11] = [
     "tokens",
     "overview",
 ];
+
+/// A page of its own. What is under it belongs to the API: tickets of requests that wait.
+const QUEUE_PAGE: &str = "queue";
 
 /// The page that every path of the console is answered with.
 const INDEX: &str = "/index.html";
@@ -95,7 +99,7 @@ fn is_reserved(path: &str) -> bool {
 fn is_page(path: &str) -> bool {
     let rest = path.strip_prefix('/').unwrap_or(path);
     let first = rest.split('/').next().unwrap_or_default();
-    PAGES.contains(&first) && (first.is_empty() == rest.is_empty())
+    rest == QUEUE_PAGE || PAGES.contains(&first) && (first.is_empty() == rest.is_empty())
 }
 
 fn missing() -> Response<Body> {
@@ -198,12 +202,19 @@ mod tests {
 
     #[test]
     fn only_its_own_paths_are_pages() {
-        for page in ["/", "/rules", "/rules/per-user/versions", "/audit"] {
+        for page in ["/", "/rules", "/rules/per-user/versions", "/audit", "/keys/new", "/queue"] {
             assert!(is_page(page), "{page}");
         }
-        for other in
-            ["/rate-limit/allow", "/admin/x", "/metrics", "/api/v1", "//", "/rulesx", "/x/rules"]
-        {
+        for other in [
+            "/rate-limit/allow",
+            "/admin/x",
+            "/metrics",
+            "/api/v1",
+            "//",
+            "/rulesx",
+            "/x/rules",
+            "/queue/tickets/1",
+        ] {
             assert!(!is_page(other), "{other}");
         }
     }
