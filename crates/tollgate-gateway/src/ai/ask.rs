@@ -46,6 +46,8 @@ pub(crate) struct Ask<'a> {
     pub(crate) min_output: u64,
     /// How many answers are made.
     pub(crate) answers: u64,
+    /// How many prompts they are made of.
+    pub(crate) prompts: u64,
     /// Whether bounds that the upstream does not know are left out instead of refused.
     drops_bounds: bool,
 }
@@ -143,6 +145,7 @@ impl<'a> Ask<'a> {
             answers: each
                 .saturating_mul(prompts)
                 .saturating_mul(bounds.extra_answers.saturating_add(1)),
+            prompts,
             drops_bounds: bounds.is_dropped,
         })
     }

@@ -159,6 +159,7 @@ impl<D: Decide> Worker<D> {
             output: 0,
             thinking: 0,
             answers: 1,
+            prompts: 1,
             sink: TextSink::new(Tariff::default()),
             hides_usage: false,
             is_extended: false,

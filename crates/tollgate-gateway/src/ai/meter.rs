@@ -41,6 +41,8 @@ pub(crate) struct Estimate {
     pub(crate) thinking: u64,
     /// How many answers there are.
     pub(crate) answers: u64,
+    /// How many prompts they are made of.
+    pub(crate) prompts: u64,
     /// Counts what is written.
     pub(crate) sink: TextSink,
     /// Whether we ask what a stream used, and the client does not.
@@ -347,9 +349,8 @@ impl Meter {
         }
         self.count_partial_event();
         let counted = self.estimate.sink.total();
-        match self.reported.usage {
-            Some(usage) if self.is_about_all() => usage,
-            Some(usage) if self.estimate.answers > 1 => self.of_some_answers(usage, counted),
+        match self.reported.usage.map(|usage| self.of_all_answers(usage)) {
+            Some(usage) if self.reading.is_over(&self.reported) => usage,
             // Stated before the end: what was written since then comes on top.
             Some(usage) => {
                 let since = self.reported.written_since(counted);
@@ -447,7 +448,9 @@ impl Meter {
             doubts::report(&self.estimate.model, doubt, used.total());
         }
         let is_known = self.reported.usage.is_some() || self.reported.is_done;
+        // Of several prompts it may be the length of one.
         if self.learns
+            && self.estimate.prompts <= 1
             && let (Some(expectations), Some(usage)) = (&self.expectations, self.reported.usage)
         {
             expectations.note_prompt(

@@ -334,6 +334,7 @@ impl<D: Decide> Worker<D> {
             output: each.saturating_mul(ask.answers),
             thinking: ask.thinking.saturating_mul(ask.answers),
             answers: ask.answers,
+            prompts: ask.prompts,
             sink: prompt.for_answer(),
             hides_usage: model.asks_usage
                 && ask.is_stream

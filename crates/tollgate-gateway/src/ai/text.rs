@@ -302,6 +302,11 @@ impl TextSink {
         self.tokens.saturating_add(self.classes.total().div_ceil(1_000))
     }
 
+    /// What texts were estimated at by their characters, without pictures, recordings and what a tokenizer counted.
+    pub(crate) const fn text_total(&self) -> u64 {
+        self.classes.total().div_ceil(1_000)
+    }
+
     /// All of it, with texts corrected by what earlier ones had: so many thousandths of their estimate.
     pub(crate) const fn corrected(&self, thousandths: u64) -> u64 {
         let texts = self.classes.total().saturating_mul(thousandths).div_ceil(1_000_000);

@@ -29,8 +29,7 @@ pub(super) fn scanned(
     let stated = if is_message { None } else { scan.usage(view.plausible) };
     if reported.take_of(view.answers, None, stated) {
         let is_response = view.call == Call::Responses;
-        let is_final = sink.total() == before && view.answers <= 1;
-        (reported.is_final, reported.is_outdated) = (is_final, false);
+        (reported.is_final, reported.is_outdated) = (sink.total() == before, false);
         reported.is_done |= is_response;
     } else {
         reported.is_unread = true;

@@ -176,7 +176,7 @@ pub(crate) struct StreamReport {
     /// The counts of a message so far.
     pub(super) counts: anthropic::usage::Counts,
     /// What was stated of each of several answers.
-    by_answer: StatedByAnswer,
+    pub(super) by_answer: StatedByAnswer,
     /// How many answers have stated that they are whole.
     stopped: u64,
 }
@@ -198,27 +198,17 @@ impl StreamReport {
         true
     }
 
-    /// Takes what was stated of the answer with this index, or of none in particular, in a stream of so many answers.
+    /// Takes what was stated of the answer with this index, or of none in particular, in a stream of several.
     pub(crate) fn take_of(
         &mut self,
         answers: u64,
         index: Option<u64>,
         stated: Option<Result<Usage, Doubt>>,
     ) -> bool {
-        if answers <= 1 {
-            return self.take(stated);
+        if let Some(stated) = stated.filter(|_| answers > 1) {
+            self.by_answer.note(index, stated);
         }
-        match stated.map(|stated| self.by_answer.add(index, stated)) {
-            // What is stated of all replaces the sum, which has the prompt once for each answer.
-            Some(Ok(all)) => (self.usage, self.doubt, self.is_new) = (Some(all), None, true),
-            other => return self.take(other),
-        }
-        true
-    }
-
-    /// Whether what was stated is about all of so many answers.
-    pub(crate) fn is_about_all(&self, answers: u64) -> bool {
-        answers <= 1 || self.by_answer.is_complete(answers)
+        self.take(stated)
     }
 
     /// What was written after the usage was stated, where so much was counted in all.
@@ -314,9 +304,7 @@ fn whole_event(
     let stated = stated.and_then(|it| read(it, view.plausible));
     let is_stated = reported.take_of(view.answers, index, stated);
     if is_stated {
-        // Another answer may follow that states its own.
-        let is_final = !has_choices && view.answers <= 1;
-        (reported.is_final, reported.is_outdated) = (is_final, false);
+        (reported.is_final, reported.is_outdated) = (!has_choices, false);
     } else if reported.usage.is_some() && sink.total() > before {
         (reported.is_final, reported.is_outdated) = (false, true);
     }

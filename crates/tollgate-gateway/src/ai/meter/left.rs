@@ -2,7 +2,7 @@
 
 use tollgate_policy::prices::{TokenKind, Usage};
 
-use super::{Ending, Meter, Overrun, Reading, Scan, Work, input_of, output_of};
+use super::{Ending, Estimate, Meter, Overrun, Reading, Scan, Work, input_of, output_of};
 
 impl Meter {
     /// The client has left: nothing more is asked for.
@@ -18,19 +18,24 @@ impl Meter {
         self.has_ended = true;
     }
 
-    /// Whether what was stated is about the whole answer, and about each of several.
-    pub(super) fn is_about_all(&self) -> bool {
+    /// What all of several answers used, where this is the largest statement. If it is less than their text can be, it is
+    /// about one of them: they are paid as they were read.
+    pub(super) fn of_all_answers(&self, stated: Usage) -> Usage {
+        let Estimate { answers, prompts, sink, .. } = &self.estimate;
+        if *answers <= 1 {
+            return stated;
+        }
+        let text = sink.text_total();
+        let total = self.reported.by_answer.total(text, *prompts);
+        let (usage, is_known) = (total.unwrap_or(stated), total.is_some());
         let is_stream = matches!(self.reading, Reading::Events(_));
-        self.reading.is_over(&self.reported)
-            && (!is_stream || self.reported.is_about_all(self.estimate.answers))
-    }
-
-    /// What several answers used of which only some have stated it: the others count as they were read.
-    pub(super) fn of_some_answers(&self, stated: Usage, counted: u64) -> Usage {
-        let (input, output) = (input_of(&stated), output_of(&stated));
-        stated
-            .with(TokenKind::Input, input.max(self.estimate.unreported_prompt()))
-            .with(TokenKind::Output, self.least_output(output.max(counted)))
+        if text.div_ceil(sink.slack().max(1)) <= output_of(&usage) && (is_known || !is_stream) {
+            return usage;
+        }
+        let prompt = if *prompts > 1 { self.estimate.unreported_prompt() } else { 0 };
+        usage
+            .with(TokenKind::Input, input_of(&usage).max(prompt))
+            .with(TokenKind::Output, output_of(&usage).max(text))
     }
 
     /// Counts what the client has got of an event whose end has not come.

@@ -30,6 +30,7 @@ fn meter(book: &Book, hides_usage: bool, overrun: Overrun) -> Box<Meter> {
         output: 3,
         thinking: 0,
         answers: 1,
+        prompts: 1,
         sink: TextSink::new(Tariff::default()),
         is_extended: false,
         hides_usage,

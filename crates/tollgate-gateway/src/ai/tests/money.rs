@@ -133,6 +133,7 @@ impl Case {
             output,
             thinking: 0,
             answers: 1,
+            prompts: 1,
             sink: TextSink::new(Tariff::default()),
             hides_usage: false,
             is_extended: false,

@@ -162,40 +162,37 @@ fn responses_tell_at_their_end() {
     assert_eq!(reported.usage, Some(Usage::new(2, 3)));
 }
 
-/// What a stream of two answers states in all, event by event.
-fn of_two(call: Call, events: &[&str]) -> Vec<Option<(u64, u64)>> {
+/// What a stream of two answers with so much text states in all.
+fn of_two(call: Call, events: &[&str], counted: u64, prompts: u64) -> (u64, u64) {
     let (mut reported, mut sink) = (StreamReport::default(), TextSink::new(Tariff::default()));
     let view = View { call, hides_usage: false, model: None, plausible: ANY, answers: 2 };
-    let mut all = Vec::new();
     for data in events {
         event(&view, Event::Whole(data), &mut reported, &mut sink);
-        all.push(reported.usage.map(|usage| (input_of(&usage), output_of(&usage))));
     }
-    assert!(reported.is_done && reported.is_about_all(2));
-    all
+    assert!(reported.is_done);
+    let usage = reported.by_answer.total(counted, prompts).unwrap();
+    (input_of(&usage), output_of(&usage))
 }
 
 #[test]
 fn usages_of_several_answers_in_a_stream_are_added_up() {
     // With the last piece of each answer, as llama.cpp states them for several prompts.
-    let first = r#"{"choices":[{"index":0,"text":"","finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":3}}"#;
-    let second = r#"{"choices":[{"index":1,"text":"","finish_reason":"stop"}],"usage":{"prompt_tokens":20,"completion_tokens":4}}"#;
-    let seen = of_two(Call::Completions, &[first, second, "[DONE]"]);
-    assert_eq!(seen, [Some((10, 3)), Some((30, 7)), Some((30, 7))]);
-    // After each answer.
-    let after = r#"{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":4}}"#;
-    let seen = of_two(Call::Chat, &[after, after, "[DONE]"]);
-    assert_eq!(seen, [Some((10, 4)), Some((20, 8)), Some((20, 8))]);
+    let first = r#"{"choices":[{"index":0,"text":"","finish_reason":"stop"}],"usage":{"prompt_tokens":10,"completion_tokens":30}}"#;
+    let second = r#"{"choices":[{"index":1,"text":"","finish_reason":"stop"}],"usage":{"prompt_tokens":20,"completion_tokens":40}}"#;
+    assert_eq!(of_two(Call::Completions, &[first, second, "[DONE]"], 70, 2), (30, 70));
+    // After each answer to one prompt.
+    let after = r#"{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":40}}"#;
+    assert_eq!(of_two(Call::Chat, &[after, after, "[DONE]"], 90, 1), (10, 80));
+    // The same, repeated: the text is of one.
+    assert_eq!(of_two(Call::Chat, &[after, after, "[DONE]"], 45, 1), (10, 40));
     // With every piece, and once for all at the end.
-    let end = r#"{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":7}}"#;
-    let seen = of_two(Call::Chat, &[first, second, end, "[DONE]"]);
-    assert_eq!(seen.last(), Some(&Some((10, 7))));
+    let end = r#"{"choices":[],"usage":{"prompt_tokens":10,"completion_tokens":70}}"#;
+    assert_eq!(of_two(Call::Chat, &[first, second, end, "[DONE]"], 90, 1), (10, 70));
     // In the server's own form, whose stream ends with the last of its answers.
     let native = |index: u64| {
         format!(
-            r#"{{"index":{index},"content":"","stop":true,"tokens_predicted":5,"tokens_evaluated":9}}"#
+            r#"{{"index":{index},"content":"","stop":true,"tokens_predicted":50,"tokens_evaluated":9}}"#
         )
     };
-    let seen = of_two(Call::Completions, &[&native(0), &native(1)]);
-    assert_eq!(seen, [Some((9, 5)), Some((18, 10))]);
+    assert_eq!(of_two(Call::Completions, &[&native(0), &native(1)], 110, 2), (18, 100));
 }

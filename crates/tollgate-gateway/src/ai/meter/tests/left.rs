@@ -141,26 +141,39 @@ fn a_part_of_an_event_that_passed_is_paid() {
     assert_eq!(*book.0.lock(), [Some(10 + long.len() as u64 / 4)]);
 }
 
-/// Of two answers one has stated its usage when the client leaves: the other one is paid as it was read.
+/// Of several answers one has stated its usage, and their text is more than that: they are paid as they were read.
 #[test]
-fn an_answer_that_stated_nothing_is_paid_next_to_one_that_did() {
+fn answers_that_stated_nothing_are_paid_next_to_one_that_did() {
     let stated = Bytes::from_static(
         b"data: {\"choices\":[{\"index\":0,\"delta\":{}}],\"usage\":{\"prompt_tokens\":10,\"completion_tokens\":1}}\n\n",
     );
-    for (is_whole, used) in [(false, 15), (true, 15)] {
+    for (prompts, used) in [(1, 15), (2, 15)] {
         let book = Book::default();
         let mut stream = meter(&book, true, Overrun::Run);
-        stream.estimate.answers = 2;
+        (stream.estimate.answers, stream.estimate.prompts) = (5, prompts);
         stream.begins(true);
         for _ in 0..5 {
             stream.pass(token());
         }
         stream.pass(stated.clone());
-        if is_whole {
-            stream.pass(DONE);
-        }
-        stream.breaks();
-        drop(stream);
-        assert_eq!(*book.0.lock(), [Some(used)], "{is_whole}");
+        stream.pass(DONE);
+        assert_eq!(*book.0.lock(), [Some(used)], "{prompts}");
+    }
+    // Some servers state of a plain answer what its first part used.
+    let choice = r#"{"message":{"content":"eight characters"}}"#;
+    let choices = [choice; 10].join(",");
+    let body = |output: u64| {
+        format!(
+            r#"{{"choices":[{choices}],"usage":{{"prompt_tokens":10,"completion_tokens":{output}}}}}"#
+        )
+    };
+    for (stated, prompts, used) in [(4, 1, 50), (4, 2, 50), (40, 1, 50), (39, 1, 49)] {
+        let book = Book::default();
+        let mut plain = meter(&book, false, Overrun::Run);
+        (plain.estimate.answers, plain.estimate.prompts) = (10, prompts);
+        plain.begins(false);
+        plain.pass(Bytes::from(body(stated)));
+        plain.ends();
+        assert_eq!(*book.0.lock(), [Some(used)], "{stated} {prompts}");
     }
 }
