@@ -4,15 +4,16 @@
 //! by part, at the same time, and given back by its receipts where another part refuses: never over-admitted; while it
 //! is held, it may make a concurrent request be refused that would have fitted.
 
+mod spread;
+
 use futures_util::future::join_all;
 use smallvec::SmallVec;
-use tollgate_core::{Limit, Nanos, Outcome, Receipt, Slot, SlotId};
+use tollgate_core::{Limit, Nanos, Slot, SlotId};
 
 use crate::{
-    Adjusted, Adjustment, Charge, Claim, Consistency, Counter, Decided, Degraded, Failure,
-    Fallback, GiveBack, Home, Membership, MemoryStore, Mode, Outcomes, RecordAnswer, RecordAsk,
-    Request, RequestClaim, Settlement, Store, StoreError, SyncStore, check_outcomes, passes,
-    report_broken,
+    Adjusted, Adjustment, Charge, Claim, Consistency, Counter, Decided, Failure, GiveBack, Home,
+    Membership, MemoryStore, Outcomes, RecordAnswer, RecordAsk, Request, RequestClaim, Settlement,
+    Store, StoreError, SyncStore, check_outcomes, report_broken,
 };
 
 /// A shared store that knows how many nodes share it.
@@ -33,14 +34,6 @@ pub struct Placed<S> {
 enum Part {
     Memory,
     Shared(usize),
-}
-
-/// What a part of a request came to: its instants, and the outcomes of its charges in its own order.
-struct Held {
-    part: Part,
-    places: SmallVec<[usize; 8]>,
-    decided: Decided,
-    outcomes: Outcomes,
 }
 
 impl<S: Member> Placed<S> {
@@ -105,6 +98,12 @@ impl<S: Member> Placed<S> {
         self.shared.get(usize::from(home.store)).map_or(Membership::ALONE, Member::membership)
     }
 
+    /// This node's share of a limit that each node counts alone, unless it is the only node.
+    fn share_of(&self, home: &Home, limit: &Limit) -> Option<Limit> {
+        let Membership { nodes, rank } = self.membership(home);
+        (nodes > 1).then(|| limit.share(rank, nodes))
+    }
+
     /// Decides in memory, each counter on this node's share of its limit.
     fn decide_alone(&self, request: &Request<'_>, now: Nanos, outcomes: &mut Outcomes) {
         let is_shared = |charge: &Charge<'_>| self.membership(&charge.counter.home).nodes > 1;
@@ -126,79 +125,6 @@ impl<S: Member> Placed<S> {
             .map(|(charge, limit)| Charge { limit, ..*charge })
             .collect();
         self.memory.decide_now(&Request { charges: &charges, mode: request.mode }, now, outcomes);
-    }
-
-    /// Decides one request whose charges live in several stores.
-    async fn decide_spread(
-        &self,
-        request: &Request<'_>,
-        now: Nanos,
-        outcomes: &mut Outcomes,
-    ) -> Result<Decided, StoreError> {
-        let mut parts = SmallVec::<[(Part, SmallVec<[usize; 8]>); 4]>::new();
-        for (place, charge) in request.charges.iter().enumerate() {
-            let part = self.part_of(&charge.counter.home);
-            match parts.iter_mut().find(|(known, _)| *known == part) {
-                Some((_, places)) => places.push(place),
-                None => parts.push((part, SmallVec::from_slice(&[place]))),
-            }
-        }
-        let mode = if request.mode == Mode::Charge { Mode::Hold } else { request.mode };
-        let decide = |(part, places): (Part, SmallVec<[usize; 8]>)| async move {
-            let held = |place: &usize| request.charges.get(*place).map(Charge::as_hold);
-            let charges: SmallVec<[Charge<'_>; 8]> = places.iter().filter_map(held).collect();
-            let part_of_request = Request { charges: &charges, mode };
-            let mut outcomes = Outcomes::new();
-            let decided = self.decide_on(part, &[part_of_request], now, &mut outcomes).await?;
-            Ok::<Held, StoreError>(Held { part, places, decided, outcomes })
-        };
-        let mut held = Vec::with_capacity(parts.len());
-        let mut failure = None;
-        for result in join_all(parts.into_iter().map(decide)).await {
-            match result {
-                Ok(part) => {
-                    failure = failure.or(part.decided.failed_of(0).map(StoreError::from));
-                    held.push(part);
-                }
-                Err(error) => failure = Some(error),
-            }
-        }
-        if let Some(error) = failure {
-            self.undo(request, &mut held, now).await;
-            return Err(error);
-        }
-        let first = outcomes.len();
-        gather(&held, request.charges.len(), now, outcomes);
-        let own = outcomes.get(first..).unwrap_or_default();
-        if mode == Mode::Hold && request.mode == Mode::Charge && !passes(request.charges, own) {
-            self.undo(request, &mut held, now).await;
-            outcomes.truncate(first);
-            gather(&held, request.charges.len(), now, outcomes);
-        }
-        Ok(combine(&held, request.charges.len(), now))
-    }
-
-    /// Gives back what was held.
-    async fn undo(&self, request: &Request<'_>, held: &mut [Held], now: Nanos) {
-        if request.mode != Mode::Charge {
-            return;
-        }
-        let give_back = held.iter_mut().map(|held| async move {
-            let mut returns = SmallVec::<[GiveBack<'_>; 8]>::new();
-            for (place, outcome) in held.places.iter().zip(&mut held.outcomes) {
-                let Some(charge) = request.charges.get(*place) else { continue };
-                if outcome.receipt != Receipt::Nothing {
-                    let (counter, limit) = (charge.counter, charge.limit);
-                    returns.push(GiveBack { counter, limit, receipt: outcome.receipt });
-                    take_off(outcome, charge);
-                }
-            }
-            if !returns.is_empty() {
-                // Where the store has gone meanwhile, what is held stays until its window passes.
-                let _ = self.give_back_on(held.part, &returns, now).await;
-            }
-        });
-        join_all(give_back).await;
     }
 
     async fn decide_shared(
@@ -251,8 +177,7 @@ impl<S: Member> Placed<S> {
         }
         for one in returns {
             // It was charged on this node's share of the limit.
-            let Membership { nodes, rank } = self.membership(&one.counter.home);
-            let share = (nodes > 1).then(|| one.limit.share(rank, nodes));
+            let share = self.share_of(&one.counter.home, one.limit);
             let limit = share.as_ref().unwrap_or(one.limit);
             self.memory.give_back_now(&GiveBack { limit, ..*one }, now);
         }
@@ -312,52 +237,6 @@ impl<S: Member> Placed<S> {
             Part::Memory => memory(&self.memory).await,
         }
     }
-}
-
-/// The figures of a counter without a charge that was taken back.
-fn take_off(outcome: &mut Outcome, charge: &Charge<'_>) {
-    let cost = if matches!(outcome.receipt, Receipt::Slot(_)) { 1 } else { charge.ask.cost };
-    outcome.receipt = Receipt::Nothing;
-    outcome.status.used = outcome.status.used.saturating_sub(cost);
-    outcome.status.remaining = charge.limit.capacity().saturating_sub(outcome.status.used);
-}
-
-/// The outcomes of all parts in the order of the request's charges.
-fn gather(held: &[Held], charges: usize, now: Nanos, outcomes: &mut Outcomes) {
-    let mut placed: SmallVec<[Option<Outcome>; 8]> = SmallVec::from_elem(None, charges);
-    for part in held {
-        for (place, outcome) in part.places.iter().zip(&part.outcomes) {
-            if let Some(slot) = placed.get_mut(*place) {
-                *slot = Some(*outcome);
-            }
-        }
-    }
-    let never = Outcome {
-        examination: tollgate_core::Examination::Refuse { retry_at: Some(now) },
-        status: tollgate_core::Status::default(),
-        receipt: Receipt::Nothing,
-    };
-    outcomes.extend(placed.into_iter().map(|outcome| outcome.unwrap_or(never)));
-}
-
-fn combine(held: &[Held], charges: usize, now: Nanos) -> Decided {
-    let mut each = vec![now; charges].into_boxed_slice();
-    for part in held {
-        for (index, place) in part.places.iter().enumerate() {
-            if let Some(at) = each.get_mut(*place) {
-                *at = part.decided.of(index);
-            }
-        }
-    }
-    let degraded = held.iter().filter_map(|part| part.decided.degraded);
-    let weight = |degraded: &Degraded| match degraded.fallback {
-        Fallback::Closed => 2,
-        Fallback::Local { .. } => 1,
-        Fallback::Open => 0,
-    };
-    let at = each.first().copied().unwrap_or(now);
-    let degraded = degraded.max_by_key(weight);
-    Decided { at, each: Some(each), degraded, degraded_each: None, failed: None }
 }
 
 impl<S: Member> Store for Placed<S> {

@@ -58,11 +58,12 @@ impl Collector for StoreCollector {
             "Counters in use that had to go for want of room",
             evicted,
         )?;
+        let on_shares = stores.shared().iter().map(Shared::finalized_charges).sum::<u64>();
         counters(
             &mut encoder,
             "memory_finalized_charges",
             "Refundable charges that became final because their bucket had too many",
-            [(vec![], memory.finalized_charges)],
+            [(vec![], memory.finalized_charges + on_shares)],
         )?;
         counters(
             &mut encoder,

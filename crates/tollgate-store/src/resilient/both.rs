@@ -1,8 +1,9 @@
 //! Deciding during a hand-over: on this node's share and on the shared counter.
 //!
-//! Every request is first charged to the share; what fits there is asked of the store, and given back to
-//! the share where the store refuses. What does not fit is only examined on the store, for its figures. A
-//! request that the store does not decide is decided as during the outage.
+//! Every request is first held on the share; what fits there is asked of the store, and given back to
+//! the share where the store refuses. What passes becomes final there: it takes no place of a hold whose request is not
+//! decided yet. What does not fit is only examined on the store, for its figures. A request that the store does not
+//! decide is decided as during the outage.
 
 use smallvec::SmallVec;
 use tollgate_core::{Examination, Limit, Nanos, Outcome, Receipt};
@@ -155,7 +156,7 @@ impl<S: SharedStore> Resilient<S> {
         let charged: SmallVec<[bool; 8]> =
             answered.iter().map(|outcome| outcome.receipt != Receipt::Nothing).collect();
         let mut is_charged = charged.into_iter();
-        self.give_back_shares(request, held, at, |is_asked| {
+        self.end_holds(request, held, at, |is_asked| {
             is_asked && is_charged.next().unwrap_or(false)
         });
         let (mut answered, mut asked) = (answered.into_iter(), 0);
@@ -207,7 +208,7 @@ impl<S: SharedStore> Resilient<S> {
             && with_share.all(|(charge, on_share)| is_local(charge) == on_share.is_some());
         let mut outcomes = Outcomes::new();
         if !stands {
-            self.give_back_shares(request, held, at, |_| false);
+            self.end_holds(request, held, at, |_| false);
             let request = std::slice::from_ref(request);
             let decided = self.fall_back(request, failure, now, &mut outcomes);
             return Answer { outcomes, decided };
@@ -224,9 +225,9 @@ impl<S: SharedStore> Resilient<S> {
         Answer { outcomes, decided: Decided { degraded, ..Decided::at(at) } }
     }
 
-    /// Gives back what was charged to the shares, except for the charges that `keeps` says; it is asked
-    /// once per charge, with whether the store was asked for it.
-    fn give_back_shares(
+    /// Gives back what was held on the shares, or makes it final where `keeps` says so; that is asked once per charge,
+    /// with whether the store was asked for it. A charge that stays is known by the store's receipt from here on.
+    fn end_holds(
         &self,
         request: &Request<'_>,
         held: &Held<'_>,
@@ -240,9 +241,17 @@ impl<S: SharedStore> Resilient<S> {
         for (charge, on_share) in request.charges.iter().zip(&held.on_share) {
             let is_kept = keeps(held.is_asked(charge, on_share.as_ref()));
             let Some(OnShare { share, outcome }) = on_share else { continue };
-            if !is_kept && outcome.receipt != Receipt::Nothing {
-                let (counter, receipt) = (charge.counter, outcome.receipt);
-                self.memory().give_back_now(&GiveBack { counter, limit: share, receipt }, at);
+            if outcome.receipt == Receipt::Nothing {
+                continue;
+            }
+            let (counter, receipt) = (charge.counter, outcome.receipt);
+            let hold = GiveBack { counter, limit: share, receipt };
+            match receipt {
+                Receipt::Open { .. } if is_kept => self.memory().close_now(&hold, at),
+                _ if is_kept => {}
+                _ => {
+                    self.memory().give_back_now(&hold, at);
+                }
             }
         }
     }

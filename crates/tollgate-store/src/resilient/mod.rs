@@ -172,6 +172,11 @@ impl<S: SharedStore> Resilient<S> {
         self.reports.len()
     }
 
+    /// Refundable charges to this node's shares that became final because their bucket had too many of them.
+    pub fn finalized_charges(&self) -> u64 {
+        self.memory().usage().finalized_charges
+    }
+
     /// The nodes that are alive, as far as this one has heard.
     pub fn membership(&self) -> Membership {
         self.heard.lock().membership
