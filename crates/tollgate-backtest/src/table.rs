@@ -5,6 +5,7 @@ use std::hash::BuildHasher as _;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
+use tollgate_policy::terminal::is_obeyed;
 
 /// A value for each name. What comes after the table is full goes to one value for all others.
 #[derive(Debug)]
@@ -68,13 +69,9 @@ impl<T: Default> Table<T> {
 /// Text without what a terminal would obey or what hides other text: control characters and those that
 /// change the direction of writing.
 pub(crate) fn sanitized(text: &str) -> String {
-    let is_harmful = |letter: char| {
-        letter.is_control()
-            || matches!(letter, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-    };
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {
-        if is_harmful(letter) {
+        if is_obeyed(letter) {
             let _ = write!(safe, "\\u{{{:x}}}", letter as u32);
         } else {
             safe.push(letter);

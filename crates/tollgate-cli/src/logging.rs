@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal as _};
 
 use anyhow::Context as _;
+use tollgate_policy::terminal::is_obeyed;
 use tollgate_server::config::{LogConfig, LogFormat, LogLevel, TracesConfig};
 use tollgate_server::telemetry::Traces;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -10,6 +11,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, reload};
 
 use crate::failure::Failure;
+use crate::output::without_controls;
 
 /// Starts the log. `RUST_LOG` comes before the configured level, since it can say more. The level can
 /// be changed while the process runs. Traces begin with it, where they are wanted.
@@ -23,11 +25,17 @@ pub(crate) fn start(log: LogConfig, traces: &TracesConfig) -> Result<Option<Trac
     let is_terminal = io::stderr().is_terminal();
     let is_colourful =
         is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let lines = fmt::layer().with_writer(io::stderr);
-    let lines = match log.format {
-        LogFormat::Text => lines.with_ansi(is_colourful).boxed(),
-        LogFormat::Auto if is_terminal => lines.with_ansi(is_colourful).boxed(),
-        LogFormat::Json | LogFormat::Auto => lines.json().flatten_event(true).boxed(),
+    let is_json = match log.format {
+        LogFormat::Text => false,
+        LogFormat::Json => true,
+        LogFormat::Auto => !is_terminal,
+    };
+    let writer = move || SafeLines { to: io::stderr(), is_json, is_colourful };
+    let lines = fmt::layer().with_writer(writer);
+    let lines = if is_json {
+        lines.json().flatten_event(true).boxed()
+    } else {
+        lines.with_ansi(is_colourful).boxed()
     };
     let traces = Traces::start(traces).map_err(|error| Failure::Usage(error.into()))?;
     let spans = traces.as_ref().map(Traces::layer);
@@ -46,6 +54,49 @@ pub(crate) fn start(log: LogConfig, traces: &TracesConfig) -> Result<Option<Trac
 fn filter_of(level: LogLevel) -> EnvFilter {
     EnvFilter::new(format!("{},sqlx=off", level.name()))
 }
+
+/// Writes lines of the log, of which each call gets whole ones, with everything escaped that a terminal would obey:
+/// names of clients and rules are in them.
+struct SafeLines<W> {
+    to: W,
+    is_json: bool,
+    /// Then sequences of the log's own colours are in the lines. It escapes those of values itself.
+    is_colourful: bool,
+}
+
+impl<W: io::Write> io::Write for SafeLines<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let line = text.strip_suffix('\n').unwrap_or(&text);
+        let is_escaped =
+            |letter| is_obeyed(letter) && !(letter == ESCAPE && self.is_colourful && !self.is_json);
+        if !line.contains(is_escaped) {
+            self.to.write_all(bytes)?;
+            return Ok(bytes.len());
+        }
+        let mut safe = String::with_capacity(text.len() + 16);
+        if self.is_json {
+            safe.push_str(&without_controls(line));
+        } else {
+            for letter in line.chars() {
+                if is_escaped(letter) {
+                    safe.extend(letter.escape_unicode());
+                } else {
+                    safe.push(letter);
+                }
+            }
+        }
+        safe.push('\n');
+        self.to.write_all(safe.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+const ESCAPE: char = '\u{1b}';
 
 #[cfg(test)]
 mod tests {
@@ -82,6 +133,35 @@ mod tests {
             let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
             assert_eq!(text.contains("ours"), *level != LogLevel::Off, "{level:?}: {text}");
             assert!(!text.contains("slow"), "{level:?}: {text}");
+        }
+    }
+
+    /// A name must not forge a line, nor make one read as another.
+    #[test]
+    fn lines_hold_nothing_that_terminals_obey() {
+        const NAME: &str = "a\u{202e}b\u{2066}\u{200f}\u{2028}\u{9b}2J\u{1b}[2J\r\nc";
+        for (is_json, is_colourful) in [(true, false), (false, false), (false, true)] {
+            let lines = Lines::default();
+            let to = lines.clone();
+            let writer = move || SafeLines { to: to.clone(), is_json, is_colourful };
+            let layer = fmt::layer().with_writer(writer);
+            let layer = if is_json {
+                layer.json().flatten_event(true).boxed()
+            } else {
+                layer.with_ansi(is_colourful).boxed()
+            };
+            tracing::subscriber::with_default(Registry::default().with(layer), || {
+                tracing::error!(name = NAME, shown = %NAME, "of {NAME}");
+            });
+            let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+            let line = text.strip_suffix('\n').unwrap();
+            let is_own = |letter| is_colourful && letter == ESCAPE;
+            assert!(!line.contains(|letter| is_obeyed(letter) && !is_own(letter)), "{line:?}");
+            assert!(!line.contains("\u{1b}[2J"), "{line:?}");
+            if is_json {
+                let read: serde_json::Value = serde_json::from_str(line).unwrap();
+                assert_eq!((&read["name"], &read["shown"]), (&NAME.into(), &NAME.into()));
+            }
         }
     }
 }

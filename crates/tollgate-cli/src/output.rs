@@ -1,7 +1,11 @@
-//! What is printed: text, tables, JSON; colour only on a terminal.
+//! What is printed: text, tables, JSON; colour only on a terminal. Whatever is printed, text of others reaches the
+//! terminal without characters that it would obey.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
+
+use tollgate_policy::terminal::is_obeyed;
 
 /// The colours that are used.
 #[derive(Debug, Clone, Copy)]
@@ -17,23 +21,54 @@ pub(crate) fn coloured(text: &str, colour: Colour, stream: &impl IsTerminal) -> 
     if forbidden || !stream.is_terminal() {
         return text.to_owned();
     }
-    let code = match colour {
-        Colour::Green => 32,
-        Colour::Red => 31,
-        Colour::Yellow => 33,
+    let begin = match colour {
+        Colour::Green => GREEN,
+        Colour::Red => RED,
+        Colour::Yellow => YELLOW,
     };
-    format!("\x1b[1;{code}m{text}\x1b[0m")
+    format!("{begin}{text}{PLAIN}")
 }
+
+const GREEN: &str = "\x1b[1;32m";
+const RED: &str = "\x1b[1;31m";
+const YELLOW: &str = "\x1b[1;33m";
+const PLAIN: &str = "\x1b[0m";
 
 /// Writes to standard output. A closed pipe is an error like any other, not a panic.
 pub(crate) fn print(text: &str) -> io::Result<()> {
     print_to(&mut io::stdout().lock(), text)
 }
 
-/// Writes all of it.
+/// Writes all of it, with everything escaped that a terminal would obey but lines, tabs and our own colours.
 pub(crate) fn print_to(stream: &mut impl Write, text: &str) -> io::Result<()> {
-    stream.write_all(text.as_bytes())?;
+    stream.write_all(safe_text(text).as_bytes())?;
     stream.flush()
+}
+
+/// Writes over the line that was written last, as progress does on a terminal.
+pub(crate) fn print_over(stream: &mut impl Write, line: &str) -> io::Result<()> {
+    stream.write_all(b"\r")?;
+    print_to(stream, line)
+}
+
+fn safe_text(text: &str) -> Cow<'_, str> {
+    let is_escaped = |letter| is_obeyed(letter) && !matches!(letter, '\n' | '\t');
+    if !text.contains(is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    while let Some(letter) = rest.chars().next() {
+        let colour = [GREEN, RED, YELLOW, PLAIN].into_iter().find(|code| rest.starts_with(code));
+        let taken = colour.map_or(letter.len_utf8(), str::len);
+        match colour {
+            Some(code) => safe.push_str(code),
+            None if is_escaped(letter) => safe.extend(letter.escape_unicode()),
+            None => safe.push(letter),
+        }
+        rest = rest.get(taken..).unwrap_or_default();
+    }
+    Cow::Owned(safe)
 }
 
 /// Writes JSON to standard output, indented, since people look at it too.
@@ -55,18 +90,6 @@ pub(crate) fn without_controls(json: &str) -> String {
         }
     }
     safe
-}
-
-/// Whether terminals obey a character instead of showing it: control characters, which include DEL and U+0080 to U+009F
-/// (U+009B is `ESC [`), and those that hide text or change its direction, so that it reads as another.
-pub(crate) fn is_obeyed(letter: char) -> bool {
-    letter.is_control()
-        || matches!(
-            letter,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e007f}'
-        )
 }
 
 /// Text of somebody else for people to read: what terminals would obey is escaped, such as `\u{202e}`.
@@ -156,6 +179,19 @@ mod tests {
         let json = without_controls(&serde_json::json!(cells).to_string());
         assert!(!json.contains(is_obeyed), "{json}");
         assert_eq!(serde_json::from_str::<[String; 3]>(&json).unwrap(), cells);
+    }
+
+    /// Also what no command has escaped by itself.
+    #[test]
+    fn nothing_is_printed_that_terminals_obey_but_our_colours() {
+        let text = format!(
+            "{RED}error:{PLAIN} rule \u{202e}a\u{2066}\u{200f}\u{2028}\u{9b}2J\x1b[2Jé\tb\r\n"
+        );
+        let mut printed = Vec::new();
+        print_to(&mut printed, &text).unwrap();
+        let safe = "rule \\u{202e}a\\u{2066}\\u{200f}\\u{2028}\\u{9b}2J\\u{1b}[2Jé\tb\\u{d}\n";
+        assert_eq!(String::from_utf8(printed).unwrap(), format!("{RED}error:{PLAIN} {safe}"));
+        assert!(matches!(safe_text("plain\n"), Cow::Borrowed("plain\n")));
     }
 
     #[test]

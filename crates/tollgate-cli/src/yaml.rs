@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
+use tollgate_policy::terminal::quoted_yaml;
 
 /// The fields that say what a thing is come first; others by name.
 const FIRST: [&str; 11] = [
@@ -83,7 +84,7 @@ pub(crate) fn inline(value: &Value) -> String {
     }
 }
 
-/// A string bare where nobody can read anything else in it, else quoted as JSON, which YAML reads.
+/// A string bare where nobody can read anything else in it, else quoted.
 fn scalar(text: &str) -> String {
     let begins = |letter: char| letter.is_ascii_alphabetic() || letter == '/' || letter == '_';
     let goes_on = |letter: char| letter.is_ascii_alphanumeric() || "/_-.*".contains(letter);
@@ -98,8 +99,7 @@ fn scalar(text: &str) -> String {
     if (is_word && !has_meaning) || is_span {
         return text.to_owned();
     }
-    // DEL and what follows it would reach the terminal.
-    crate::output::without_controls(&Value::from(text).to_string())
+    quoted_yaml(text)
 }
 
 #[cfg(test)]
@@ -122,5 +122,8 @@ mod tests {
         assert_eq!(back, rule, "{text}");
         assert_eq!(block(&json!(false)), "false\n");
         assert_eq!(inline(&json!("\u{7f}")), "\"\\u007f\"");
+        let hidden = json!({"name": "\u{202e}a\u{e0041}\u{2028}"});
+        assert_eq!(block(&hidden), "name: \"\\u202ea\\U000e0041\\u2028\"\n");
+        assert_eq!(read(&block(&hidden)).unwrap(), hidden);
     }
 }

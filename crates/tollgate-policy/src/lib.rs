@@ -45,6 +45,7 @@ mod resolve;
 mod review;
 mod schema;
 mod set;
+pub mod terminal;
 mod tiers;
 mod trie;
 mod virtual_keys;

@@ -9,6 +9,7 @@ use super::ImportOptions;
 use super::file::{Descriptor, Domain, Limit, MONTH_SECONDS, SCOPE_PREFIX, Wanted};
 use super::flatten::{Made, MadeKind, names_counter};
 use crate::MAX_RULE_ID_BYTES;
+use crate::terminal::{inline_yaml, is_obeyed, quoted_yaml as quoted};
 
 /// Room at the end of an id for a number that makes it unique.
 const ID_NUMBER_BYTES: usize = 12;
@@ -40,7 +41,7 @@ pub(super) fn print(domains: &[Domain], rules: &[Made<'_>], options: ImportOptio
 }
 
 fn on_one_line(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+    text.chars().map(|letter| if is_obeyed(letter) { ' ' } else { letter }).collect()
 }
 
 /// The ids of the limits of a domain that have this name.
@@ -141,7 +142,7 @@ fn print_envoy(text: &mut String, rule: &Made<'_>, options: ImportOptions) {
         let _ = writeln!(text, "      stats_values: [{}]", places.join(", "));
     }
     if !node.metadata.is_empty() {
-        let metadata = Value::Object(node.metadata.clone());
+        let metadata = inline_yaml(&Value::Object(node.metadata.clone()));
         let _ = writeln!(text, "      metadata: {metadata}");
     }
 }
@@ -155,11 +156,6 @@ fn print_key(text: &mut String, rule: &Made<'_>) {
     } else {
         let _ = writeln!(text, "    key_by: [{}]", places.join(", "));
     }
-}
-
-/// Text in quotes, which YAML takes as JSON writes it.
-fn quoted(text: &str) -> String {
-    Value::from(text).to_string()
 }
 
 /// An id for each rule that says where it comes from, and that no other has.

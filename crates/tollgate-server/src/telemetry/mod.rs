@@ -32,6 +32,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use tollgate_engine::{Engine, SharedClock};
+use tollgate_policy::terminal::is_obeyed;
 
 use crate::audit::AuditTrail;
 use crate::control::ControlFigures;
@@ -108,7 +109,7 @@ impl Telemetry {
 /// The text of metrics, in which control characters of label values are escaped: terminals would obey them. A line feed
 /// in a value is escaped already.
 fn without_controls(text: String) -> String {
-    let is_unsafe = |letter: char| letter.is_control() && letter != '\n';
+    let is_unsafe = |letter: char| is_obeyed(letter) && letter != '\n';
     if !text.contains(is_unsafe) {
         return text;
     }

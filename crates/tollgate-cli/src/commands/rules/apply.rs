@@ -146,8 +146,8 @@ fn send_client_tiers(
         };
         if is_terminal {
             let share = sent * 100 / clients.len();
-            let line = format!("\rtiers of clients: {sent} of {} ({share} %)", clients.len());
-            output::print_to(&mut io::stderr(), &line)?;
+            let line = format!("tiers of clients: {sent} of {} ({share} %)", clients.len());
+            output::print_over(&mut io::stderr(), &line)?;
         }
     }
     if is_terminal {
