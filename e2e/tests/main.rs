@@ -17,6 +17,7 @@ mod decisions;
 mod defaults;
 mod deploy;
 mod docs;
+mod endpoint_spellings;
 mod envoy;
 mod examples;
 mod floods;

@@ -25,6 +25,7 @@ mod import_envoy;
 mod index;
 mod json;
 mod known;
+mod lenient_path;
 mod lists;
 mod matcher;
 mod missing;

@@ -33,16 +33,10 @@ pub enum PathError {
 /// addition without path parameters (`/login;x=1` is `/login`) and with encoded slashes as separators
 /// (`/api%2Flogin` is `/api/login`). A backslash, plain or encoded, is a character of its segment.
 ///
-/// Some servers keep an encoded slash inside its segment. Rules must hold there, too, so set the endpoint of a
-/// request with [`crate::RequestPath`], which has both readings.
+/// Some servers keep an encoded slash inside its segment, and some read a backslash as a slash. Rules must hold there,
+/// too, so set the endpoint of a request with [`crate::RequestPath`], which has all readings.
 pub fn normalize_path(path: &str) -> Result<Cow<'_, str>, PathError> {
     rewrite(path, Form::Split)
-}
-
-/// As [`normalize_path`], but only those encoded slashes separate whose bit is set, the first one's being the lowest.
-/// The others stay in their segment, and dot segments are resolved without splitting there.
-pub(crate) fn partly_split_path(path: &str, splits: u32) -> Result<Cow<'_, str>, PathError> {
-    rewrite(path, Form::PartlySplit(splits))
 }
 
 /// How many encoded slashes the path holds in front of its query.
@@ -64,10 +58,11 @@ pub fn canonical_path(path: &str) -> Result<Cow<'_, str>, PathError> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+pub(crate) enum Form {
     /// Without parameters; encoded slashes separate.
     Split,
-    /// Without parameters; those encoded slashes separate whose bit is set.
+    /// Without parameters; those encoded slashes separate whose bit is set, the first one's being the lowest. The
+    /// others stay in their segment, and dot segments are resolved without splitting there.
     PartlySplit(u32),
     /// As an upstream gets it.
     Forwarding,
@@ -94,12 +89,27 @@ pub(crate) fn after_host(text: &str) -> Option<&str> {
 
 const ENCODED_SLASH: &str = "%2F";
 
-fn without_query(path: &str) -> &str {
+const ENCODED_BACKSLASH: &str = "%5C";
+
+/// The path as servers read it that take a backslash for a slash: the plain ones (browsers' rules for URLs), and the
+/// encoded ones, too (they decode first). Each only where it differs.
+pub(crate) fn slashed_paths(path: &str) -> [Option<String>; 2] {
+    let path = without_query(path);
+    let plain = path.contains('\\').then(|| path.replace('\\', "/"));
+    let is_encoded = find_escape(path, ENCODED_BACKSLASH).is_some();
+    let all = is_encoded.then(|| {
+        let slashed = path.replace('\\', "/");
+        slashed.replace(ENCODED_BACKSLASH, "/").replace("%5c", "/")
+    });
+    [plain, all]
+}
+
+pub(crate) fn without_query(path: &str) -> &str {
     let end = path.find(['?', '#']).unwrap_or(path.len());
     path.get(..end).unwrap_or(path)
 }
 
-fn rewrite(path: &str, form: Form) -> Result<Cow<'_, str>, PathError> {
+pub(crate) fn rewrite(path: &str, form: Form) -> Result<Cow<'_, str>, PathError> {
     if path.len() <= MAX_PATH_BYTES && is_normal(path, form) {
         return Ok(Cow::Borrowed(path));
     }
@@ -110,13 +120,22 @@ fn rewrite(path: &str, form: Form) -> Result<Cow<'_, str>, PathError> {
     if is_normal(path, form) {
         return Ok(Cow::Borrowed(path));
     }
+    let normal = build(path, form)?;
+    if normal.len() > MAX_PATH_BYTES {
+        return Err(PathError::TooLong);
+    }
+    Ok(Cow::Owned(normal))
+}
+
+/// A path without its query in this form, however long it is.
+pub(crate) fn build(path: &str, form: Form) -> Result<String, PathError> {
     let mut normal = NormalPath::new(path.len() + 1);
     let mut splits = match form {
         Form::Split => Splits::All,
         Form::PartlySplit(splits) => Splits::Some(splits),
         Form::Forwarding => {
             path.split('/').try_for_each(|raw| normal.push(raw, raw))?;
-            return normal.finish().map(Cow::Owned);
+            return Ok(normal.finish());
         }
     };
     for raw in path.split('/') {
@@ -135,7 +154,7 @@ fn rewrite(path: &str, form: Form) -> Result<Cow<'_, str>, PathError> {
         }
         normal.push(without_parameters(rest), rest)?;
     }
-    normal.finish().map(Cow::Owned)
+    Ok(normal.finish())
 }
 
 /// Which encoded slashes separate, one after the other.
@@ -192,14 +211,11 @@ impl NormalPath {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<String, PathError> {
+    fn finish(mut self) -> String {
         if self.is_open {
             self.path.push('/');
         }
-        if self.path.len() > MAX_PATH_BYTES {
-            return Err(PathError::TooLong);
-        }
-        Ok(self.path)
+        self.path
     }
 }
 
@@ -313,7 +329,7 @@ pub(crate) fn push_segment(out: &mut String, raw: &str) -> Result<(), PathError>
     Ok(())
 }
 
-const fn hex_value(digit: u8) -> Option<u8> {
+pub(crate) const fn hex_value(digit: u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),
         b'a'..=b'f' => Some(digit - b'a' + 10),
@@ -322,7 +338,7 @@ const fn hex_value(digit: u8) -> Option<u8> {
     }
 }
 
-const fn hex_digit(value: u8) -> char {
+pub(crate) const fn hex_digit(value: u8) -> char {
     (if value < 10 { b'0' + value } else { b'A' + value - 10 }) as char
 }
 
@@ -415,10 +431,10 @@ mod tests {
             ("/a%5C..%5Cb", "/a%5C..%5Cb"),
             ("/a%2F%2e%2E/b?x=%2F", "/a%2F../b"),
         ] {
-            assert_eq!(partly_split_path(from, 0).as_deref(), Ok(to), "{from:?}");
+            assert_eq!(rewrite(from, Form::PartlySplit(0)).as_deref(), Ok(to), "{from:?}");
         }
         assert_eq!(count_encoded_slashes("/%2fa%2Fb/%2F%2f?b=%2F"), 4);
-        assert_eq!(partly_split_path("/a;%2F%4", 0), Err(PathError::BadEscape));
+        assert_eq!(rewrite("/a;%2F%4", Form::PartlySplit(0)), Err(PathError::BadEscape));
     }
 
     #[test]
@@ -427,9 +443,11 @@ mod tests {
         for (splits, read) in
             [(0, "/%2Flogin/a%2Fb"), (1, "/login/a%2Fb"), (2, "/%2Flogin/a/b"), (3, "/login/a/b")]
         {
-            assert_eq!(partly_split_path(path, splits).as_deref(), Ok(read), "{splits}");
+            let form = Form::PartlySplit(splits);
+            assert_eq!(rewrite(path, form).as_deref(), Ok(read), "{splits}");
         }
-        assert_eq!(partly_split_path("/x%2Fy;p%2Fq%2F../z", 0b100).as_deref(), Ok("/z"));
+        let third = Form::PartlySplit(0b100);
+        assert_eq!(rewrite("/x%2Fy;p%2Fq%2F../z", third).as_deref(), Ok("/z"));
     }
 
     fn check(path: &str) {

@@ -83,17 +83,14 @@ impl<'a> Described<'a> {
         }
         let first = |wanted: &str| {
             let entry = descriptor.entries.iter().find(|entry| entry.key == wanted);
-            entry.and_then(|entry| std::str::from_utf8(&entry.value).ok())
+            entry.map(|entry| &entry.value[..])
         };
-        // What is no path or no address (a client on a Unix socket, say) is not known, and no reason
-        // to leave the rest of the request uncounted.
-        let path = first(Known::Endpoint.name()).map(|path| {
-            // What cannot be normalised is still a path, and rules on what it begins with hold.
-            RequestPath::parse_any(path)
-                .unwrap_or_else(|_| RequestPath::from_endpoint(shortened(path.as_bytes())))
-        });
+        // Whatever it is, servers behind Envoy may read a path in it.
+        let path = first(Known::Endpoint.name()).map(RequestPath::parse_any);
+        // What is no address (a client on a Unix socket, say) is not known, and no reason to leave the rest of the
+        // request uncounted.
         let ip = first(Known::Ip.name()).or_else(|| first("remote_address"));
-        let ip = ip.and_then(|ip| ip.parse::<IpAddr>().ok());
+        let ip = ip.and_then(|ip| std::str::from_utf8(ip).ok()?.parse::<IpAddr>().ok());
         Ok(Self {
             keys,
             path,
