@@ -9,7 +9,7 @@ use tollgate_engine::Decision;
 use tollgate_policy::Unit;
 
 use crate::dialect::{Names, advise_retry, tightest};
-use crate::headers::seconds_up;
+use crate::headers::{is_ever_reset, seconds_up};
 use crate::rejection::Rejection;
 use crate::render::{JSON, json as json_response};
 
@@ -50,7 +50,9 @@ pub(crate) fn each_unit(decision: &Decision<'_>, mut put: impl FnMut(HeaderName,
         let status = &scope.outcome.status;
         put(limit, HeaderValue::from(scope.quota));
         put(remaining, HeaderValue::from(status.remaining));
-        if let Some(at) = rfc3339(status.reset_at) {
+        if let Some(at) = rfc3339(status.reset_at)
+            && is_ever_reset(scope)
+        {
             put(reset, at);
         }
     }

@@ -152,6 +152,11 @@ fn each(decision: &Decision<'_>, on: HeaderFamilies, mut put: impl FnMut(HeaderN
     }
 }
 
+/// A limit of 0 is suspended: no time passes after which it admits anything, so headers name none.
+pub(crate) const fn is_ever_reset(scope: &Scope<'_>) -> bool {
+    scope.quota > 0
+}
+
 fn number(value: u64) -> HeaderValue {
     HeaderValue::from(value)
 }
@@ -160,7 +165,9 @@ fn x_ratelimit(scope: &Scope<'_>, put: &mut impl FnMut(HeaderName, HeaderValue))
     let status = &scope.outcome.status;
     put(X_LIMIT, number(scope.quota));
     put(X_REMAINING, number(status.remaining));
-    put(X_RESET, number(seconds_up(status.reset_at)));
+    if is_ever_reset(scope) {
+        put(X_RESET, number(seconds_up(status.reset_at)));
+    }
     let mut policy = String::with_capacity(24);
     push_pair(&mut policy, "", scope.quota);
     push_pair(&mut policy, ";w=", scope.limit.window_seconds);
@@ -183,7 +190,9 @@ fn ratelimit(
     let mut policy = String::with_capacity(name.len() + 32);
     policy.push_str(&state);
     push_pair(&mut state, ";r=", status.remaining);
-    push_pair(&mut state, ";t=", until_reset);
+    if is_ever_reset(scope) {
+        push_pair(&mut state, ";t=", until_reset);
+    }
     push_pair(&mut policy, ";q=", scope.quota);
     push_pair(&mut policy, ";w=", scope.limit.window_seconds);
     if let (Ok(state), Ok(policy)) = (HeaderValue::try_from(state), HeaderValue::try_from(policy)) {

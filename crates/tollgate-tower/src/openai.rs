@@ -11,6 +11,7 @@ use tollgate_engine::Decision;
 use tollgate_policy::Unit;
 
 use crate::dialect::{Names, advise_retry, tightest};
+use crate::headers::is_ever_reset;
 use crate::rejection::Rejection;
 use crate::render::{JSON, json as json_response};
 
@@ -38,7 +39,9 @@ pub(crate) fn each_unit(decision: &Decision<'_>, mut put: impl FnMut(HeaderName,
         put(limit, HeaderValue::from(scope.quota));
         put(remaining, HeaderValue::from(status.remaining));
         let until = Duration::from_nanos(status.reset_at.saturating_sub(decision.now));
-        if let Ok(until) = HeaderValue::try_from(duration(until)) {
+        if let Ok(until) = HeaderValue::try_from(duration(until))
+            && is_ever_reset(scope)
+        {
             put(reset, until);
         }
     }

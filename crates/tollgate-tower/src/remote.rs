@@ -255,7 +255,10 @@ fn x_ratelimit(headers: &mut HeaderLines, scope: &Scope) {
     headers.push(X_LIMIT, HeaderValue::from(scope.limit));
     headers.push(X_REMAINING, HeaderValue::from(scope.remaining));
     let reset = scope.reset_at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    headers.push(X_RESET, HeaderValue::from(whole_seconds(reset.unwrap_or_default())));
+    // As headers.rs: a limit of 0 is never reset.
+    if scope.limit > 0 {
+        headers.push(X_RESET, HeaderValue::from(whole_seconds(reset.unwrap_or_default())));
+    }
     if let Ok(policy) = HeaderValue::try_from(format!("{};w={}", scope.limit, scope.window_seconds))
     {
         headers.push(X_POLICY, policy);
@@ -268,7 +271,10 @@ fn ratelimit(headers: &mut HeaderLines, scope: &Scope, now: SystemTime) {
     let mut name = String::with_capacity(scope.rule_id.len() + 2);
     quoted(&mut name, &scope.rule_id);
     let (mut state, mut policy) = (name.clone(), name);
-    let _ = write!(state, ";r={};t={until_reset}", scope.remaining);
+    let _ = write!(state, ";r={}", scope.remaining);
+    if scope.limit > 0 {
+        let _ = write!(state, ";t={until_reset}");
+    }
     let _ = write!(policy, ";q={};w={}", scope.limit, scope.window_seconds);
     if let (Ok(state), Ok(policy)) = (HeaderValue::try_from(state), HeaderValue::try_from(policy)) {
         headers.push(RATE_LIMIT, state);

@@ -69,6 +69,55 @@ async fn call(
     layer.layer(upstream.clone()).call(request).await.unwrap()
 }
 
+/// The service may read any of these as `/login`.
+#[tokio::test]
+async fn no_spelling_of_a_path_passes_its_rule() {
+    let layer = layer(
+        "rules: [{rule_id: login, applies_to: {endpoints: [/login]}, identifier_type: global, limit: 0, window: 1h}]",
+    );
+    let upstream = Upstream::default();
+    for target in [
+        "/login",
+        "/login/",
+        "/login?x",
+        "/login;x",
+        "/login%3bx",
+        "/login\\",
+        "/%6cogin",
+        "/x/../login",
+        "/%2flogin",
+        "/x%2F..%2Flogin",
+        "//login",
+        "//host/login",
+        "/x\\..\\login",
+        "/x%5c..%5Clogin",
+        "/\\host/login",
+        "http://host/login",
+        "http://host/x/../login?y",
+        "*",
+        "/login/%zz",
+    ] {
+        let status = call(&layer, &upstream, get(target)).await.status();
+        let is_refused = [StatusCode::TOO_MANY_REQUESTS, StatusCode::BAD_REQUEST].contains(&status);
+        assert!(is_refused, "{target}: {status}");
+    }
+    assert_eq!(upstream.0.load(Ordering::Relaxed), 0);
+    assert_eq!(call(&layer, &upstream, get("/other")).await.status(), StatusCode::OK);
+}
+
+/// A suspended limit does not admit anything in 0 seconds.
+#[tokio::test]
+async fn a_limit_of_0_has_no_reset() {
+    let layer = layer("rules: [{rule_id: none, identifier_type: ip, limit: 0, window: 1h}]");
+    let answer = call(&layer, &Upstream::default(), get("/a")).await;
+    assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+    let header = |name: &str| answer.headers().get(name).map(|value| value.to_str().unwrap());
+    assert_eq!(header("ratelimit"), Some("\"none\";r=0"));
+    assert_eq!(header("ratelimit-policy"), Some("\"none\";q=0;w=3600"));
+    assert_eq!((header("x-ratelimit-reset"), header("retry-after")), (None, None));
+    assert_eq!(header("x-ratelimit-limit"), Some("0"));
+}
+
 #[tokio::test]
 async fn answers_carry_the_limit_and_refusals_go_nowhere() {
     let layer = layer(

@@ -172,7 +172,12 @@ fn headers(
     describe(&mut others, decision, HeaderFamilies { x_ratelimit: false, ..families });
     for (name, value) in &others {
         let Ok(value) = value.to_str() else { continue };
-        match (value.strip_suffix(AT_ONCE), decision.deciding()) {
+        let start = match decision.deciding() {
+            // It names no time.
+            Some(scope) if scope.quota == 0 => Some(value),
+            _ => value.strip_suffix(AT_ONCE),
+        };
+        match (start, decision.deciding()) {
             (Some(start), Some(scope)) if name == "ratelimit" => {
                 let seconds = until_reset(scope, decision.now, is_over(decision));
                 add(name.as_str(), format!("{start};t={seconds}"));
