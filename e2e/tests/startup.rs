@@ -182,6 +182,70 @@ fn a_table_without_rights_or_name_does_not_stop_a_start() {
     stop(&mut node);
 }
 
+/// Locks a table until [`release_table`] is called.
+const LOCK: &str = "DO $$ BEGIN LOCK TABLE rate_limit_rules IN ACCESS EXCLUSIVE MODE; \
+    WHILE NOT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 42) LOOP \
+    PERFORM pg_sleep(0.02); END LOOP; END $$";
+
+fn release_table(postgres: &Postgres, database: &str) {
+    postgres.query(database, "SELECT pg_advisory_lock(42), pg_sleep(0.5)");
+}
+
+/// Every connection succeeds, and a read would wait for half a minute.
+#[test]
+fn a_locked_table_is_reported_as_soon_as_the_node_serves() {
+    let postgres = Postgres::start();
+    let database = postgres.database();
+    let name = database.rsplit('/').next().expect("a name").to_owned();
+    let mut node =
+        ServerBuilder::default().args(&["--postgres", &database].map(str::to_owned)).start();
+    node.admin().put("rules", &rule(7));
+    stop(&mut node);
+    std::thread::scope(|threads| {
+        let locking = threads.spawn(|| postgres.query(&name, LOCK));
+        eventually("the table is locked", || {
+            let held = "SELECT COUNT(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted \
+                        AND relation = 'rate_limit_rules'::regclass";
+            postgres.query(&name, held) == "1"
+        });
+        node.start_again();
+        assert_eq!(limit_at(&node), 7);
+        reports_its_database(&node, "no other client locks its tables");
+        release_table(&postgres, &name);
+        locking.join().expect("the lock is released");
+    });
+    eventually("readiness is clean", || node.client().get("/readyz").text() == "ready\n");
+    stop(&mut node);
+}
+
+/// One table can be read and not written: what succeeds on others does not end the report.
+#[test]
+fn rights_that_are_missing_on_one_table_are_reported_until_they_are_granted() {
+    let postgres = Postgres::start();
+    let database = postgres.database();
+    let name = database.rsplit('/').next().expect("a name").to_owned();
+    postgres.query(&name, "CREATE ROLE node LOGIN; GRANT ALL ON SCHEMA public TO node");
+    let url = database.replace("postgres@", "node@");
+    let mut node = ServerBuilder::default().args(&["--postgres", &url].map(str::to_owned)).start();
+    node.admin().put("rules", &rule(7));
+    postgres.query(&name, "REVOKE INSERT ON rate_limit_rules FROM node");
+    let refused = node.admin().call("POST", "rules", &[], Some(&rule(8)));
+    assert_eq!(refused.status, 503, "{}", refused.text());
+    reports_its_database(&node, "correct this node's rights");
+    let mistaken = "the database can be read and written again";
+    eventually("it was verified", || {
+        let log = node.log();
+        assert!(!log.contains(mistaken), "{log}");
+        log.contains("has no right to INSERT on rate_limit_rules")
+    });
+    reports_its_database(&node, "correct this node's rights");
+    postgres.query(&name, "GRANT INSERT ON rate_limit_rules TO node");
+    stop(&mut node);
+    node.start_again();
+    assert_eq!(node.client().get("/readyz").text(), "ready\n");
+    stop(&mut node);
+}
+
 /// A rule whose requests are queued from the second on.
 const QUEUE_RULES: &str = "
 default: false

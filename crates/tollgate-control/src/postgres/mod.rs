@@ -55,6 +55,9 @@ static DIALECT: Dialect = Dialect {
     allow_migration: Some("SET LOCAL statement_timeout = '15min'"),
     // The number is arbitrary, and must stay.
     lock_migrations: Some("SELECT pg_advisory_xact_lock(6075926184321043457)"),
+    has_right: Some(
+        "SELECT CAST(CAST(has_table_privilege(CAST($1 AS text), CAST($2 AS text)) AS INT) AS BIGINT)",
+    ),
     count_version_tables: "SELECT COUNT(*) FROM pg_catalog.pg_class WHERE oid = to_regclass('schema_version')",
     notify: Some("NOTIFY tollgate_changes"),
     migrations: &[

@@ -39,6 +39,8 @@ pub(crate) struct Dialect {
     pub(crate) allow_migration: Option<&'static str>,
     /// Lets nobody else migrate until the transaction ends.
     pub(crate) lock_migrations: Option<&'static str>,
+    /// Whether this user has the right `$2` on the table `$1`: 1 or 0. None where there are no rights by table.
+    pub(crate) has_right: Option<&'static str>,
     /// Counts tables named `schema_version`.
     pub(crate) count_version_tables: &'static str,
     /// Notifies those who wait for changes, when the transaction ends.

@@ -20,6 +20,7 @@ mod repository;
 mod search;
 pub(crate) mod session;
 mod table;
+mod verify;
 
 pub(crate) use driver::{Access, Dialect, Driver, Migration};
 pub(crate) use failure::failure;

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::driver::{Access, Driver};
 use super::query::Query;
 use super::session::{Session, fetch_int, finish};
-use super::{audit_bound, checkpoints, commit, decisions, entries, load, migrate, search};
+use super::{audit_bound, checkpoints, commit, decisions, entries, load, migrate, search, verify};
 use crate::{
     Actor, ChangeFilter, ChangeRecord, Checkpoint, Committed, DecisionFilter, DecisionPlace,
     DecisionRecord, Entry, EntryFilter, Kind, Loaded, Millis, Page, Repository, RepositoryError,
@@ -23,29 +23,6 @@ const WORK: Duration = Duration::from_secs(30);
 
 /// How long a migration may take: it makes indexes of a log of many millions of records.
 const MIGRATION: Duration = Duration::from_secs(15 * 60);
-
-/// What a node reads and writes.
-const TABLES: [&str; 19] = [
-    "admin_audit_log",
-    "admin_tokens",
-    "api_key_buckets",
-    "api_keys",
-    "client_tier_buckets",
-    "client_tiers",
-    "control_state",
-    "history_checkpoints",
-    "history_usage",
-    "rate_limit_audit_log",
-    "rate_limit_audit_shares",
-    "rate_limit_audit_usage",
-    "rate_limit_blacklist",
-    "rate_limit_grants",
-    "rate_limit_rule_versions",
-    "rate_limit_rules",
-    "rate_limit_whitelist",
-    "settings",
-    "user_tiers",
-];
 
 async fn within<T>(
     limit: Duration,
@@ -344,30 +321,7 @@ impl<D: Driver> Repository for D {
     }
 
     async fn verify(&self) -> Result<(), RepositoryError> {
-        within(WORK, async {
-            self.check_pages().await?;
-            let mut session = self.session(Access::Read).await?;
-            for table in TABLES {
-                let query = Query::new(format!(
-                    "SELECT COUNT(*) FROM (SELECT 1 FROM {table} LIMIT 1) AS one"
-                ));
-                fetch_int(&mut *session, query).await?;
-            }
-            drop(session);
-            let mut session = begin(self).await?;
-            let mut result = Ok(0);
-            // A row that stays as it is would not be written.
-            for statement in [
-                "UPDATE control_state SET revision = revision + 1 WHERE id = 1",
-                "UPDATE control_state SET revision = revision - 1 WHERE id = 1",
-            ] {
-                if result.is_ok() {
-                    result = session.execute(Query::new(statement)).await;
-                }
-            }
-            finish(session, result).await.map(drop)
-        })
-        .await
+        within(WORK, verify::verify(self)).await
     }
 
     async fn waker(&self) -> Result<Option<Box<dyn Waker>>, RepositoryError> {

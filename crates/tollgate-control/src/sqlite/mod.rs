@@ -59,6 +59,7 @@ static DIALECT: Dialect = Dialect {
     allow_long: None,
     allow_migration: None,
     lock_migrations: None,
+    has_right: None,
     count_version_tables: "SELECT COUNT(*) FROM sqlite_schema WHERE name = 'schema_version'",
     notify: None,
     migrations: &[

@@ -60,7 +60,8 @@ impl Keeper {
     ) {
         let asked = control.repository().revision();
         noticing_silence(SILENT_AFTER, asked, || self.is_silent()).await.ok();
-        match control.current().await {
+        let asked = control.current();
+        match noticing_silence(SILENT_AFTER, asked, || self.is_silent()).await {
             Ok(current) => self.came(&current).await,
             Err(error) => self.went(&error),
         }
@@ -84,7 +85,8 @@ impl Keeper {
                     repository.migrate().await
                 };
                 migrated?;
-                let current = control.open().await?;
+                let asked = control.open();
+                let current = noticing_silence(SILENT_AFTER, asked, || self.is_silent()).await?;
                 let token = control.first_token(given.as_deref()).await?;
                 Ok::<_, ControlError>((current, token))
             };
@@ -172,7 +174,10 @@ impl Keeper {
                 self.around.figures.verified();
                 tracing::info!("the database can be read and written again");
             }
-            Err(error) => self.around.figures.database_failed(&error.into()),
+            Err(error) => {
+                self.complain(format!("the database cannot be used; {DECISIONS_GO_ON}: {error}"));
+                self.around.figures.database_failed(&error.into());
+            }
         }
     }
 

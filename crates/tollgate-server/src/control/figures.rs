@@ -209,6 +209,11 @@ impl ControlFigures {
         };
     }
 
+    /// A state that an operator must see, unless more is known about it already.
+    pub(crate) fn report_if_none(&self, kind: &'static str, text: &str) {
+        self.incidents.lock().entry(kind).or_insert_with(|| text.to_owned());
+    }
+
     /// A call of the database failed in a way that lasts: it is reported until all of the database has been verified,
     /// since a call that succeeds does not prove that this one would.
     pub(crate) fn database_failed(&self, error: &ControlError) {

@@ -177,10 +177,11 @@ impl ControlPlane {
         let keeper =
             Keeper { around, control, redis, installer, complaint, looks, roll, take_over };
         let has_rules = keeper.installer.current().is_some() || has_file;
-        let is_embedded =
-            keeper.control.is_some() && keeper.around.config.control.postgres.url.is_none();
+        let has_database = keeper.control.is_some();
+        let is_embedded = has_database && keeper.around.config.control.postgres.url.is_none();
+        let figures = Arc::clone(&keeper.around.figures);
         let (progress, first_rules) =
-            startup::channel(has_rules, is_embedded, Arc::clone(&keeper.around.figures));
+            startup::channel(has_rules, (has_database, is_embedded), figures);
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(move || {
             runtime.block_on(async {
                 keeper.run(stopped, progress).await;

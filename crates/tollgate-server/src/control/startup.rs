@@ -21,6 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a start waits for rules that are being read, where there are no others.
 const LOADING: Duration = Duration::from_secs(30);
 
+/// What an operator reads about a database whose rules did not arrive in that time.
+const DATABASE_NOT_READ: &str = "the database has not been read since the start; decisions continue by the rules that this \
+    node had, and rules cannot be changed: if this lasts, check that the database answers and that no other client locks its \
+    tables; the log has the cause";
+
 /// What the control plane reports during its start.
 #[derive(Debug)]
 pub(super) enum Progress {
@@ -40,7 +45,8 @@ pub(crate) struct FirstRules {
     progress: mpsc::UnboundedReceiver<Result<Progress, ControlStartError>>,
     /// Whether a rule file or the last known set is in force already.
     has_rules: bool,
-    /// Whether the database is a file of this node's.
+    /// Whether this node has a database, and whether that is a file of its own.
+    has_database: bool,
     is_embedded: bool,
     figures: Arc<ControlFigures>,
 }
@@ -48,11 +54,11 @@ pub(crate) struct FirstRules {
 /// A wait, and where its progress is reported.
 pub(super) fn channel(
     has_rules: bool,
-    is_embedded: bool,
+    (has_database, is_embedded): (bool, bool),
     figures: Arc<ControlFigures>,
 ) -> (StartProgress, FirstRules) {
     let (sender, progress) = mpsc::unbounded_channel();
-    (sender, FirstRules { progress, has_rules, is_embedded, figures })
+    (sender, FirstRules { progress, has_rules, has_database, is_embedded, figures })
 }
 
 impl FirstRules {
@@ -77,6 +83,9 @@ impl FirstRules {
             "the rules of the database could not be read yet: starting with the rules of this \
              source, and trying again"
         );
+        if self.has_database {
+            self.figures.report_if_none("database", DATABASE_NOT_READ);
+        }
         Ok(())
     }
 }
@@ -95,7 +104,11 @@ mod tests {
         reports: Vec<(u64, Progress)>,
     ) -> Duration {
         let figures = Arc::new(ControlFigures::default());
-        let (sender, first) = channel(has_rules, is_embedded, figures);
+        let is_read = reports.iter().any(|(at_ms, progress)| {
+            matches!(progress, Progress::Ready)
+                && (!has_rules || *at_ms < PATIENCE.as_millis() as u64)
+        });
+        let (sender, first) = channel(has_rules, (true, is_embedded), Arc::clone(&figures));
         let began = Instant::now();
         tokio::spawn(async move {
             for (at_ms, progress) in reports {
@@ -106,6 +119,13 @@ mod tests {
             std::future::pending::<()>().await;
         });
         first.wait().await.expect("the start continues");
+        // Operators read of it as soon as the node serves.
+        let incidents = figures.incidents();
+        assert_eq!(
+            incidents.iter().any(|(kind, _)| *kind == "database"),
+            !is_read,
+            "{incidents:?}"
+        );
         began.elapsed()
     }
 
