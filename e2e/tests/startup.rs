@@ -182,13 +182,21 @@ fn a_table_without_rights_or_name_does_not_stop_a_start() {
     stop(&mut node);
 }
 
-/// Locks a table until [`release_table`] is called.
+/// Locks a table until [`Locked`] is dropped.
 const LOCK: &str = "DO $$ BEGIN LOCK TABLE rate_limit_rules IN ACCESS EXCLUSIVE MODE; \
     WHILE NOT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 42) LOOP \
     PERFORM pg_sleep(0.02); END LOOP; END $$";
 
-fn release_table(postgres: &Postgres, database: &str) {
-    postgres.query(database, "SELECT pg_advisory_lock(42), pg_sleep(0.5)");
+/// A locked table. Also a test that fails must release it: the thread that holds it is waited for.
+struct Locked<'a> {
+    postgres: &'a Postgres,
+    database: &'a str,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.postgres.query(self.database, "SELECT pg_advisory_lock(42), pg_sleep(0.5)");
+    }
 }
 
 /// Every connection succeeds, and a read would wait for half a minute.
@@ -202,7 +210,8 @@ fn a_locked_table_is_reported_as_soon_as_the_node_serves() {
     node.admin().put("rules", &rule(7));
     stop(&mut node);
     std::thread::scope(|threads| {
-        let locking = threads.spawn(|| postgres.query(&name, LOCK));
+        threads.spawn(|| postgres.query(&name, LOCK));
+        let _locked = Locked { postgres: &postgres, database: &name };
         eventually("the table is locked", || {
             let held = "SELECT COUNT(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND granted \
                         AND relation = 'rate_limit_rules'::regclass";
@@ -211,8 +220,6 @@ fn a_locked_table_is_reported_as_soon_as_the_node_serves() {
         node.start_again();
         assert_eq!(limit_at(&node), 7);
         reports_its_database(&node, "no other client locks its tables");
-        release_table(&postgres, &name);
-        locking.join().expect("the lock is released");
     });
     eventually("readiness is clean", || node.client().get("/readyz").text() == "ready\n");
     stop(&mut node);
