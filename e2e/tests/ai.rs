@@ -68,9 +68,16 @@ pub(crate) fn post(server: &Server, body: &Value) -> EventStream {
     EventStream::post(server.gateway_addr(), PATH, &[], body).expect("an answer")
 }
 
-/// From then on it is known that the model uses nothing but what is seen. Costs a request and ten tokens.
-pub(crate) fn know_model(server: &Server) {
-    assert_eq!(post(server, &chat(&json!({"tokens": 1}))).json()["usage"]["total_tokens"], 10);
+/// Answers that must be read to their end before one that is left is paid as far as it was seen.
+pub(crate) const WHOLE_ANSWERS: u64 = 8;
+
+/// From then on clients may leave half as many tokens of answers unseen as these have. Gives what they cost.
+pub(crate) fn earn_allowance(server: &Server, tokens: u64) -> u64 {
+    let body = with(chat(&json!({"tokens": tokens})), "max_tokens", json!(tokens));
+    for _ in 0..WHOLE_ANSWERS {
+        assert_eq!(post(server, &body).json()["usage"]["total_tokens"], 9 + tokens);
+    }
+    WHOLE_ANSWERS * (9 + tokens)
 }
 
 /// What is counted on a rule, as a request that charges nothing sees it.

@@ -265,7 +265,9 @@ impl GatewayBody {
 
     /// Shows it to this meter. One without anything to come is measured at once.
     pub(crate) fn measure(&mut self, meter: Box<Meter>) {
-        if !self.is_end_stream() {
+        if self.is_end_stream() {
+            meter.ends();
+        } else {
             self.meter = Some(meter);
         }
     }
@@ -442,6 +444,7 @@ impl GatewayBody {
     }
 
     fn undecodable(&mut self, error: DecodeError) -> BodyError {
+        self.breaks();
         self.stop();
         BodyError::Undecodable(error.to_string())
     }

@@ -44,7 +44,7 @@ impl Drop for GatewayBody {
 async fn read_rest(mut body: GatewayBody) {
     let reading = async {
         let mut left = MAX_REST_BYTES;
-        while body.meter.as_ref().is_some_and(|it| it.wants_rest()) {
+        while body.meter.as_mut().is_some_and(|it| it.wants_rest()) {
             let next = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
             let Some(Ok(frame)) = next.await else { break };
             let length = frame.data_ref().map_or(0, Bytes::len);

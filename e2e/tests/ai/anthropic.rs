@@ -138,14 +138,17 @@ fn a_stream_passes_unchanged_and_is_settled_by_its_last_statement() {
 fn a_stream_that_is_cut_is_settled_for_what_was_seen() {
     let model = Model::start();
     let server = gateway(&model, &rules(1_000, 100), "").start();
-    // From then on it is known that the model uses nothing but what is seen.
-    let _ = post(&server, &message(&json!({"tokens": 1}))).rest();
+    // Enough whole answers hid nothing.
+    for _ in 0..super::WHOLE_ANSWERS {
+        let _ = post(&server, &message(&json!({"tokens": 10}))).rest();
+    }
+    let paid = super::WHOLE_ANSWERS * 19;
     let (text, error) = post(&server, &stream(&json!({"tokens": 10, "cut_after": 3}))).rest();
     assert!(error.is_some() && text.matches("tok ").count() == 3, "{text}");
-    eventually("the cut one is settled", || used(&server, "tokens") == 10 + 9 + 3);
+    eventually("the cut one is settled", || used(&server, "tokens") == paid + 9 + 3);
     let (text, _) = post(&server, &stream(&json!({"tokens": 10, "error_after": 4}))).rest();
     assert!(text.contains("event: error") && !text.contains("message_stop"), "{text}");
-    eventually("the failed one is settled", || used(&server, "tokens") == 22 + 9 + 4);
+    eventually("the failed one is settled", || used(&server, "tokens") == paid + 12 + 9 + 4);
     let mut answer = None;
     std::thread::scope(|scope| {
         let opened = scope.spawn(|| post(&server, &stream(&json!({"tokens": 10, "gated": true}))));
@@ -159,7 +162,7 @@ fn a_stream_that_is_cut_is_settled_for_what_was_seen() {
         seen += event.matches("tok ").count();
     }
     drop(answer);
-    eventually("the one that was left is settled", || used(&server, "tokens") == 35 + 9 + 2);
+    eventually("the one that was left is settled", || used(&server, "tokens") == paid + 25 + 9 + 2);
     assert_eq!(used(&server, "tokens"), model.ledger().tokens);
 }
 
@@ -328,28 +331,47 @@ fn a_stream_beyond_its_reservation_is_stopped_in_the_words_of_the_api() {
     eventually("it is settled", || used(&server, "tokens") == 9 + seen);
 }
 
-/// Next to calls that are forwarded uncounted, nothing that makes a model work is.
+/// Next to calls that read something, nothing is forwarded that the operator does not name.
 #[test]
-fn other_calls_are_forwarded_only_where_they_make_no_model_work() {
+fn other_calls_are_forwarded_only_where_they_are_named() {
     let model = Model::start();
-    let more = "  openai: {other_calls: forward}";
+    let more = "  openai: {other_calls: forward, forward_paths: [/v1/files, '/v1/stores/*']}";
     let anthropic = gateway(&model, &rules(1_000, 100), more).start();
     let openai = super::gateway(&model, &rules(1_000, 100), more).start();
-    for path in ["/v1/complete", "/x/v1/messages", "/v1/Messages"] {
-        assert_eq!(post_with(&anthropic, path, &[], &message(&json!({}))).status, 404, "{path}");
+    for path in ["/v1/complete", "/x/v1/messages", "/v1/Messages", "/v1/messages/batches"] {
+        let refused = refusal(post_with(&anthropic, path, &[], &message(&json!({}))));
+        assert_eq!(refused, (404, "not_found_error".to_owned()), "{path}");
     }
     assert_eq!(post_with(&anthropic, super::PATH, &[], &message(&json!({}))).status, 404);
     assert_eq!(post_with(&openai, PATH, &[], &message(&json!({}))).status, 404);
-    for path in ["/v1/batches", "/v1/threads/runs", "/v1/fine_tuning/jobs", "/v1/generate"] {
+    for path in [
+        "/v1/batches",
+        "/v1/threads/runs",
+        "/v1/fine_tuning/jobs",
+        "/v1/generate",
+        "/v1/responses/compact",
+        "/v1/conversations",
+        "/v1/ocr",
+        "/v1/moderations",
+        "/v1/audio/speech",
+        "/v1/a_path_of_tomorrow",
+        "/v1/stores/s/batches",
+        "/v1/health",
+    ] {
         let mut answer = post_with(&openai, path, &[], &message(&json!({})));
         let code = answer.json()["error"]["code"].clone();
         assert_eq!((answer.status, code), (404, json!("unknown_url")), "{path}");
     }
     assert_eq!(model.ledger().requests, 0);
-    let batch = json!({"requests": [], "stand_in": {"status": 418}});
-    assert_eq!(post_with(&anthropic, "/v1/messages/batches", &[], &batch).status, 404);
-    assert_eq!(post_with(&anthropic, "/v1/files", &[], &batch).status, 418);
-    assert_eq!(used(&anthropic, "requests"), 1);
+    let file = json!({"stand_in": {"status": 418}});
+    for server in [&anthropic, &openai] {
+        for path in ["/v1/files", "/v1/stores/s/files"] {
+            assert_eq!(post_with(server, path, &[], &file).status, 418, "{path}");
+        }
+        assert_eq!(used(server, "requests"), 2);
+    }
+    let mut client = tollgate_e2e::Client::connect(openai.gateway_addr()).expect("a connection");
+    assert_ne!(client.request("GET", "/v1/health", &[], b"").status, 404, "it reads something");
 }
 
 /// What is not routed is refused in the shape of the API, too.

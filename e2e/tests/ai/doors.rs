@@ -75,7 +75,7 @@ fn what_nobody_counts_is_not_forwarded() {
     }
     assert!(model.arrived().is_empty(), "{:?}", model.arrived().len());
     // Who wants it so has it so, and none of our keys goes on, whatever header it is in.
-    let server = start(&model, "  openai: {other_calls: forward}");
+    let server = start(&model, "  openai: {other_calls: forward, forward_paths: [/v1/files]}");
     for key in [("authorization", "Bearer sk-acme"), ("x-api-key", "sk-acme")] {
         post(&server, "/v1/files", &[key]);
         post(&server, PATH, &[key]);

@@ -191,17 +191,17 @@ fn a_full_pool_or_a_rule_leads_to_the_fallback() {
     let rules = "
 default: false
 rules:
-  - {rule_id: cap, identifier_type: composite, key_by: [model_id], unit: tokens, limit: 50, window: 365d, algorithm: fixed_window, applies_to: {models: [m]}}
-  - {rule_id: all, identifier_type: global, limit: 6, window: 365d, algorithm: fixed_window}
+  - {rule_id: cap, identifier_type: composite, key_by: [model_id], unit: tokens, limit: 192, window: 365d, algorithm: fixed_window, applies_to: {models: [m]}}
+  - {rule_id: all, identifier_type: global, limit: 13, window: 365d, algorithm: fixed_window}
 ";
     let server = ServerBuilder::default().gateway().rules(rules).config(&config).start();
-    super::know_model(&server);
+    assert_eq!(super::earn_allowance(&server, 10), 152);
     let hang = with(chat(&json!({"hang_after": 1})), "stream", json!(true));
     let first = post(&server, &hang);
     assert_eq!((first.status, first.header("x-tollgate-model")), (200, None));
-    let sent: Value = serde_json::from_slice(&large.arrived()[1].body).expect("JSON");
+    let sent: Value = serde_json::from_slice(&large.arrived()[8].body).expect("JSON");
     assert_eq!(sent["model"], "org/large", "under the name that it has there");
-    // The cap has 11 of 50 left: the rule leads on.
+    // The cap has 11 of 192 left: the rule leads on.
     let mut second = post(&server, &chat(&json!({})));
     assert_eq!((second.status, second.header("x-tollgate-model")), (200, Some("tiny")));
     assert_eq!(second.json()["model"], "tiny");
@@ -214,7 +214,7 @@ rules:
         let scopes = peeked["scopes"].as_array().expect("scopes").clone();
         let cap = scopes.iter().find(|scope| scope["ruleId"] == "cap").expect("the cap");
         let metrics = server.client().get("/metrics").text();
-        cap["current"].as_u64() < Some(39) && metrics.contains(free)
+        cap["current"].as_u64() < Some(181) && metrics.contains(free)
     });
     // The pool is full: so does that.
     let small_one = with(chat(&json!({"hang_after": 1})), "max_tokens", json!(2));
@@ -222,7 +222,7 @@ rules:
     assert_eq!((third.status, third.header("x-tollgate-model")), (200, None));
     let fourth = post(&server, &with(chat(&json!({})), "max_tokens", json!(2)));
     assert_eq!((fourth.status, fourth.header("x-tollgate-model")), (200, Some("tiny")));
-    assert_eq!((large.ledger().requests, small.ledger().requests), (3, 2));
+    assert_eq!((large.ledger().requests, small.ledger().requests), (10, 2));
     // A rule that is not listed refuses.
     assert_eq!(post(&server, &chat(&json!({}))).status, 200);
     assert_eq!(post(&server, &chat(&json!({}))).status, 429);

@@ -50,7 +50,7 @@ fn start(model: &Model, kind: &str, shapes: &[Shape], mode: &str, redis: Option<
 gateway:
   pools: {{gpu: {{targets: [{{url: '{}'}}]}}}}
   routes: [{{name: ai, kind: {kind}, paths: ['/*'], pool: gpu}}]
-  openai: {{estimate: {mode}}}",
+  openai: {{estimate: {mode}, other_calls: forward}}",
         keys.display(),
         model.url()
     );
@@ -184,6 +184,11 @@ fn two_calls_of_every_shape_of_messages_are_admitted_in_redis() {
 #[test]
 fn default_estimates_of_messages_admit_one_to_three_in_memory() {
     check("anthropic", "default", None);
+}
+
+#[test]
+fn default_estimates_of_messages_admit_one_to_three_in_redis() {
+    check("anthropic", "default", Some(&Redis::start()));
 }
 
 /// Conversations that the upstream keeps are refused where nothing is said of their length.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tollgate_e2e::{Model, eventually};
 
-use super::{chat, gateway, post, rules, used, with};
+use super::{WHOLE_ANSWERS, chat, earn_allowance, gateway, post, rules, used, with};
 
 fn stream(stand_in: &Value) -> Value {
     with(chat(stand_in), "stream", json!(true))
@@ -67,9 +67,7 @@ fn every_piece_is_out_before_the_next_comes_in() {
 fn a_client_that_leaves_pays_for_what_was_made() {
     let model = Model::start();
     let server = gateway(&model, &rules(1_000, 100), "").start();
-    // From then on it is known that the model uses nothing but what is seen.
-    post(&server, &stream(&json!({"tokens": 6}))).rest();
-    eventually("it is settled", || used(&server, "tokens") == 15);
+    let paid = earn_allowance(&server, 10);
     let opened = std::thread::scope(|scope| {
         let opened = scope.spawn(|| post(&server, &stream(&json!({"tokens": 20, "gated": true}))));
         model.go_on(3);
@@ -79,12 +77,12 @@ fn a_client_that_leaves_pays_for_what_was_made() {
     for _ in 0..3 {
         answer.event().expect("an event");
     }
-    assert_eq!(used(&server, "tokens"), 15 + 29, "the estimate, until it ends");
+    assert_eq!(used(&server, "tokens"), paid + 29, "the estimate, until it ends");
     drop(answer);
-    eventually("it is settled at prompt and three tokens", || used(&server, "tokens") == 15 + 12);
+    eventually("it is settled at prompt and three tokens", || used(&server, "tokens") == paid + 12);
     eventually("the upstream's work ends", || model.active() == 0);
-    assert_eq!(model.ledger().tokens, 15 + 12);
-    assert_eq!(used(&server, "requests"), 2);
+    assert_eq!(model.ledger().tokens, paid + 12);
+    assert_eq!(used(&server, "requests"), WHOLE_ANSWERS + 1);
 }
 
 /// Nothing is known of the model yet: it may use tokens that nobody sees, so its answer is read on for its usage.

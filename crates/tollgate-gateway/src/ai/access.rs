@@ -20,9 +20,9 @@ pub(crate) fn keep_own_key(headers: &mut HeaderMap, asked: &EdgeRequest) {
     }
 }
 
-/// Headers by which some upstreams choose another model or another server than the body names; those with "model" in their
-/// name are removed in any case.
-const MODEL_HEADERS: [HeaderName; 19] = [
+/// Headers by which some upstreams choose another model or another server than the body names, or try again unseen; those
+/// with "model" in their name are removed in any case.
+const MODEL_HEADERS: [HeaderName; 23] = [
     // Azure, Amazon
     HeaderName::from_static("x-amzn-sagemaker-target-variant"),
     HeaderName::from_static("x-amzn-sagemaker-inference-component"),
@@ -38,6 +38,11 @@ const MODEL_HEADERS: [HeaderName; 19] = [
     HeaderName::from_static("helicone-target-url"),
     HeaderName::from_static("helicone-openai-api-base"),
     HeaderName::from_static("x-litellm-tags"),
+    // By these, an upstream gives up early and tries again unseen.
+    HeaderName::from_static("x-litellm-num-retries"),
+    HeaderName::from_static("x-litellm-timeout"),
+    HeaderName::from_static("x-litellm-stream-timeout"),
+    HeaderName::from_static("x-portkey-request-timeout"),
     // Inference gateways in Kubernetes
     HeaderName::from_static("x-gateway-destination-endpoint"),
     // By these, frameworks behind a proxy replace the path or the method of a request.
@@ -53,7 +58,10 @@ pub(super) fn drop_model_headers(headers: &mut HeaderMap) {
     for name in &MODEL_HEADERS {
         headers.remove(name);
     }
-    let names_model = |name: &&HeaderName| name.as_str().contains("model");
+    let names_model = |name: &&HeaderName| {
+        let name = name.as_str();
+        name.contains("model") || name.starts_with("helicone-retry")
+    };
     let further: Vec<HeaderName> = headers.keys().filter(names_model).cloned().collect();
     for name in further {
         headers.remove(name);

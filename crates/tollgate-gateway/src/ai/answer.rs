@@ -74,8 +74,11 @@ pub(super) fn metered(
             response.headers_mut().remove(CONTENT_LENGTH);
             response.body_mut().decode(decoder);
         }
-        // What cannot be read cannot be counted. What it used until now is paid as if the client had left.
-        Coding::Unknown if is_good => return Err(Fault::UpstreamEncoding),
+        // What cannot be read cannot be counted.
+        Coding::Unknown if is_good => {
+            meter.breaks();
+            return Err(Fault::UpstreamEncoding);
+        }
         Coding::Plain | Coding::Unknown => {}
     }
     if !is_good {

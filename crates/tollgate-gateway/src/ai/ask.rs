@@ -9,6 +9,7 @@ use super::fields::{FIELDS, READ};
 use super::json::{self, Value};
 use super::names::is_alike;
 use super::prompt::prompts;
+use super::thinking::Thinking;
 
 /// The longest name of a model, and of a user.
 pub(crate) const MAX_NAME_BYTES: usize = 256;
@@ -26,6 +27,7 @@ pub(super) fn wrong(param: &'static str, message: impl Into<String>) -> Wrong {
 }
 
 /// A request's body, as far as it matters here.
+#[expect(clippy::struct_excessive_bools, reason = "each is a statement by itself")]
 #[derive(Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) call: Call,
@@ -38,10 +40,14 @@ pub(crate) struct Ask<'a> {
     /// Whether the client itself asks for the usage of a stream.
     pub(crate) wants_usage: bool,
     stream_options: Option<Value<'a>>,
-    /// The most tokens of one answer, where the client says.
+    /// The most tokens of one answer, where the client says so by a name that every server of this call knows.
     pub(crate) max_output: Option<u64>,
+    /// The largest bound by another name: it counts where it is more than what is reserved without one.
+    other_bound: u64,
     /// The most tokens of thinking, which may come on top of the answer.
     pub(crate) thinking: u64,
+    /// Whether it or the model's name asks for thinking.
+    pub(crate) asks_thinking: bool,
     /// The fewest tokens of one answer.
     pub(crate) min_output: u64,
     /// How many answers are made.
@@ -108,18 +114,22 @@ impl<'a> Ask<'a> {
         let wants_usage = options.map(include_usage).transpose()?.flatten().unwrap_or(false);
         let bounds = Bounds::read(whole)?;
         let (max_tokens, user) = call.protocol().read(call, whole, max_tokens, user)?;
-        // Which of them an upstream goes by is its own affair.
-        let max_output = positive("max_completion_tokens", max_completion)?
-            .max(max_tokens)
-            .max(positive("max_output_tokens", max_output)?)
-            .max(positive("n_predict", n_predict)?)
-            .max(bounds.output)
-            .filter(|_| call.has_answer());
+        let max_completion = positive("max_completion_tokens", max_completion)?;
+        let max_output = positive("max_output_tokens", max_output)?;
+        // Which of them an upstream goes by is its own affair. One that a call does not have is no bound: an upstream that
+        // does not know it writes on.
+        let others = positive("n_predict", n_predict)?.max(bounds.output);
+        let (known, others) = match call {
+            Call::Chat => (max_tokens.max(max_completion), others.max(max_output)),
+            Call::Responses => (max_output, others.max(max_tokens).max(max_completion)),
+            _ => (max_tokens, others.max(max_completion).max(max_output)),
+        };
         let min_output = min_tokens.map(|value| {
             let wrong = || wrong("min_tokens", "\"min_tokens\" must be a whole number");
             value.whole().ok_or_else(wrong)
         });
-        let min_output = min_output.transpose()?.unwrap_or(0);
+        let min_output = min_output.transpose()?.unwrap_or(0).max(bounds.least);
+        let by_name = Thinking::of_name(&named);
         let is_stream = match stream.map(Value::boolean) {
             None => false,
             Some(Some(said)) => said,
@@ -139,8 +149,11 @@ impl<'a> Ask<'a> {
             is_stream: is_stream && call.has_answer(),
             wants_usage,
             stream_options,
-            max_output,
-            thinking: bounds.thinking,
+            // 0 lets an upstream write nothing, or as much as it likes.
+            max_output: known.filter(|bound| *bound > 0 && call.has_answer()),
+            other_bound: others.unwrap_or(0),
+            thinking: bounds.thinking.max(by_name.budget),
+            asks_thinking: bounds.asks_thinking || by_name.is_asked,
             min_output,
             answers: each
                 .saturating_mul(prompts)
@@ -160,7 +173,7 @@ impl<'a> Ask<'a> {
             Some(bound) if !self.drops_bounds => bound,
             bound => usual().max(bound.unwrap_or(0)),
         };
-        let bound = bound.max(self.min_output);
+        let bound = bound.max(self.min_output).max(self.other_bound);
         // It may be larger than the bound nevertheless, where it is for all answers between calls of tools.
         if self.call.protocol().bounds_thinking() && self.thinking < bound {
             return bound;
@@ -314,178 +327,4 @@ pub(super) fn name<'a>(
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::{Value as Json, json};
-
-    use super::*;
-
-    #[test]
-    fn a_model_that_the_path_names_is_the_only_one() {
-        let read = |body: &str| {
-            let ask = Ask::read(Call::Chat, body.as_bytes(), Some("small"));
-            ask.map(|ask| (ask.model.to_string(), ask.rewritten(Some("other"), false).is_some()))
-        };
-        assert_eq!(read(r"{}"), Ok(("small".to_owned(), false)));
-        assert_eq!(read(r#"{"model":"small"}"#), Ok(("small".to_owned(), true)));
-        assert_eq!(read(r#"{"model":"large"}"#).unwrap_err().param, Some("model"));
-    }
-
-    #[test]
-    fn nothing_else_in_a_body_chooses_a_model() {
-        for (body, param) in [
-            (r#"{"model":"small","fallbacks":["large"]}"#, "fallbacks"),
-            (r#"{"model":"small","models":["large"]}"#, "models"),
-            (r#"{"model":"small","Engine":"large"}"#, "engine"),
-            (r#"{"model":"small","api_base":"http://x"}"#, "api_base"),
-            (r#"{"model":"small,large"}"#, "model"),
-            (r#"{"model":"small\nlarge"}"#, "model"),
-            (r#"{"model":"small@preset/large"}"#, "model"),
-            (r#"{"model":"small","fallbackModels":["large"]}"#, "fallback_models"),
-            (r#"{"model":"small","provider":"large"}"#, "provider"),
-            (r#"{"model":"small","x":{"y":[{"models":["large"]}]}}"#, "models"),
-            (
-                r#"{"model":"small","config":{"targets":[{"override_params":{"model":"large"}}]}}"#,
-                "model",
-            ),
-        ] {
-            let wrong = Ask::read(Call::Chat, body.as_bytes(), None).unwrap_err();
-            assert_eq!(wrong.param, Some(param), "{body}");
-        }
-        for body in [
-            r#"{"model":"small","models":null,"deferred":false}"#,
-            r#"{"model":"small","provider":{"order":["a"]},"moderation":{"model":"a"}}"#,
-            r#"{"model":"small","metadata":{"models":["a"]},"messages":[{"models":["a"]}]}"#,
-        ] {
-            assert!(Ask::read(Call::Chat, body.as_bytes(), None).is_ok(), "{body}");
-        }
-    }
-
-    #[test]
-    fn answers_are_bounded_as_the_client_says() {
-        for (call, body, most, answers) in [
-            (Call::Chat, json!({"max_tokens": 5, "max_completion_tokens": 7}), Some(7), 1),
-            (Call::Chat, json!({"max_tokens": 5, "n_predict": 900}), Some(900), 1),
-            (Call::Completions, json!({"n_predict": 9}), Some(9), 1),
-            (Call::Chat, json!({"max_tokens": 5.0, "n": 3}), Some(5), 3),
-            (Call::Chat, json!({"max_tokens": null}), None, 1),
-            (
-                Call::Completions,
-                json!({"max_tokens": 5, "prompt": ["a", "b"], "best_of": 2}),
-                Some(5),
-                4,
-            ),
-            (Call::Completions, json!({"max_tokens": 5, "prompt": [1, 2]}), Some(5), 1),
-            (Call::Responses, json!({"max_output_tokens": 9, "max_tokens": 1}), Some(9), 1),
-            (Call::Embeddings, json!({"max_tokens": 5}), None, 1),
-        ] {
-            let mut body = body;
-            body["model"] = json!("m");
-            let text = body.to_string();
-            let ask = Ask::read(call, text.as_bytes(), None).unwrap();
-            assert_eq!((ask.max_output, ask.answers), (most, answers), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_can_be_read_in_two_ways_is_refused() {
-        for (body, param) in [
-            (r#"{"model":"a","model":"b"}"#, Some("model")),
-            (r#"{"model":"a","mod\u0065l":"b"}"#, Some("model")),
-            (r#"{"model":"a","max_tokens":1,"max_tokens":2}"#, Some("max_tokens")),
-            (r#"{"model":"a","max_tokens":0}"#, Some("max_tokens")),
-            (r#"{"model":"a","n":1.5}"#, Some("n")),
-            (r#"{"model":7}"#, Some("model")),
-            (r#"{"model":""}"#, Some("model")),
-            ("{}", Some("model")),
-            (r#"{"model":"a","Model":"b"}"#, Some("model")),
-            (r#"{"model":"a","MAX_TOKENS":9}"#, Some("max_tokens")),
-            ("{\"model\":\"a\",\"max_to\u{212a}ens\":9}", Some("max_tokens")),
-            ("{\"model\":\"a\",\"me\u{17f}sages\":[]}", Some("messages")),
-            (r#"{"model":"a","messages":[],"Messages":["more"]}"#, Some("messages")),
-            (r#"{"model":"a","messages":[],"messages":["more"]}"#, Some("messages")),
-            (
-                r#"{"model":"a","stream_options":{"include_usage":true,"include_usage":false}}"#,
-                Some("include_usage"),
-            ),
-            (r#"{"model":"a","stream_options":{"Include_Usage":true}}"#, Some("include_usage")),
-            ("[]", None),
-            ("{", None),
-            ("\u{1}", None),
-        ] {
-            let wrong = Ask::read(Call::Chat, body.as_bytes(), None).unwrap_err();
-            assert_eq!(wrong.param, param, "{body}: {wrong:?}");
-        }
-        assert!(Ask::read(Call::Chat, b"{\"model\":\"\xff\"}", None).is_err());
-        let long = format!(r#"{{"model":"{}"}}"#, "x".repeat(MAX_NAME_BYTES + 1));
-        assert!(Ask::read(Call::Chat, long.as_bytes(), None).is_err());
-    }
-
-    #[test]
-    fn as_little_is_changed_as_can_be() {
-        let stream =
-            |options: &str| format!(r#"{{ "model" : "a",{options} "stream": true , "x": "y" }}"#);
-        for (before, after) in [
-            (
-                stream(""),
-                r#"{"stream_options":{"include_usage":true}, "model" : "A", "stream": true , "x": "y" }"#,
-            ),
-            (
-                stream(r#""stream_options":null,"#),
-                r#"{ "model" : "A","stream_options":{"include_usage":true}, "stream": true , "x": "y" }"#,
-            ),
-            (
-                stream(r#""stream_options":{},"#),
-                r#"{ "model" : "A","stream_options":{"include_usage":true}, "stream": true , "x": "y" }"#,
-            ),
-            (
-                stream(r#""stream_options":{"a":1},"#),
-                r#"{ "model" : "A","stream_options":{"include_usage":true,"a":1}, "stream": true , "x": "y" }"#,
-            ),
-            (
-                stream(r#""stream_options":{"include_usage":false},"#),
-                r#"{ "model" : "A","stream_options":{"include_usage":true}, "stream": true , "x": "y" }"#,
-            ),
-            (
-                stream(r#""stream_options":{"include_usage":true},"#),
-                r#"{ "model" : "A","stream_options":{"include_usage":true}, "stream": true , "x": "y" }"#,
-            ),
-        ] {
-            let ask = Ask::read(Call::Chat, before.as_bytes(), None).unwrap();
-            let bytes = ask.rewritten(Some("A"), true).unwrap();
-            assert_eq!(String::from_utf8(bytes).unwrap(), after);
-        }
-        for (call, body) in [
-            (Call::Chat, r#"{"model":"a"}"#),
-            (Call::Responses, r#"{"model":"a","stream":true}"#),
-            (Call::Embeddings, r#"{"model":"a","stream":true}"#),
-        ] {
-            let ask = Ask::read(call, body.as_bytes(), None).unwrap();
-            assert_eq!(ask.rewritten(Some("a"), true), None, "{body}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn what_is_rewritten_says_the_same(
-            extra in prop::collection::btree_map("[a-z]{1,6}_x", ".{0,8}", 0..5),
-            options in prop::option::of(prop::collection::btree_map("[a-z]{1,4}", any::<i32>(), 0..3)),
-            name in ".{1,10}",
-            pretty in any::<bool>(),
-        ) {
-            let mut body = serde_json::to_value(&extra).unwrap();
-            body["model"] = json!("a");
-            body["stream"] = json!(true);
-            if let Some(options) = &options {
-                body["stream_options"] = json!(options);
-            }
-            let text = if pretty { serde_json::to_string_pretty(&body) } else { serde_json::to_string(&body) }.unwrap();
-            let text = format!(" {text}\n");
-            let ask = Ask::read(Call::Chat, text.as_bytes(), None).unwrap();
-            let after: Json = serde_json::from_slice(&ask.rewritten(Some(&name), true).unwrap()).unwrap();
-            body["model"] = json!(name);
-            body["stream_options"]["include_usage"] = json!(true);
-            prop_assert_eq!(after, body);
-        }
-    }
-}
+mod tests;

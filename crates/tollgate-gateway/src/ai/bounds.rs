@@ -7,6 +7,7 @@ use super::ask::{Wrong, wrong};
 use super::fields::{FIELDS, NO_OPTIONS, READ};
 use super::json::Value;
 use super::names::plain;
+use super::thinking;
 
 /// Objects that are nested deeper are not searched: no server reads options there.
 const MAX_DEPTH: u32 = 8;
@@ -17,13 +18,18 @@ const DEFAULT_SUBAGENTS: u64 = 6;
 /// What the fields of a body say about its answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Bounds {
-    /// The largest bound of one answer.
+    /// The largest bound of one answer. Upstreams that do not know its name write on: it raises a reservation, and never
+    /// lowers it.
     pub(super) output: Option<u64>,
+    /// The largest number of tokens that an answer must have.
+    pub(super) least: u64,
+    /// Whether a field asks for thinking.
+    pub(super) asks_thinking: bool,
     /// The largest budget for thinking, which some servers grant on top of the bound.
     pub(super) thinking: u64,
     /// The largest number of answers.
     pub(super) answers: Option<u64>,
-    /// How many more times answers may be made: where the upstream tries again, and by agents that a model starts.
+    /// How many more times answers may be made, by agents that a model starts.
     pub(super) extra_answers: u64,
     /// Whether bounds that a model does not know are left out instead of refused.
     pub(super) is_dropped: bool,
@@ -32,7 +38,7 @@ pub(super) struct Bounds {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Output,
-    /// Like [`Self::Output`], and 0 is no mistake.
+    /// What an answer must have at least.
     Least,
     Thinking,
     Answers,
@@ -99,9 +105,7 @@ const NAMES: [(&str, Kind, &str); 44] = [
 ];
 
 /// Names that mean something among options only: a schema has a `maxLength` too.
-const OPTION_NAMES: [(&str, Kind, &str); 6] = [
-    ("numretries", Kind::Extra, "num_retries"),
-    ("maxretries", Kind::Extra, "max_retries"),
+const OPTION_NAMES: [(&str, Kind, &str); 4] = [
     ("n", Kind::Answers, "n"),
     ("numresults", Kind::Answers, "num_results"),
     ("maxlength", Kind::Output, "max_length"),
@@ -158,6 +162,7 @@ impl Bounds {
         place: Place,
         depth: u32,
     ) -> Result<(), Wrong> {
+        self.asks_thinking |= thinking::is_asked(plain, value);
         if let Some((kind, name)) = kind_of(plain, place) {
             return self.take(kind, name, value);
         }
@@ -189,10 +194,6 @@ impl Bounds {
             value.members().find(|it| is_known(&it.name)).map(|it| it.value)
         };
         match plain {
-            "retry" => match find(&["count", "attempts"]) {
-                Some(count) => self.take(Kind::Extra, "retry", count),
-                None => Ok(()),
-            },
             "multiagent" => {
                 let is_enabled = find(&["enabled"]).is_some_and(|it| it.text == "true");
                 if is_enabled && find(&["maxconcurrentsubagents"]).is_none() {
@@ -220,7 +221,8 @@ impl Bounds {
             wrong(name, format!("{name:?} must be a whole number of at least {least}"))
         })?;
         match kind {
-            Kind::Output | Kind::Least => self.output = self.output.max(Some(number)),
+            Kind::Output => self.output = self.output.max(Some(number)),
+            Kind::Least => self.least = self.least.max(number),
             Kind::Thinking => self.thinking = self.thinking.max(number),
             Kind::Answers => self.answers = self.answers.max(Some(number)),
             Kind::Extra => self.extra_answers = self.extra_answers.max(number),
@@ -304,7 +306,7 @@ mod tests {
                 (Some(11), 0, Some(2)),
             ),
             (r#"{"max_new_tokens":9,"num_return_sequences":4}"#, (Some(9), 0, Some(4))),
-            (r#"{"options":{"min_tokens":0}}"#, (Some(0), 0, None)),
+            (r#"{"options":{"min_tokens":0}}"#, (None, 0, None)),
             (r#"{"x":{"n":2,"maxLength":5},"metadata":{"max_tokens":5}}"#, (None, 0, None)),
             (r#"{"tools":[{"max_tokens":5}],"max_tokens":7,"user":"max_tokens"}"#, (None, 0, None)),
             (r#"{"options":{"num_predict":null,"x":{}},"think":true}"#, (None, 0, None)),
@@ -316,7 +318,7 @@ mod tests {
             (r#"{"num_beams":4}"#, (None, 0, Some(4))),
             (r#"{"config":{"n":3,"max_length":9}}"#, (Some(9), 0, Some(3))),
             (r#"{"providerOptions":{"openai":{"n":3}},"sampling":{"n":4}}"#, (None, 0, Some(4))),
-            (r#"{"x":{"max_response_tokens":9,"min_completion_tokens":11}}"#, (Some(11), 0, None)),
+            (r#"{"x":{"max_response_tokens":9,"min_completion_tokens":11}}"#, (Some(9), 0, None)),
             (r#"{"reasoning":{"max_hidden_tokens":9}}"#, (None, 9, None)),
             (r#"{"x":[{"n":9}],"options":[{"n":3}]}"#, (None, 0, Some(3))),
             (r#"{"max_prompt_tokens":9,"tokenizer_kwargs":{"max_length":9}}"#, (None, 0, None)),
@@ -328,22 +330,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tried_again_and_dropped_is_found() {
+    fn agents_least_lengths_and_dropped_bounds_are_found() {
         let read = |body: &str| {
             let bounds = Bounds::read(parse(body).unwrap()).unwrap();
-            (bounds.extra_answers, bounds.is_dropped)
+            (bounds.extra_answers, bounds.least, bounds.is_dropped)
         };
-        assert_eq!(read(r#"{"retry":{"count":3},"multi_agent":{"enabled":false}}"#), (3, false));
-        assert_eq!(read(r#"{"multi_agent":{"enabled":true}}"#), (6, false));
+        assert_eq!(read(r#"{"multi_agent":{"enabled":false}}"#), (0, 0, false));
+        assert_eq!(read(r#"{"multi_agent":{"enabled":true}}"#), (6, 0, false));
         assert_eq!(
             read(r#"{"multi_agent":{"enabled":true,"max_concurrent_subagents":2}}"#),
-            (2, false)
+            (2, 0, false)
         );
-        assert_eq!(read(r#"{"num_retries":2,"max_retries":3,"drop_params":true}"#), (3, true));
-        assert_eq!(
-            read(r#"{"num_retries":0,"x":{"num_retries":3},"drop_params":false}"#),
-            (0, false)
-        );
+        assert_eq!(read(r#"{"min_new_tokens":7,"drop_params":true}"#), (0, 7, true));
+        assert_eq!(read(r#"{"options":{"min_tokens":5},"drop_params":false}"#), (0, 5, false));
     }
 
     #[test]

@@ -77,6 +77,22 @@ const CHOOSERS: [&str; 57] = [
     "allowed_models",
 ];
 
+/// By these, servers that stand in front of others try again where an answer fails. Nobody sees what the tries before the
+/// last one used, so nobody could charge it.
+const RETRIES: [&str; 11] = [
+    "num_retries",
+    "max_retries",
+    "retries",
+    "retry",
+    "retry_count",
+    "retry_attempts",
+    "retry_policy",
+    "retry_strategy",
+    "retry_options",
+    "model_group_retry_policy",
+    "max_fallbacks",
+];
+
 /// Templates next to those of [`super::ask`]: each message is written by them, so a short one can write a long prompt.
 const TEMPLATES: [&str; 6] = [
     "chat_template_str",
@@ -109,6 +125,7 @@ pub(super) fn check(whole: Value<'_>) -> Result<(), Wrong> {
         if let Some(chooser) = CHOOSERS.iter().find(|it| is_plain(it, &folded)) {
             return Err(refused(chooser));
         }
+        check_retry(&folded, member.value)?;
         if let Some(template) = TEMPLATES.iter().find(|it| is_plain(it, &folded))
             && (template.contains("template") || member.value.is_object())
         {
@@ -139,6 +156,9 @@ fn nested(outer: &Member<'_>, depth: u32) -> Result<(), Wrong> {
             if let Some(chooser) = NESTED.iter().find(|it| is_plain(it, &folded)) {
                 return Err(refused(chooser));
             }
+            if has_options || depth > 0 {
+                check_retry(&folded, member.value)?;
+            }
             if has_options && folded == "model" {
                 return Err(refused("model"));
             }
@@ -146,6 +166,18 @@ fn nested(outer: &Member<'_>, depth: u32) -> Result<(), Wrong> {
         }
     }
     Ok(())
+}
+
+fn check_retry(folded: &str, value: Value<'_>) -> Result<(), Wrong> {
+    let is_none = |value: Value<'_>| is_off(value) || value.whole() == Some(0);
+    let has_none = value.is_object() && value.members().all(|it| is_none(it.value));
+    match RETRIES.iter().find(|it| is_plain(it, folded)) {
+        Some(name) if !is_none(value) && !has_none => {
+            let message = "is not accepted: what failed tries use is not known here";
+            Err(wrong(name, format!("{name:?} {message}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses tools of the upstream that bring a model of their own. The parameters of a function are its schema, in which
@@ -192,6 +224,28 @@ fn refused(name: &'static str) -> Wrong {
 mod tests {
     use super::super::json::parse;
     use super::*;
+
+    #[test]
+    fn nobody_has_an_upstream_try_again_unseen() {
+        for (body, param) in [
+            (r#"{"model":"m","num_retries":2}"#, "num_retries"),
+            (r#"{"model":"m","numRetries":2}"#, "num_retries"),
+            (r#"{"model":"m","max_retries":"2"}"#, "max_retries"),
+            (r#"{"model":"m","retry":{"count":3}}"#, "retry"),
+            (r#"{"model":"m","retry_policy":{"TimeoutErrorRetries":3}}"#, "retry_policy"),
+            (r#"{"model":"m","provider_options":{"max_retries":3}}"#, "max_retries"),
+            (r#"{"model":"m","x":{"config":{"num_retries":3}}}"#, "num_retries"),
+        ] {
+            let wrong = check(parse(body).unwrap()).unwrap_err();
+            assert_eq!(wrong.param, Some(param), "{body}");
+        }
+        for body in [
+            r#"{"model":"m","num_retries":0,"max_retries":null,"retry":{"count":0},"retries":false}"#,
+            r#"{"model":"m","metadata":{"num_retries":3},"messages":[{"num_retries":3}]}"#,
+        ] {
+            assert_eq!(check(parse(body).unwrap()), Ok(()), "{body}");
+        }
+    }
 
     #[test]
     fn no_tool_agent_adapter_or_header_chooses_a_model() {

@@ -1,7 +1,5 @@
 //! How many tokens a text is likely to have, by the scripts of its characters.
 
-use super::json::Value;
-
 /// A thousand of these are a token.
 pub(super) type Milli = u64;
 
@@ -101,18 +99,16 @@ impl Classes {
         self.total = self.total.saturating_add(count.saturating_mul(self.letter));
     }
 
-    /// A string that stands in JSON; anything else is none.
-    pub(super) fn value(&mut self, value: Value<'_>) {
-        if let Some(text) = value.string() {
-            self.text(&text);
-        }
-    }
-
-    pub(super) fn text(&mut self, text: &str) {
+    /// A text, which costs at least this unless it is empty.
+    pub(super) fn text(&mut self, text: &str, least: Milli) {
         (self.in_word, self.after_space) = (0, false);
+        let before = self.total;
         for letter in text.chars() {
             let cost = if letter.is_ascii() { self.ascii(letter) } else { self.other(letter) };
             self.total = self.total.saturating_add(cost);
+        }
+        if !text.is_empty() {
+            self.total = self.total.max(before.saturating_add(least));
         }
     }
 
@@ -158,7 +154,7 @@ mod tests {
     fn each_class_has_its_rate() {
         let of = |text: &str| {
             let mut classes = Classes::new(4);
-            classes.text(text);
+            classes.text(text, 0);
             classes.total()
         };
         assert_eq!(of("abcd efg"), 8 * 250);

@@ -8,6 +8,8 @@ use std::collections::{HashMap, HashSet};
 
 use parking_lot::Mutex;
 
+use super::allowance::{Allowance, WholeAnswer};
+
 /// The share of answers that are to be at most as long as expected, in hundredths.
 const QUANTILE_PERCENT: u64 = 90;
 
@@ -105,8 +107,19 @@ const MIN_CORRECTION: u64 = 500;
 /// Nor above four times.
 const MAX_CORRECTION: u64 = 4_000;
 
+/// Longer prompts never lower a correction: servers cut what does not fit into the context.
+const MAX_CERTAIN_TOKENS: u64 = 2_000;
+
 /// No correction, in thousandths.
 const UNCORRECTED: u64 = 1_000;
+
+/// The estimate of a prompt whose true length says something about texts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LearnedPrompt {
+    pub(crate) estimated: u64,
+    /// Whether every upstream reads all of it. Otherwise it can only raise a correction.
+    pub(crate) is_certain: bool,
+}
 
 /// How far the true lengths of prompts are from their estimates.
 #[derive(Debug, Clone, Default)]
@@ -117,11 +130,17 @@ pub(crate) struct Correction {
 }
 
 impl Correction {
-    pub(crate) fn note(&mut self, estimated: u64, used: u64) {
+    fn note(&mut self, prompt: LearnedPrompt, used: u64) {
+        let LearnedPrompt { estimated, is_certain } = prompt;
         if estimated < MIN_PROMPT_TOKENS || used == 0 {
             return;
         }
         let each = used.saturating_mul(1_000) / estimated;
+        // A part that the upstream did not read must not make other prompts cheaper.
+        let is_certain = is_certain && estimated <= MAX_CERTAIN_TOKENS;
+        if !is_certain && each < self.thousandths() {
+            return;
+        }
         // One prompt moves the mean only so far, whatever an upstream says of it.
         self.thousandths += each.clamp(MIN_CORRECTION / 2, 2 * MAX_CORRECTION);
         self.count += 1;
@@ -144,6 +163,7 @@ impl Correction {
 struct Learned {
     lengths: Lengths,
     prompts: Correction,
+    allowance: Allowance,
     /// The value of [`Pairs::uses`] when it was used last.
     last_use: u64,
 }
@@ -208,25 +228,28 @@ pub(crate) struct Expectations(Mutex<Pairs>, Mutex<HashMap<String, bool>>);
 /// The most models of which it is known whether they use tokens that no client sees.
 const MAX_MODELS: usize = 10_000;
 
-/// Tokens beyond a quarter of an answer by which its estimate may be wrong.
-const HIDDEN_SLACK: u64 = 64;
-
 impl Expectations {
-    /// Notes what an answer of a model used, and what was counted of it. A model that once used much more than that has
-    /// hidden tokens, such as its thinking.
-    pub(crate) fn note_hidden(&self, model: &str, used: u64, counted: u64) {
-        let expected = counted.saturating_add(counted / 4).saturating_add(HIDDEN_SLACK);
+    /// Notes an answer that was read to its end. A model that once used much more than it showed has hidden tokens, such as
+    /// its thinking, for every tenant and for as long as the process lives.
+    pub(crate) fn note_whole(&self, key: &HistoryKey, answer: WholeAnswer) {
+        let is_hiding = answer.is_hiding();
         let mut models = self.1.lock();
-        if let Some(is_hiding) = models.get_mut(model) {
-            *is_hiding |= used > expected;
+        if let Some(known) = models.get_mut(&key.model) {
+            *known |= is_hiding;
         } else if models.len() < MAX_MODELS {
-            models.insert(model.to_owned(), used > expected);
+            models.insert(key.model.clone(), is_hiding);
+        }
+        drop(models);
+        if !is_hiding {
+            self.0.lock().get_or_add(key).allowance.earn(answer.used.min(answer.counted));
         }
     }
 
-    /// Whether answers of a model may use more than what is seen of them: they did once, or none has stated its usage yet.
-    pub(crate) fn may_hide(&self, model: &str) -> bool {
-        self.1.lock().get(model).copied().unwrap_or(true)
+    /// Whether a tenant may leave an answer of which so much is reserved and not seen, and pay what it has seen. What is
+    /// not seen is taken from its allowance.
+    pub(crate) fn spend_allowance(&self, key: &HistoryKey, unseen: u64) -> bool {
+        let is_hiding = self.1.lock().get(&key.model).copied().unwrap_or(true);
+        !is_hiding && self.0.lock().get(key).is_some_and(|it| it.allowance.spend(unseen))
     }
 
     pub(crate) fn note(&self, key: &HistoryKey, tokens: u64) {
@@ -234,9 +257,9 @@ impl Expectations {
     }
 
     /// Notes how long a prompt was that was estimated at so much.
-    pub(crate) fn note_prompt(&self, key: &HistoryKey, estimated: Option<u64>, used: u64) {
-        if let Some(estimated) = estimated {
-            self.0.lock().get_or_add(key).prompts.note(estimated, used);
+    pub(crate) fn note_prompt(&self, key: &HistoryKey, prompt: Option<LearnedPrompt>, used: u64) {
+        if let Some(prompt) = prompt {
+            self.0.lock().get_or_add(key).prompts.note(prompt, used);
         }
     }
 
@@ -303,6 +326,10 @@ mod tests {
         assert!(known.expected().unwrap() < 20, "{:?}", known.expected());
     }
 
+    fn prompt(estimated: u64) -> Option<LearnedPrompt> {
+        Some(LearnedPrompt { estimated, is_certain: true })
+    }
+
     fn key(model: &str, tenant: &str) -> HistoryKey {
         HistoryKey { model: model.to_owned(), tenant: tenant.to_owned() }
     }
@@ -319,26 +346,67 @@ mod tests {
         }
         assert_eq!(known.expected(&key("m", "early")), Some(7), "nobody forgets another's");
         for _ in 0..MIN_PROMPTS {
-            known.note_prompt(&key("m", "late"), Some(100), 200);
+            known.note_prompt(&key("m", "late"), prompt(100), 200);
         }
         assert_eq!(known.correction(&key("m", "late")), 2_000, "there is room for others");
     }
 
+    fn whole(used: u64, counted: u64) -> WholeAnswer {
+        WholeAnswer { used, counted, reasoning: 0 }
+    }
+
+    /// An answer that is left costs what was seen of it only as far as whole answers were paid before, whatever those hid.
     #[test]
-    fn a_model_that_once_used_more_than_is_seen_hides_tokens() {
+    fn harmless_answers_do_not_pay_for_what_others_hide() {
         let known = Expectations::default();
-        assert!(known.may_hide("m"), "nothing is known of it");
-        known.note_hidden("m", 1_000 + 250 + HIDDEN_SLACK, 1_000);
-        assert!(!known.may_hide("m"));
-        known.note_hidden("m", 1_001 + 250 + HIDDEN_SLACK, 1_000);
-        known.note_hidden("m", 1, 1);
-        known.note_hidden("n", 1, 1);
-        assert!(known.may_hide("m") && !known.may_hide("n"));
+        let own = key("m", "a");
+        assert!(!known.spend_allowance(&own, 0), "nothing is known of it");
+        for _ in 0..100 {
+            known.note_whole(&own, whole(6, 6));
+        }
+        assert!(!known.spend_allowance(&own, 10_000), "600 tokens stand for no 10,000");
+        assert!(known.spend_allowance(&own, 200) && !known.spend_allowance(&own, 200));
+        assert!(!known.spend_allowance(&key("m", "b"), 0), "nobody spends another's");
+        assert!(!known.spend_allowance(&key("n", "a"), 0), "nor that of another model");
+        let other = key("m", "c");
+        known.note_whole(&other, whole(1_000 + 250 + 65, 1_000));
+        assert!(!known.spend_allowance(&own, 1), "it hid something from anybody");
+        known.note_whole(&own, whole(6, 6));
+        assert!(!known.spend_allowance(&own, 1), "which is not forgotten");
+    }
+
+    #[test]
+    fn the_models_that_are_known_are_bounded() {
+        let known = Expectations::default();
         for model in 0..2 * MAX_MODELS {
-            known.note_hidden(&model.to_string(), 1, 1);
+            known.note_whole(&key(&model.to_string(), "a"), whole(1, 1));
         }
         assert_eq!(known.1.lock().len(), MAX_MODELS);
-        assert!(known.may_hide("m"));
+        assert!(!known.spend_allowance(&key(&(MAX_MODELS + 1).to_string(), "a"), 0));
+    }
+
+    /// What an upstream did not read, or cut, teaches nothing: only a prompt that it certainly read lowers an estimate.
+    #[test]
+    fn padding_teaches_nothing() {
+        let known = Expectations::default();
+        let padded = Some(LearnedPrompt { estimated: 1_000, is_certain: false });
+        let cut = Some(LearnedPrompt { estimated: MAX_CERTAIN_TOKENS + 1, is_certain: true });
+        for _ in 0..70 {
+            known.note_prompt(&key("m", "a"), padded, 100);
+            known.note_prompt(&key("m", "a"), cut, 100);
+        }
+        assert_eq!(known.correction(&key("m", "a")), UNCORRECTED);
+        for _ in 0..MIN_PROMPTS {
+            known.note_prompt(&key("m", "a"), prompt(100), 200);
+        }
+        for _ in 0..70 {
+            known.note_prompt(&key("m", "a"), padded, 1_000);
+        }
+        assert_eq!(known.correction(&key("m", "a")), 2_000, "nor does it take a correction back");
+        for _ in 0..70 {
+            known.note_prompt(&key("m", "a"), padded, 3_000);
+        }
+        assert!(known.correction(&key("m", "a")) > 2_900, "more is believed");
     }
 
     #[test]
@@ -358,16 +426,16 @@ mod tests {
     fn prompts_are_corrected_within_bounds_and_for_their_tenant_alone() {
         let known = Expectations::default();
         for _ in 0..MIN_PROMPTS - 1 {
-            known.note_prompt(&key("m", "a"), Some(100), 200);
+            known.note_prompt(&key("m", "a"), prompt(100), 200);
         }
         assert_eq!(known.correction(&key("m", "a")), 1_000, "a few say nothing");
-        known.note_prompt(&key("m", "a"), Some(100), 200);
+        known.note_prompt(&key("m", "a"), prompt(100), 200);
         assert_eq!(known.correction(&key("m", "a")), 2_000);
         assert_eq!(known.correction(&key("m", "b")), 1_000, "nobody changes another's");
         for _ in 0..1_000 {
-            known.note_prompt(&key("m", "a"), Some(1_000_000), 1);
-            known.note_prompt(&key("m", "b"), Some(100), u64::MAX);
-            known.note_prompt(&key("m", "c"), Some(1), 1_000);
+            known.note_prompt(&key("m", "a"), prompt(2_000), 1);
+            known.note_prompt(&key("m", "b"), prompt(100), u64::MAX);
+            known.note_prompt(&key("m", "c"), prompt(1), 1_000);
             known.note_prompt(&key("m", "c"), None, 1_000);
         }
         assert_eq!(known.correction(&key("m", "a")), MIN_CORRECTION, "never below half");

@@ -158,6 +158,7 @@ impl<D: Decide> Worker<D> {
             uncorrected: source.prompt,
             output: 0,
             thinking: 0,
+            asks_thinking: false,
             answers: 1,
             prompts: 1,
             sink: TextSink::new(Tariff::default()),

@@ -196,6 +196,25 @@ struct Reader<'a> {
     at: usize,
 }
 
+/// How many bytes were read, so that tests can compare that with the length of a body.
+#[cfg(test)]
+pub(crate) mod work {
+    use std::cell::Cell;
+
+    thread_local! {
+        static READ: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn add(bytes: usize) {
+        READ.set(READ.get() + bytes);
+    }
+
+    /// What was read since this was called last.
+    pub(crate) fn take() -> usize {
+        READ.take()
+    }
+}
+
 impl<'a> Reader<'a> {
     const fn error(&self, wrong: &'static str) -> JsonError {
         JsonError { wrong, at: self.at }
@@ -227,6 +246,10 @@ impl<'a> Reader<'a> {
             None => return Err(self.error("a value is missing")),
         }
         let text = self.text.get(start..self.at).unwrap_or_default();
+        #[cfg(test)]
+        if depth == 0 {
+            work::add(text.len());
+        }
         Ok(Value { text, at: start })
     }
 

@@ -8,7 +8,7 @@ use super::json::Value;
 use super::names::{is_address, is_id, plain};
 use super::prompt::long_name;
 use super::resolution::scale;
-use super::sniff::{is_document, is_text};
+use super::sniff::{Recording, is_document, is_text, recording};
 use super::text::TextSink;
 
 /// Members that bring something to look at or to listen to, or a file, whatever kind a part says it is. Without
@@ -114,6 +114,8 @@ pub(super) struct Stated {
     has_binary_data: bool,
     /// How large an image is made ([`super::resolution`]).
     scale: u64,
+    /// What a recording has by its duration.
+    audio_tokens: u64,
 }
 
 impl Stated {
@@ -221,6 +223,13 @@ impl Stated {
     fn data(&mut self, data: &str, is_base64: bool) {
         self.has_data = true;
         self.is_document |= is_document(data, is_base64);
+        match recording(data) {
+            Recording::Tokens(tokens) if is_base64 => {
+                self.audio_tokens = self.audio_tokens.max(tokens);
+            }
+            Recording::Unknown if is_base64 => self.is_document = true,
+            _ => {}
+        }
         self.has_binary_data |= is_base64 && !is_text(data);
     }
 }
@@ -255,7 +264,11 @@ pub(super) fn media(name: &str, value: Value<'_>, stated: Stated, sink: &mut Tex
         image(&folded, stated, length, sink);
     } else if folded.contains("audio") || folded == "multimodaldata" {
         let is_recording = !(stated.is_fetched || stated.is_document || stated.is_text);
-        if is_recording { sink.media(length) } else { sink.document(length) }
+        if is_recording {
+            sink.recording(length, stated.audio_tokens);
+        } else {
+            sink.document(length);
+        }
     } else {
         file(&folded, stated, length, sink);
     }
@@ -306,7 +319,7 @@ fn file(name: &str, stated: Stated, length: u64, sink: &mut TextSink) {
     if !is_inside || stated.is_document {
         sink.document(length);
     } else if stated.is_image || stated.is_audio {
-        sink.media(length);
+        sink.recording(length, stated.audio_tokens);
     } else if is_text {
         sink.text_file(length);
     } else {

@@ -1,5 +1,6 @@
 //! Messages and their parts, as far as they are counted.
 
+use super::certain::is_certainly_read;
 use super::json::Value;
 use super::media::{References, Stated, is_media, media, references, stored_files};
 use super::prompt::{MAX_WALK, long_name, option, plain, walk};
@@ -118,15 +119,25 @@ const PART_OPTIONS: [&str; 11] = [
 
 /// A conversation.
 pub(super) fn messages(value: Value<'_>, sink: &mut TextSink) {
+    conversation(value, sink, 0);
+}
+
+fn conversation(value: Value<'_>, sink: &mut TextSink, depth: u32) {
+    if depth >= MAX_WALK {
+        return content(value, sink, depth);
+    }
     if !value.is_array() {
         sink.message();
         return content(value, sink, 0);
     }
-    for message in value.elements() {
+    for (place, message) in value.elements().enumerate() {
         sink.message();
+        if !is_certainly_read(message, place == 0) {
+            sink.uncertain();
+        }
         if message.is_array() {
             // A batch of conversations.
-            messages(message, sink);
+            conversation(message, sink, depth + 1);
         } else if message.is_object() {
             self::message(message, sink);
         } else {
@@ -257,12 +268,11 @@ fn part(part: Value<'_>, sink: &mut TextSink, depth: u32) {
     let (mut has_kind, mut is_text, mut has_text, mut has_media) = (false, true, false, false);
     let (mut is_document, mut has_source_text) = (false, false);
     let stated = Stated::of(part);
-    let is_call = is_kind(part, |it| it == "tool_use");
-    let is_search = is_kind(part, |it| {
-        matches!(it, "search_result" | "web_search_result" | "web_fetch_result")
-    });
-    let is_image = is_kind(part, |it| it == "input_image") && !sink.is_upper_bound();
-    let source_name = if is_kind(part, |it| it == "image") { "image" } else { "file" };
+    let kind = Kind::of(part);
+    let is_call = kind == Kind::Call;
+    let is_search = kind == Kind::Search;
+    let is_image = kind == Kind::InputImage && !sink.is_upper_bound();
+    let source_name = if kind == Kind::Image { "image" } else { "file" };
     for member in part.members() {
         let value = member.value;
         match member.name.as_ref() {
@@ -300,6 +310,36 @@ fn part(part: Value<'_>, sink: &mut TextSink, depth: u32) {
         (true, _) => {}
         (false, true) => sink.documents(1),
         (false, false) => sink.image(),
+    }
+}
+
+/// Kinds of parts whose members are read in their own way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Call,
+    Search,
+    InputImage,
+    Image,
+    Other,
+}
+
+impl Kind {
+    /// What all statements of a part agree on. It is read once, as a part may hold much.
+    fn of(part: Value<'_>) -> Self {
+        let mut kinds =
+            part.members().filter(|it| it.name == "type").map(|it| Self::named(it.value));
+        let first = kinds.next().unwrap_or(Self::Other);
+        if kinds.all(|it| it == first) { first } else { Self::Other }
+    }
+
+    fn named(value: Value<'_>) -> Self {
+        match value.string().as_deref() {
+            Some("tool_use") => Self::Call,
+            Some("search_result" | "web_search_result" | "web_fetch_result") => Self::Search,
+            Some("input_image") => Self::InputImage,
+            Some("image") => Self::Image,
+            _ => Self::Other,
+        }
     }
 }
 

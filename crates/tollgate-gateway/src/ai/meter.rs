@@ -8,75 +8,22 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 use tollgate_policy::prices::{TokenKind, Usage};
-use tollgate_tower::PendingCharge;
+use tollgate_tower::{PendingCharge, is_stopping};
 
-use super::ask::Call;
+use super::allowance::WholeAnswer;
 use super::background::{self, Background, Owner, Progress, Source};
 use super::doubts;
-use super::expect::{Expectations, HistoryKey};
+use super::expect::Expectations;
 use super::more::{AskMore, TopUps};
 use super::options::Overrun;
 use super::rename::Renamer;
 use super::scan::Scan;
 use super::sse::Events;
-use super::text::TextSink;
 use super::unread::event_scan;
-use super::usage::{self, Doubt, Plausible, StreamReport, View, input_of, output_of};
+use super::usage::{self, Doubt, Plausible, StreamReport, input_of, output_of};
 use crate::forward::SentFlag;
 
-/// What is known of a request before its answer.
-pub(crate) struct Estimate {
-    pub(crate) call: Call,
-    /// What rules know the model as.
-    pub(crate) model: String,
-    /// The key under which the lengths of its prompt and answer are learned.
-    pub(crate) history_key: HistoryKey,
-    /// Of the prompt alone.
-    pub(crate) prompt: u64,
-    /// Of the prompt alone, by its text and not by what earlier ones had.
-    pub(crate) uncorrected: u64,
-    /// Of all answers together.
-    pub(crate) output: u64,
-    /// Of the thinking in it, which the upstream may not show.
-    pub(crate) thinking: u64,
-    /// How many answers there are.
-    pub(crate) answers: u64,
-    /// How many prompts they are made of.
-    pub(crate) prompts: u64,
-    /// Counts what is written.
-    pub(crate) sink: TextSink,
-    /// Whether we ask what a stream used, and the client does not.
-    pub(crate) hides_usage: bool,
-    /// Whether the upstream adds to the prompt by itself while it answers.
-    pub(crate) is_extended: bool,
-}
-
-impl Estimate {
-    /// What is charged in advance.
-    pub(crate) const fn total(&self) -> u64 {
-        self.prompt.saturating_add(self.output)
-    }
-
-    /// How the events of its answer are read.
-    fn view<'v>(&self, model: Option<&'v str>, plausible: Plausible) -> View<'v> {
-        let (call, hides_usage, answers) = (self.call, self.hides_usage, self.answers);
-        View { call, hides_usage, model, plausible, answers }
-    }
-
-    /// What the prompt costs if its true length never becomes known. Earlier prompts do not make it cheaper: a client could
-    /// send short ones first, and leave early from the long ones.
-    pub(crate) fn unreported_prompt(&self) -> u64 {
-        self.prompt.max(self.uncorrected)
-    }
-
-    /// The same, where the upstream stated a length before the answer. What it adds afterwards is not in it.
-    fn cut_prompt(&self, stated: Option<u64>) -> u64 {
-        match stated {
-            Some(stated) if !self.is_extended => stated,
-            stated => self.unreported_prompt().max(stated.unwrap_or(0)),
-        }
-    }
-}
+pub(crate) use estimate::Estimate;
 
 enum Reading {
     /// An answer that has not begun, or brings nothing to count.
@@ -163,6 +110,8 @@ pub(crate) struct Meter {
     is_settled: bool,
     /// Whether the answer came to its end, or was broken off by the upstream: else the client left it.
     has_ended: bool,
+    /// Whether a client that leaves pays what was reserved, as the model may use tokens which nobody sees. Decided once.
+    may_hide: Option<bool>,
     /// The stream was ended by us.
     pub(crate) is_stopped: bool,
 }
@@ -192,6 +141,7 @@ impl Meter {
             work: Work::Answered,
             is_settled: false,
             has_ended: false,
+            may_hide: None,
             is_stopped: false,
         }
     }
@@ -235,7 +185,8 @@ impl Meter {
     pub(crate) const fn may_change(&self) -> bool {
         match self.reading {
             Reading::Nothing => false,
-            Reading::Events(_) => self.changes_streams(),
+            // Nothing passes after its end.
+            Reading::Events(_) => true,
             Reading::Json(_) => self.renamer.is_some(),
         }
     }
@@ -362,7 +313,9 @@ impl Meter {
             }
             // More than can be believed is no reason to pay less than was reserved.
             None if self.reported.doubt == Some(Doubt::TooMuch) => {
-                Usage::new(self.estimate.unreported_prompt(), counted.max(self.reserved_output()))
+                let prompt =
+                    self.estimate.unreported_prompt().max(self.reported.prompt.unwrap_or(0));
+                Usage::new(prompt, counted.max(self.reserved_output()))
             }
             None => {
                 let prompt = self.estimate.cut_prompt(self.reported.prompt);
@@ -468,8 +421,10 @@ impl Meter {
                 expectations.note(&self.estimate.history_key, each);
             }
             if self.reported.usage.is_some() && self.reading.is_over(&self.reported) {
+                let reasoning = used.tokens(TokenKind::Reasoning);
                 let counted = self.estimate.sink.total();
-                expectations.note_hidden(&self.estimate.model, output_of(&used), counted);
+                let answer = WholeAnswer { used: output_of(&used), counted, reasoning };
+                expectations.note_whole(&self.estimate.history_key, answer);
             }
         }
         if let Some(more) = &mut self.more {
@@ -489,10 +444,13 @@ pub(super) fn pay(pending_charges: Vec<PendingCharge>, used: Usage) {
 
 impl Drop for Meter {
     fn drop(&mut self) {
+        // Then it is the server that ends it, and no client.
+        self.has_ended |= is_stopping();
         self.settle();
     }
 }
 
+mod estimate;
 mod left;
 #[cfg(test)]
 mod tests;

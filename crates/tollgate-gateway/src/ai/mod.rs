@@ -1,18 +1,19 @@
 //! Models behind the gateway, in the words of the API that a route is for (`protocol`).
 //!
 //! ```text
-//! 0 access     who may ask, and for what                                          access, paths
-//! 1 read       the body, whole and bounded; its few fields that matter here        intake, ask, choosers, bounds, json
+//! 0 access     who may ask, and for what                                          access, paths, other_calls
+//! 1 read       the body, whole and bounded; its few fields that matter here        intake, ask, choosers, bounds, thinking, json
 //! 2 model      which it is, who serves it, under what name                         models
-//! 3 estimate   prompt and longest answer, in tokens                                prompt, messages, replayed, media, resolution, tools, text, bound, expect
+//! 3 estimate   prompt and longest answer, in tokens                                prompt, messages, certain, replayed, media, resolution, tools, text, bound, expect
 //! 4 decision   requests, tokens and slots in one step, on the estimate             tollgate-tower
 //! 5 turn       a place among those that the pool serves at once                    turn, lanes, crate::fair
 //! 6 forward    the client's bytes, changed only where they must be                 serve, crate::forward
 //!   follow     responses that are made in the background, later                     background, follow
-//! 7 meter      what comes back is counted as it passes; what was used is settled   answer, meter, more, sse, usage, scan, rename
+//! 7 meter      what comes back is counted as it passes; what was used is settled   answer, meter, allowance, more, sse, usage, scan, rename
 //! ```
 
 mod access;
+mod allowance;
 mod answer;
 mod anthropic;
 mod ask;
@@ -20,6 +21,7 @@ mod background;
 pub mod bound;
 mod bounds;
 mod call;
+mod certain;
 mod choosers;
 mod classes;
 mod doubts;
@@ -40,6 +42,7 @@ mod more;
 mod names;
 mod openai;
 pub mod options;
+mod other_calls;
 mod outgoing;
 mod paths;
 mod prompt;
@@ -54,6 +57,7 @@ mod sse;
 #[cfg(test)]
 mod tests;
 mod text;
+mod thinking;
 mod tools;
 pub(crate) mod turn;
 mod unread;
@@ -79,7 +83,7 @@ use expect::Expectations;
 use intake::Room;
 use lanes::Lanes;
 use models::Models;
-use options::{AiOptions, Anonymous, Others};
+use options::{AiOptions, Anonymous};
 
 /// Whether more is known of a caller than its address.
 const fn is_verified(identity: &Identity) -> bool {
@@ -100,6 +104,7 @@ pub(crate) struct Ai {
 
 impl Ai {
     pub(crate) fn new(options: AiOptions, pools: &BTreeMap<&str, usize>) -> Result<Self, String> {
+        other_calls::check(&options)?;
         let models = Models::new(&options, pools)?;
         let lanes = Arc::new(Lanes::new(options.max_waiting));
         let room = Room::new(options.max_buffered_bytes, options.max_body_bytes);
@@ -108,11 +113,10 @@ impl Ai {
         Ok(Self { options, models, expectations, lanes, background, room })
     }
 
-    /// Whether other calls than those whose tokens are counted go to the upstream. What ends like one of them never
-    /// does: the upstream might serve it.
+    /// Whether a call whose tokens nobody counts goes to the upstream.
     pub(crate) fn forwards_others(&self, protocol: Protocol, asked: &EdgeRequest) -> bool {
         let path = asked.endpoint.as_deref().unwrap_or("/");
-        self.options.others == Others::Forward && !protocol.looks_like_call(path)
+        other_calls::is_forwarded(&self.options, protocol, asked.method.as_deref(), path)
     }
 
     /// Whether a caller is refused because nothing is known of it.

@@ -44,6 +44,9 @@ pub struct AiOptions {
     pub overrun: Overrun,
     /// Whether other calls than those whose tokens are counted, and the list of models, go to the upstream.
     pub others: Others,
+    /// Paths of calls that go to the upstream uncounted, next to those that only read something: whole ones, or `/x/*` for
+    /// everything below `/x` that makes no model work.
+    pub forward_paths: Vec<String>,
     /// What becomes of callers of whom nothing but the address is known.
     pub anonymous: Anonymous,
     /// Who gets how much of what is scarce.
@@ -74,6 +77,7 @@ impl Default for AiOptions {
             lists_models: false,
             overrun: Overrun::default(),
             others: Others::default(),
+            forward_paths: Vec::new(),
             anonymous: Anonymous::default(),
             weights: Weights::default(),
             max_waiting: 1_000,
@@ -86,7 +90,12 @@ impl Default for AiOptions {
 }
 
 impl AiOptions {
-    /// Says what is wrong with them, where these are the pools.
+    /// Says what is wrong with [`Self::forward_paths`].
+    pub fn check_forward_paths(&self) -> Result<(), String> {
+        super::other_calls::check(self)
+    }
+
+    /// Says what is wrong with the rest, where these are the pools.
     pub fn check<'p>(&self, pools: impl Iterator<Item = &'p String>) -> Result<(), String> {
         let places = pools.map(|name| (name.as_str(), 0)).collect();
         Models::new(self, &places).map(|_| ())
@@ -99,7 +108,8 @@ pub enum Others {
     /// There are none.
     #[default]
     Refuse,
-    /// They go to the upstream, uncounted but for the request itself.
+    /// Those that read something and make no model work go to the upstream, and those that [`AiOptions::forward_paths`]
+    /// names, uncounted but for the request itself.
     Forward,
 }
 

@@ -50,6 +50,9 @@ impl Ask<'_> {
         sink.scale_images(scale_of(self.whole));
         for member in self.whole.members() {
             let value = member.value;
+            if !self.reads_certainly(&member) {
+                sink.uncertain();
+            }
             match member.name.as_ref() {
                 name if value.is_null() && is_known(name) => options.push(member),
                 _ if value.is_null() => unknown.push(member),
@@ -73,7 +76,10 @@ impl Ask<'_> {
                 | "chat_template"
                 | "chat_template_kwargs" => walk(value, sink),
                 // Names of tools in it may be read.
-                "tool_choice" if !value.is_string() => walk(value, sink),
+                "tool_choice" if !value.is_string() => {
+                    sink.uncertain();
+                    walk(value, sink);
+                }
                 name if OPTIONS.contains(&name) => options.push(member),
                 // Next to the conversation, as some servers take it. `audio` says how an answer is to be spoken.
                 name if is_media(name) && name != "audio" => {
@@ -110,6 +116,9 @@ impl Ask<'_> {
             long_name(&member.name, sink);
             option(member.value, sink, 0);
         }
+        if !counted.is_empty() {
+            sink.uncertain();
+        }
         for member in unknown.iter().chain(counted) {
             sink.source(&member.name);
             walk(member.value, sink);
@@ -117,6 +126,21 @@ impl Ask<'_> {
         if self.call == Call::Chat {
             // The answer's own beginning.
             sink.message();
+        }
+    }
+}
+
+impl Ask<'_> {
+    /// Whether every upstream reads a field as the prompt, or the field counts nothing.
+    fn reads_certainly(&self, member: &Member<'_>) -> bool {
+        match (self.call, member.name.as_ref()) {
+            _ if member.value.is_null() => true,
+            // What its messages hold is looked at one by one.
+            (Call::Chat, "messages") | (Call::Responses, "input") => true,
+            (Call::Completions, "prompt") | (Call::Responses, "instructions") => {
+                member.value.is_string()
+            }
+            (_, name) => !READ.contains(&name) && name != "input_ids" && name != "context",
         }
     }
 }
@@ -154,8 +178,9 @@ pub(super) fn plain(value: Value<'_>, sink: &mut TextSink, depth: u32) {
         other("", value, sink);
     } else if value.is_array() {
         for element in value.elements() {
-            // Each text of several begins with a token that models add.
-            sink.tokens(u64::from(element.is_string()));
+            // Each text of several begins with a token that models add, in whatever form it comes.
+            let is_prompt = element.is_string() || element.is_object();
+            sink.tokens(u64::from(is_prompt));
             plain(element, sink, depth + 1);
         }
     } else if value.get("type").is_some() {
@@ -229,6 +254,7 @@ fn unescaped(value: Value<'_>, sink: &mut TextSink, depth: u32) {
 /// The name of a member that is known, or that says nothing: only a long one counts.
 pub(super) fn long_name(name: &str, sink: &mut TextSink) {
     if name.len() > MAX_OPTION_BYTES {
+        sink.uncertain();
         sink.source(name);
     }
 }
@@ -238,6 +264,7 @@ pub(super) fn option(value: Value<'_>, sink: &mut TextSink, depth: u32) {
     if value.text.len() <= MAX_OPTION_BYTES {
         return;
     }
+    sink.uncertain();
     if value.is_string() {
         sink.text(value);
     } else if depth >= MAX_WALK {
@@ -301,14 +328,26 @@ mod tests {
             let ask = Ask::read(Call::Chat, body.as_bytes(), None).unwrap();
             let mut sink = TextSink::new(Tariff::default());
             ask.prompt(&mut sink);
-            sink.for_answer().prompt().is_some()
+            sink.for_answer().prompt().map(|prompt| prompt.is_certain)
         };
+        for more in ["", r#""temperature":1,"truncation":null,"tools":null,"#] {
+            assert_eq!(learned(more, ""), Some(true), "{more}");
+        }
+        // It can only raise an estimate.
+        let long = "abc ".repeat(5_000);
         for (more, member) in [
-            ("", ""),
-            (r#""temperature":1,"truncation":null,"tools":null,"#, ""),
-            ("", r#""name":"ann","tool_calls":[{"id":"c"}],"#),
+            (format!(r#""metadata":{{"a":"{long}"}},"#), ""),
+            (format!(r#""metadata":{{"a":"{}"}},"#, "abc ".repeat(20)), ""),
+            (format!(r#""stop":["{long}"],"#), ""),
+            (format!(r#""user":"u","prompt":"{long}","#), ""),
+            (format!(r#""instructions":"{long}","#), ""),
+            (format!(r#""tools":[{{"type":"function","function":{{"name":"{long}"}}}}],"#), ""),
+            (format!(r#""response_format":{{"a":"{long}"}},"#), ""),
+            (format!(r#""chat_template_kwargs":{{"a":"{long}"}},"#), ""),
+            (String::new(), r#""name":"ann","tool_calls":[{"id":"c"}],"#),
+            (String::new(), r#""content":"twice","#),
         ] {
-            assert!(learned(more, member), "{more}{member}");
+            assert_eq!(learned(&more, member), Some(false), "{more:.60}{member}");
         }
         for (more, member) in [
             (r#""xx_unknown":1,"#, ""),
@@ -320,8 +359,40 @@ mod tests {
             ("", r#""xx_unknown":"a","#),
             ("", r#""reasoning_content":"a","#),
         ] {
-            assert!(!learned(more, member), "{more}{member}");
+            assert_eq!(learned(more, member), None, "{more}{member}");
         }
+        let many = r#"{"role":"user","content":""},"#.repeat(1_000);
+        let body = format!(
+            r#"{{"model":"m","messages":[{many}{{"role":"user","content":"{}"}}]}}"#,
+            "abc ".repeat(100)
+        );
+        let ask = Ask::read(Call::Chat, body.as_bytes(), None).unwrap();
+        let mut sink = TextSink::new(Tariff::default());
+        ask.prompt(&mut sink);
+        assert!(!sink.for_answer().prompt().unwrap().is_certain, "messages outweigh their text");
+    }
+
+    /// Parts are texts of their own, in whatever form they come: each is at least a token, and one more that models add.
+    #[test]
+    fn many_short_texts_are_many_tokens() {
+        const COUNT: usize = 1_000;
+        let part = json!({"type": "text", "text": "a"});
+        for (call, field, each) in [
+            (Call::Chat, "messages", json!({"role": "user", "content": "a"})),
+            (Call::Completions, "prompt", json!("a")),
+            (Call::Completions, "prompt", part.clone()),
+            (Call::Completions, "prompt", json!({"prompt_string": "a"})),
+            (Call::Embeddings, "input", part.clone()),
+            (Call::Embeddings, "input", json!({"text": "a"})),
+            (Call::Embeddings, "input", json!(["a"])),
+            (Call::Responses, "input", part.clone()),
+        ] {
+            let body = json!({"model": "m", field: vec![each.clone(); COUNT]});
+            assert!(estimate(call, &body) >= 2 * COUNT as u64 - 1, "{call:?} {field} {each}");
+        }
+        let message = json!({"role": "user", "content": vec![part; COUNT]});
+        let chat = json!({"model": "m", "messages": [message]});
+        assert!(estimate(Call::Chat, &chat) >= 2 * COUNT as u64 - 1);
     }
 
     #[test]

@@ -20,15 +20,22 @@ const KEPT: [(&str, &[&str]); 9] = [
 
 /// Whether an input refers to an item that the upstream keeps.
 pub(super) fn has_reference(input: Value<'_>) -> bool {
-    input.elements().any(|it| if it.is_array() { has_reference(it) } else { is_reference(it) })
+    has_reference_at(input, 0)
+}
+
+fn has_reference_at(input: Value<'_>, depth: u32) -> bool {
+    let refers = |it: Value<'_>| {
+        if it.is_array() { has_reference_at(it, depth + 1) } else { is_reference(it) }
+    };
+    depth >= MAX_DEPTH || input.elements().any(refers)
 }
 
 /// Whether an item of an input refers to one that the upstream keeps, and does not hold it itself.
 pub(super) fn is_reference(item: Value<'_>) -> bool {
-    let is_kind = |kind: &str| {
-        let is_it = |value: Value<'_>| value.string().is_some_and(|it| it == kind);
-        item.members().any(|it| it.name == "type" && is_it(it.value))
-    };
+    // Read once: an item may hold much.
+    let types = item.members().filter(|it| it.name == "type");
+    let kinds: Vec<_> = types.filter_map(|it| it.value.string()).collect();
+    let is_kind = |kind: &str| kinds.iter().any(|it| it == kind);
     if is_kind("item_reference") {
         return true;
     }

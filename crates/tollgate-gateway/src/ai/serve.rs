@@ -28,6 +28,7 @@ use super::outgoing::ModelRequest;
 use super::paths::CallPath;
 use super::protocol::Protocol;
 use super::text::TextSink;
+use super::thinking::Thinking;
 use super::turn;
 use crate::body::{GatewayBody, RequestBody};
 use crate::fair::{Place, Wants};
@@ -333,6 +334,8 @@ impl<D: Decide> Worker<D> {
             uncorrected: prompt.total(),
             output: each.saturating_mul(ask.answers),
             thinking: ask.thinking.saturating_mul(ask.answers),
+            asks_thinking: ask.asks_thinking
+                || model.sent_as().is_some_and(|name| Thinking::of_name(name).is_asked),
             answers: ask.answers,
             prompts: ask.prompts,
             sink: prompt.for_answer(),
@@ -382,14 +385,15 @@ impl<D: Decide> Worker<D> {
             ending,
         };
         let mut sent = charge.sent();
-        let meter = Box::new(Meter::new(sent.take_pending(), estimate, how));
+        let mut meter = Box::new(Meter::new(sent.take_pending(), estimate, how));
         let answered = match self.forward_to(route, at, pool, outgoing, &sent).await {
             Ok(answered) => answered,
             Err(fault) => {
-                // Unless nothing was sent, it may have been read, or may still be at work: the prompt is paid, as by a
-                // client that leaves.
+                // Unless nothing was sent, it may have been read, or may still be at work: the prompt is paid.
                 if fault == Fault::NoUpstream {
                     meter.not_sent();
+                } else {
+                    meter.breaks();
                 }
                 return Err((fault, shaped(fault, &headers)));
             }

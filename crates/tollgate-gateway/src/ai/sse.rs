@@ -2,7 +2,8 @@
 //!
 //! Bytes come in pieces of any length: an event may be in several, and several in one. Lines end with LF, CR or both.
 //! An event that is let pass goes on as the bytes it was; only what is to be hidden is taken out. No piece waits for
-//! another, except for an event of which a part is still to come while something may have to be hidden.
+//! another, except for an event of which a part is still to come while something may have to be hidden. After the event
+//! that ends an answer nothing passes but `[DONE]`: what comes then would be counted by nobody.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -34,7 +35,17 @@ pub(crate) enum Verdict {
     Replace(String),
 }
 
+/// The data of the event after which some APIs send no other.
+pub(crate) const DONE: &str = "[DONE]";
+
+/// What becomes of an event, and whether it is the last of the answer.
+pub(crate) type Judged = (Verdict, bool);
+
 /// Reads events out of the bytes that pass.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are a place in a stream, not a state machine"
+)]
 #[derive(Debug)]
 pub(crate) struct Events {
     /// The part of an event that has come so far.
@@ -49,6 +60,8 @@ pub(crate) struct Events {
     new_scan: fn() -> Scan,
     /// Whether events may be changed, so that one must be whole before it passes.
     may_change: bool,
+    /// The answer has come to its end.
+    is_over: bool,
     /// The last piece ended with an event's CR: what becomes of the LF that may follow is what became of the event.
     feed_passes: Option<bool>,
 }
@@ -62,6 +75,7 @@ impl Events {
             scanned: None,
             new_scan,
             may_change,
+            is_over: false,
             feed_passes: None,
         }
     }
@@ -70,7 +84,7 @@ impl Events {
     pub(crate) fn pass(
         &mut self,
         piece: &Bytes,
-        judge: &mut impl FnMut(Event<'_>) -> Verdict,
+        judge: &mut impl FnMut(Event<'_>) -> Judged,
     ) -> Bytes {
         let mut out = Outgoing { piece, clean: 0, made: None };
         let mut at = self.feed(piece, &mut out);
@@ -81,11 +95,14 @@ impl Events {
                 break;
             };
             let end = at + length;
+            let (was_over, may_change) = (self.is_over, self.may_change);
             let passes = if let Some(mut scan) = self.scanned.take() {
                 scan.take(&rest.slice(..length));
-                judge(Event::Scanned(&scan));
-                out.own(at..end);
-                true
+                self.judge_scanned(&scan, judge);
+                if !was_over {
+                    out.own(at..end);
+                }
+                !was_over
             } else if self.begun.is_empty() {
                 let event = rest.slice(..length);
                 let verdict = self.judge(&event, judge);
@@ -103,6 +120,13 @@ impl Events {
                 out.changed(&event, verdict)
             };
             at = end;
+            if self.is_over && !was_over {
+                if !may_change {
+                    // What came before in this piece passes as it is, and what came in others has passed.
+                    out = Outgoing { piece, clean: end, made: None };
+                }
+                self.may_change = true;
+            }
             self.feed_passes = (piece.ends_with(b"\r") && at == piece.len()).then_some(passes);
         }
         if self.may_change { out.done() } else { piece.clone() }
@@ -123,9 +147,9 @@ impl Events {
     }
 
     /// The stream has ended: the last event is read, also without the empty line that ends it. Gives what goes on of it.
-    pub(crate) fn end(&mut self, judge: &mut impl FnMut(Event<'_>) -> Verdict) -> Bytes {
+    pub(crate) fn end(&mut self, judge: &mut impl FnMut(Event<'_>) -> Judged) -> Bytes {
         if let Some(scan) = self.scanned.take() {
-            judge(Event::Scanned(&scan));
+            self.judge_scanned(&scan, judge);
             return Bytes::new();
         }
         let event = self.begun.split().freeze();
@@ -180,13 +204,28 @@ impl Events {
         let begun = self.begun.split();
         scan.take(&begun);
         scan.take(rest);
-        out.add(&begun);
-        out.own(at..at + rest.len());
+        if !self.is_over {
+            out.add(&begun);
+            out.own(at..at + rest.len());
+        }
     }
 
-    fn judge(&self, event: &[u8], judge: &mut impl FnMut(Event<'_>) -> Verdict) -> Verdict {
-        let verdict = data(event).map_or(Verdict::Pass, |data| judge(Event::Whole(&data)));
+    fn judge(&mut self, event: &[u8], judge: &mut impl FnMut(Event<'_>) -> Judged) -> Verdict {
+        let data = data(event);
+        if self.is_over {
+            return if data.is_some_and(|it| it == DONE) { Verdict::Pass } else { Verdict::Hide };
+        }
+        let Some(data) = data else { return Verdict::Pass };
+        let (verdict, is_last) = judge(Event::Whole(&data));
+        self.is_over |= is_last;
         if self.may_change { verdict } else { Verdict::Pass }
+    }
+
+    fn judge_scanned(&mut self, scan: &Scan, judge: &mut impl FnMut(Event<'_>) -> Judged) {
+        if !self.is_over {
+            let (_, is_last) = judge(Event::Scanned(scan));
+            self.is_over |= is_last;
+        }
     }
 }
 
@@ -293,11 +332,12 @@ mod tests {
         let mut judge = |event: Event<'_>| {
             let Event::Whole(data) = event else { panic!("none of them is long") };
             seen.push(data.to_owned());
-            match data {
+            let verdict = match data {
                 "hide" if hide => Verdict::Hide,
                 "change" if hide => Verdict::Replace("changed".to_owned()),
                 _ => Verdict::Pass,
-            }
+            };
+            (verdict, data == DONE)
         };
         let mut from = 0;
         for cut in cuts.iter().copied().chain([stream.len()]) {
@@ -359,7 +399,8 @@ mod tests {
     fn an_event_goes_on_when_it_is_whole() {
         let mut events = Events::new(true, Scan::default);
         let mut pass = |piece: &'static str| {
-            let out = events.pass(&Bytes::from_static(piece.as_bytes()), &mut |_| Verdict::Pass);
+            let out =
+                events.pass(&Bytes::from_static(piece.as_bytes()), &mut |_| (Verdict::Pass, false));
             String::from_utf8_lossy(&out).into_owned()
         };
         assert_eq!(pass("data: a\n\n"), "data: a\n\n");
@@ -384,10 +425,10 @@ mod tests {
         let mut events = Events::new(true, Scan::default);
         let any = super::super::usage::Plausible { least: 0, most: u64::MAX, prompt: u64::MAX };
         let mut used = Vec::new();
-        let mut judge = |event: Event<'_>| -> Verdict {
+        let mut judge = |event: Event<'_>| -> Judged {
             let Event::Scanned(scan) = event else { panic!("too long to be kept") };
             used.push(scan.usage(any).map(|it| it.map(|it| it.total())));
-            Verdict::Hide
+            (Verdict::Hide, false)
         };
         let line = format!(r#"data: {{"x":"{}","usage":{{"#, "x".repeat(MAX_EVENT_BYTES));
         let line = Bytes::from(line);
@@ -403,8 +444,27 @@ mod tests {
         let mut seen = 0;
         events.pass(&Bytes::from_static(b"data: y\n\n"), &mut |_| {
             seen += 1;
-            Verdict::Hide
+            (Verdict::Hide, false)
         });
         assert_eq!(seen, 1, "the next is looked at again");
+    }
+
+    /// What follows the end of an answer reaches nobody, wherever the pieces are cut, but for the word that ends streams.
+    #[test]
+    fn nothing_passes_after_the_end() {
+        let kept = "data: a\n\ndata: [DONE]\n\n";
+        let late = format!("data: b\n\n: c\n\ndata: {}\n\ndata: d", "x".repeat(MAX_EVENT_BYTES));
+        let stream = format!("{kept}{late}");
+        for may_change in [false, true] {
+            for cut in 0..kept.len() + 20 {
+                let (out, seen) =
+                    run(stream.as_bytes(), &[cut, kept.len() + 30], may_change, false);
+                assert_eq!(String::from_utf8_lossy(&out), kept, "{may_change} {cut}");
+                assert_eq!(seen, ["a", DONE]);
+            }
+        }
+        let twice = format!("{kept}data: b\n\ndata: [DONE]\n\n");
+        let (out, _) = run(twice.as_bytes(), &[], false, false);
+        assert_eq!(String::from_utf8_lossy(&out), format!("{kept}data: [DONE]\n\n"));
     }
 }

@@ -1,7 +1,8 @@
 //! How many tokens a text is, and how many a request may come to.
 
 use super::bound::{self, upper_bound};
-use super::classes::Classes;
+use super::classes::{Classes, Milli};
+use super::expect::LearnedPrompt;
 use super::json::Value;
 
 /// How texts become numbers of tokens.
@@ -126,8 +127,12 @@ pub(crate) struct TextSink {
     refers: bool,
     /// Texts, and nothing whose cost depends on more than its text.
     is_text: bool,
+    /// Whether every upstream reads all of it.
+    is_certain: bool,
+    /// What each text counts for at least.
+    least: Milli,
     /// What the prompt was estimated at by its classes, where this counts its answer.
-    prompt: Option<u64>,
+    prompt: Option<LearnedPrompt>,
 }
 
 impl TextSink {
@@ -149,19 +154,24 @@ impl TextSink {
             image_scale: 0,
             refers: false,
             is_text: true,
+            is_certain: true,
+            least: 1_000,
             prompt: None,
         }
     }
 
-    /// Counts the answer to what this one counted.
+    /// Counts the answer to what this one counted. It comes in pieces of any length, so a piece has no least length.
     pub(crate) fn for_answer(&self) -> Self {
         let is_learned = self.is_estimated() && self.is_text;
-        let prompt = is_learned.then(|| self.total()).filter(|prompt| *prompt > 0);
-        Self { prompt, ..Self::new(self.tariff) }
+        let estimated = Some(self.total()).filter(|total| is_learned && *total > 0);
+        // What is no text must not outweigh it: a correction is about texts alone.
+        let is_certain = self.is_certain && self.tokens.saturating_mul(8) <= self.text_total();
+        let prompt = estimated.map(|estimated| LearnedPrompt { estimated, is_certain });
+        Self { prompt, least: 0, ..Self::new(self.tariff) }
     }
 
     /// What the prompt was estimated at, where its true length says something about texts.
-    pub(crate) const fn prompt(&self) -> Option<u64> {
+    pub(crate) const fn prompt(&self) -> Option<LearnedPrompt> {
         self.prompt
     }
 
@@ -178,9 +188,7 @@ impl TextSink {
 
     /// A string of JSON; anything else is none.
     pub(crate) fn text(&mut self, value: Value<'_>) {
-        if self.is_estimated() {
-            self.classes.value(value);
-        } else if let Some(text) = value.string() {
+        if let Some(text) = value.string() {
             self.source(&text);
         }
     }
@@ -188,7 +196,9 @@ impl TextSink {
     /// A text as it is.
     pub(crate) fn source(&mut self, text: &str) {
         let tokens = match (self.tariff.tokenizer, self.tariff.estimate) {
-            (Tokenizer::Characters, EstimateMode::Default) => return self.classes.text(text),
+            (Tokenizer::Characters, EstimateMode::Default) => {
+                return self.classes.text(text, self.least);
+            }
             (Tokenizer::Characters, EstimateMode::UpperBound) => self.bound(text),
             (tokenizer, _) => count(tokenizer, text),
         };
@@ -242,6 +252,12 @@ impl TextSink {
         self.tokens(characters / MEDIA_CHARACTERS_PER_TOKEN);
     }
 
+    /// The same, where so many tokens are known of it.
+    pub(crate) fn recording(&mut self, characters: u64, tokens: u64) {
+        self.media(characters);
+        self.tokens(tokens.saturating_sub(characters / MEDIA_CHARACTERS_PER_TOKEN));
+    }
+
     /// An image or a recording that a model made, in so many characters.
     pub(crate) const fn written_media(&mut self, characters: u64) {
         self.tokens(characters / MEDIA_CHARACTERS_PER_TOKEN);
@@ -274,6 +290,11 @@ impl TextSink {
         let bytes = characters.saturating_mul(3).div_ceil(4);
         self.image();
         self.tokens(if self.is_upper_bound() { bytes } else { bytes.div_ceil(2) });
+    }
+
+    /// An upstream may not read a part of this prompt: a low true length says nothing about other texts.
+    pub(crate) const fn uncertain(&mut self) {
+        self.is_certain = false;
     }
 
     /// The true length of this prompt says nothing about other texts.
@@ -341,15 +362,15 @@ mod tests {
         assert_eq!(sink.total(), 0);
         sink.text(parse(r#""abcde""#).unwrap());
         assert_eq!(sink.total(), 2);
-        sink.text(parse(r#""fgh""#).unwrap());
-        assert_eq!(sink.total(), 2, "texts are counted together");
+        sink.text(parse(r#""fghi jkl""#).unwrap());
+        assert_eq!(sink.total(), 4, "texts are counted together");
         sink.message();
         sink.image();
         sink.tokens(7);
         sink.source("ab");
-        assert_eq!(sink.total(), 3 + 4 + 1_000 + 7);
+        assert_eq!(sink.total(), 5 + 4 + 1_000 + 7, "a text is a token at least");
         sink.text(parse("12345").unwrap());
-        assert_eq!(sink.total(), 3 + 4 + 1_000 + 7, "a number is no text");
+        assert_eq!(sink.total(), 5 + 4 + 1_000 + 7, "a number is no text");
     }
 
     #[test]
@@ -358,7 +379,8 @@ mod tests {
         sink.source(&"abc ".repeat(100));
         sink.tokens(10);
         assert_eq!((sink.total(), sink.corrected(500), sink.corrected(2_000)), (110, 60, 210));
-        assert_eq!(sink.for_answer().prompt(), Some(110));
+        let learned = LearnedPrompt { estimated: 110, is_certain: true };
+        assert_eq!(sink.for_answer().prompt(), Some(learned));
         sink.image();
         assert_eq!(sink.for_answer().prompt(), None, "an image says nothing about texts");
         let tariff = Tariff { estimate: EstimateMode::UpperBound, ..Tariff::default() };

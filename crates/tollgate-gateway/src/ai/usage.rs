@@ -9,7 +9,7 @@ use super::anthropic;
 use super::ask::Call;
 use super::background::MAX_ID_BYTES;
 use super::json::{self, Member, Value};
-use super::sse::{Event, Verdict};
+use super::sse::{DONE, Event, Judged, Verdict};
 use super::text::TextSink;
 use super::unread::{event_scan, scanned};
 use super::words;
@@ -236,7 +236,7 @@ pub(crate) fn event(
     event: Event<'_>,
     reported: &mut StreamReport,
     sink: &mut TextSink,
-) -> Verdict {
+) -> Judged {
     let verdict = match event {
         Event::Whole(data) => whole_event(view, data, reported, sink),
         Event::Scanned(scan) => {
@@ -248,7 +248,7 @@ pub(crate) fn event(
         reported.covered = sink.total();
     }
     reported.is_outdated |= reported.written_since(sink.total()) > 0;
-    verdict
+    (verdict, reported.is_done)
 }
 
 fn whole_event(
@@ -260,7 +260,7 @@ fn whole_event(
     if let Some(own) = view.call.protocol().event() {
         return own(view, data, reported, sink);
     }
-    if data == "[DONE]" {
+    if data == DONE {
         reported.is_done = true;
         return Verdict::Pass;
     }

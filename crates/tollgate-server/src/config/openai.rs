@@ -35,6 +35,8 @@ pub struct OpenAiConfig {
     pub answer_timeout: Duration,
     /// What becomes of other calls than those that are known.
     pub other_calls: Others,
+    /// The paths of those that go to the upstream.
+    pub forward_paths: Vec<String>,
     /// What becomes of callers without a key or a token.
     pub anonymous: Anonymous,
     /// Whether `GET …/models` is answered here.
@@ -139,6 +141,7 @@ impl OpenAiConfig {
             lists_models: self.list_models,
             overrun: self.stream_overrun,
             others: self.other_calls,
+            forward_paths: self.forward_paths.clone(),
             anonymous: self.anonymous,
             weights: self.weights.clone(),
             max_usage_tokens: self.max_usage_tokens,
@@ -185,10 +188,12 @@ impl ModelConfig {
     }
 }
 
+const FORWARD_PATHS: &str = "gateway.openai.forward_paths";
+
 /// Reads `gateway.openai`; `pools` are those that models may name.
 pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> OpenAiConfig {
     let key = "gateway.openai.models";
-    let origin = reader.origin(key);
+    let (origin, forward_origin) = (reader.origin(key), reader.origin(FORWARD_PATHS));
     let weights = |reader: &mut Reader, key: &str| {
         let weights: BTreeMap<String, u32> =
             reader.document(key, "a mapping of names to whole numbers").unwrap_or_default();
@@ -214,6 +219,7 @@ pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> Open
         stream_overrun: reader.choice("gateway.openai.stream_overrun", Overrun::ALL),
         answer_timeout: millis(reader, "gateway.openai.answer_timeout_ms", 1, 86_400_000),
         other_calls: reader.choice("gateway.openai.other_calls", Others::ALL),
+        forward_paths: reader.document(FORWARD_PATHS, "a list of paths").unwrap_or_default(),
         anonymous: reader.choice("gateway.openai.anonymous", Anonymous::ALL),
         list_models: reader.boolean("gateway.openai.list_models"),
         unknown_models: reader.choice("gateway.openai.unknown_models", UnknownModels::ALL),
@@ -227,7 +233,12 @@ pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> Open
         },
         models: reader.document(key, "a list of models").unwrap_or_default(),
     };
-    let checked = config.options().and_then(|options| options.check(pools.keys()));
+    let options = config.options();
+    let forwarded = options.as_ref().map_or(Ok(()), AiOptions::check_forward_paths);
+    if let (Err(problem), Some(origin)) = (forwarded, forward_origin) {
+        reader.wrong(&origin, FORWARD_PATHS, problem);
+    }
+    let checked = options.and_then(|options| options.check(pools.keys()));
     if let (Err(problem), Some(origin)) = (checked, origin) {
         reader.wrong(&origin, key, problem);
     }
@@ -253,6 +264,7 @@ pub(super) struct ShownOpenAi {
     stream_overrun: &'static str,
     answer_timeout_ms: u64,
     other_calls: &'static str,
+    forward_paths: Option<Vec<String>>,
     anonymous: &'static str,
     list_models: bool,
     unknown_models: &'static str,
@@ -283,6 +295,7 @@ impl From<&OpenAiConfig> for ShownOpenAi {
             stream_overrun: config.stream_overrun.name(),
             answer_timeout_ms: millis_of(config.answer_timeout),
             other_calls: config.other_calls.name(),
+            forward_paths: (!config.forward_paths.is_empty()).then(|| config.forward_paths.clone()),
             anonymous: config.anonymous.name(),
             list_models: config.list_models,
             unknown_models: config.unknown_models.name(),

@@ -3,6 +3,7 @@
 //! Everything counts, unless it is known to be an option. What is not known is counted as the text it is.
 
 use super::super::ask::Ask;
+use super::super::certain::is_plain_content;
 use super::super::json::Value;
 use super::super::media::outer_references;
 use super::super::messages::{content, is_kind, messages};
@@ -44,10 +45,21 @@ pub(crate) fn prompt(ask: &Ask<'_>, sink: &mut TextSink) {
         match member.name.as_ref() {
             _ if value.is_null() => {}
             "messages" => messages(value, sink),
-            "system" => content(value, sink, 0),
-            "tools" => tools(value, sink),
+            "system" => {
+                if !is_plain_content(value) {
+                    sink.uncertain();
+                }
+                content(value, sink, 0);
+            }
+            "tools" => {
+                sink.uncertain();
+                tools(value, sink);
+            }
             // Names of tools, and the schema of an answer.
-            "tool_choice" | "output_config" | "output_format" => walk(value, sink),
+            "tool_choice" | "output_config" | "output_format" => {
+                sink.uncertain();
+                walk(value, sink);
+            }
             name if OPTIONS.contains(&name) => option(value, sink, 0),
             name => {
                 let count = outer_references(name, value);

@@ -8,6 +8,7 @@ impl Meter {
     /// The client has left: nothing more is asked for.
     pub(crate) fn leaves(&mut self) {
         if let Some(mut more) = self.more.take() {
+            self.estimate.output = self.estimate.output.max(more.reserved());
             more.end(&mut self.pending_charges);
         }
         self.overrun = Overrun::Run;
@@ -49,33 +50,39 @@ impl Meter {
 
     /// Whether a client that leaves now leaves an answer of which it is not known what it used, of a model that may use
     /// more than it shows: it is read on.
-    pub(crate) fn wants_rest(&self) -> bool {
+    pub(crate) fn wants_rest(&mut self) -> bool {
         let is_good = self.work == Work::Answered && !matches!(self.reading, Reading::Nothing);
         let is_open = !self.is_settled && !self.is_stopped && !self.has_ended;
-        is_good
-            && is_open
-            && matches!(self.ending, Ending::Settle)
-            && self.sent.is_set()
-            && self.may_hide()
+        let is_settled_here =
+            matches!(self.ending, Ending::Settle | Ending::Keep { is_wanted: false, .. });
+        is_good && is_open && is_settled_here && self.sent.is_set() && self.may_hide()
     }
 
-    /// Whether the model may use tokens which nobody sees. That it does not is known from what it stated.
-    fn may_hide(&self) -> bool {
-        let known = self.expectations.as_ref();
-        known.is_none_or(|known| known.may_hide(&self.estimate.model))
+    /// Whether a client that leaves pays what is reserved. The tenant's allowance pays for it where neither the request
+    /// nor the model is known to hide anything.
+    fn may_hide(&mut self) -> bool {
+        if let Some(may_hide) = self.may_hide {
+            return may_hide;
+        }
+        let unseen = self.reserved_output().saturating_sub(self.estimate.sink.total());
+        let key = &self.estimate.history_key;
+        let is_covered =
+            || self.expectations.as_ref().is_some_and(|known| known.spend_allowance(key, unseen));
+        let may_hide = unseen > 0 && (self.estimate.asks_thinking || !is_covered());
+        self.may_hide = Some(may_hide);
+        may_hide
     }
 
-    /// What must be paid at least for an answer whose usage was not stated: where a part of it could not be read, or a
-    /// client left it that may have got all of its text from a model that may use tokens which nobody sees, as much as was
-    /// reserved.
-    pub(super) fn least_output(&self, counted: u64) -> u64 {
+    /// What must be paid at least for an answer whose usage was not stated: as much as was reserved where a part of it could
+    /// not be read, or a client left it, before it began or later, of a model that may use tokens which nobody sees.
+    pub(super) fn least_output(&mut self, counted: u64) -> u64 {
         let is_broken = |scan: &Scan| self.has_ended && scan.is_broken();
         let is_unread = match &self.reading {
             Reading::Nothing => false,
             Reading::Events(_) => self.reported.is_unread,
             Reading::Json(scan) => is_broken(scan),
         };
-        let is_left = !self.has_ended && !self.reported.is_done && counted > 0;
+        let is_left = !self.has_ended && !self.reported.is_done;
         if self.work == Work::Answered && (is_unread || is_left && self.may_hide()) {
             counted.max(self.reserved_output())
         } else {

@@ -1,8 +1,10 @@
 use parking_lot::Mutex;
 use tollgate_tower::Account;
 
+use super::super::ask::Call;
+use super::super::expect::HistoryKey;
 use super::super::more::{Answer, More};
-use super::super::text::Tariff;
+use super::super::text::{Tariff, TextSink};
 use super::*;
 
 /// What became of a charge, each time something did.
@@ -29,6 +31,7 @@ fn meter(book: &Book, hides_usage: bool, overrun: Overrun) -> Box<Meter> {
         uncorrected: 10,
         output: 3,
         thinking: 0,
+        asks_thinking: false,
         answers: 1,
         prompts: 1,
         sink: TextSink::new(Tariff::default()),
@@ -37,9 +40,9 @@ fn meter(book: &Book, hides_usage: bool, overrun: Overrun) -> Box<Meter> {
     };
     let sent = SentFlag::default();
     sent.set();
-    // It is known to use nothing but what is seen.
+    // Enough whole answers hid nothing.
     let known = Expectations::default();
-    known.note_hidden("m", 1, 1);
+    earn(&known, 1_000);
     let how = Metering {
         expectations: Some(Arc::new(known)),
         learns: true,
@@ -51,6 +54,14 @@ fn meter(book: &Book, hides_usage: bool, overrun: Overrun) -> Box<Meter> {
         ending: Ending::Settle,
     };
     Box::new(Meter::new(Some(PendingCharge::new(book.clone(), 13)), estimate, how))
+}
+
+/// So many tokens of allowance.
+fn earn(known: &Expectations, tokens: u64) {
+    let answer = WholeAnswer { used: tokens / 4, counted: tokens / 4, reasoning: 0 };
+    for _ in 0..8 {
+        known.note_whole(&HistoryKey::default(), answer);
+    }
 }
 
 fn token() -> Bytes {
@@ -108,6 +119,17 @@ fn however_it_ends_it_is_settled_once() {
     let book = Book::default();
     drop(meter(&book, true, Overrun::Run));
     assert_eq!(*book.0.lock(), [Some(10)], "it may have been read before the client left");
+    let book = Book::default();
+    let mut unknown = meter(&book, true, Overrun::Run);
+    unknown.expectations = Some(Arc::default());
+    drop(unknown);
+    assert_eq!(*book.0.lock(), [Some(13)], "and a model of which nothing is known may have worked");
+    let book = Book::default();
+    let mut failed = meter(&book, true, Overrun::Run);
+    failed.expectations = Some(Arc::default());
+    failed.breaks();
+    drop(failed);
+    assert_eq!(*book.0.lock(), [Some(10)], "the upstream gave up, and no client");
 }
 
 /// The prompt as its beginning stated it. Where the upstream adds to it by itself, at least the estimate.
@@ -135,26 +157,6 @@ fn a_message_that_is_cut_pays_the_prompt_that_was_stated() {
         drop(left);
         assert_eq!(*book.0.lock(), [Some(used)], "{is_extended} {events:?}");
     }
-}
-
-/// What was thought and not shown is not known where no usage was stated: what is reserved for it is paid.
-#[test]
-fn an_answer_that_is_cut_pays_the_thinking_that_was_reserved() {
-    for (thinking, used) in [(0, 10 + 1), (1, 10 + 2), (2, 10 + 3), (1_000, 10 + 3)] {
-        let book = Book::default();
-        let mut left = meter(&book, true, Overrun::Run);
-        left.estimate.thinking = thinking;
-        left.begins(true);
-        left.pass(token());
-        drop(left);
-        assert_eq!(*book.0.lock(), [Some(used)], "{thinking}");
-    }
-    let book = Book::default();
-    let mut failed = meter(&book, true, Overrun::Run);
-    failed.estimate.thinking = 2;
-    failed.fails();
-    drop(failed);
-    assert_eq!(*book.0.lock(), [Some(10)], "an error is no answer");
 }
 
 #[test]

@@ -7,3 +7,4 @@ mod corpus;
 mod estimates;
 mod money;
 mod shapes;
+mod work;

@@ -132,6 +132,7 @@ impl Case {
             uncorrected: input,
             output,
             thinking: 0,
+            asks_thinking: false,
             answers: 1,
             prompts: 1,
             sink: TextSink::new(Tariff::default()),

@@ -7,7 +7,7 @@ fn look(call: Call, data: &str) -> (Verdict, StreamReport, u64) {
     let tariff = Tariff { characters_per_token: 1, ..Tariff::default() };
     let (mut reported, mut sink) = (StreamReport::default(), TextSink::new(tariff));
     let view = View { call, hides_usage: true, model: None, plausible: ANY, answers: 1 };
-    let verdict = event(&view, Event::Whole(data), &mut reported, &mut sink);
+    let (verdict, _) = event(&view, Event::Whole(data), &mut reported, &mut sink);
     (verdict, reported, sink.total())
 }
 
@@ -95,6 +95,7 @@ fn the_upstreams_name_is_replaced_where_a_model_is_named() {
             &mut StreamReport::default(),
             &mut TextSink::new(Tariff::default()),
         )
+        .0
     };
     let text = r#"{"model" : "org/\"x","choices":[{"delta":{"content":"\"model\":\"org/x\"","model":"org/x"}}],"usage":null}"#;
     let seen = r#"{"model" : "m","choices":[{"delta":{"content":"\"model\":\"org/x\"","model":"org/x"}}]}"#;
