@@ -11,7 +11,8 @@ fuzz_target!(|input: &[u8]| {
     let Some((size, bytes)) = choice(rest) else { return };
     for hides in [false, true] {
         let whole = stream(kind, bytes, bytes.len(), hides);
-        if !hides {
+        // Nothing passes after the end of an answer.
+        if !hides && !whole.is_done {
             assert_eq!(whole.out, bytes);
         }
         for at_once in [1, usize::from(size)] {

@@ -82,7 +82,8 @@ pub fn stream(kind: u8, bytes: &[u8], at_once: usize, hides: bool) -> Seen {
         let mut judge = |event: Event<'_>| usage::event(&view, event, &mut reported, &mut sink);
         out.extend_from_slice(&events.pass(&piece, &mut judge));
     }
-    out.extend_from_slice(&events.rest());
+    let mut judge = |event: Event<'_>| usage::event(&view, event, &mut reported, &mut sink);
+    out.extend_from_slice(&events.end(&mut judge));
     let usage = reported.usage.map(|usage| (usage.total(), output_of(&usage)));
     Seen { out, written: sink.total(), usage, is_done: reported.is_done }
 }
