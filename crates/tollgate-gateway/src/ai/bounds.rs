@@ -169,7 +169,7 @@ impl Bounds {
         if depth >= MAX_DEPTH || plain == "properties" || plain.contains("schema") {
             return Ok(());
         }
-        self.repeat(plain, value)?;
+        self.repeat(plain, value);
         let inner = match plain {
             name if name.contains("thinking") || name.contains("reasoning") => Place::Thinking,
             name if is_options(name) => Place::Options,
@@ -187,21 +187,18 @@ impl Bounds {
         Ok(())
     }
 
-    /// Objects that make an upstream write more than one answer.
-    fn repeat(&mut self, plain: &str, value: Value<'_>) -> Result<(), Wrong> {
-        let find = |known: &[&str]| {
-            let is_known = |name: &str| known.contains(&&*super::names::plain(name));
-            value.members().find(|it| is_known(&it.name)).map(|it| it.value)
+    /// Agents that a model starts write answers of their own.
+    fn repeat(&mut self, plain: &str, value: Value<'_>) {
+        if plain != "multiagent" {
+            return;
+        }
+        let find = |known: &str| {
+            let found = value.members().find(|it| super::names::plain(&it.name) == known);
+            found.map(|it| it.value)
         };
-        match plain {
-            "multiagent" => {
-                let is_enabled = find(&["enabled"]).is_some_and(|it| it.text == "true");
-                if is_enabled && find(&["maxconcurrentsubagents"]).is_none() {
-                    self.extra_answers = self.extra_answers.max(DEFAULT_SUBAGENTS);
-                }
-                Ok(())
-            }
-            _ => Ok(()),
+        let is_enabled = find("enabled").is_some_and(|it| it.text == "true");
+        if is_enabled && find("maxconcurrentsubagents").is_none() {
+            self.extra_answers = self.extra_answers.max(DEFAULT_SUBAGENTS);
         }
     }
 

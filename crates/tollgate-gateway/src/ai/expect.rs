@@ -326,8 +326,8 @@ mod tests {
         assert!(known.expected().unwrap() < 20, "{:?}", known.expected());
     }
 
-    fn prompt(estimated: u64) -> Option<LearnedPrompt> {
-        Some(LearnedPrompt { estimated, is_certain: true })
+    const fn prompt(estimated: u64) -> LearnedPrompt {
+        LearnedPrompt { estimated, is_certain: true }
     }
 
     fn key(model: &str, tenant: &str) -> HistoryKey {
@@ -346,7 +346,7 @@ mod tests {
         }
         assert_eq!(known.expected(&key("m", "early")), Some(7), "nobody forgets another's");
         for _ in 0..MIN_PROMPTS {
-            known.note_prompt(&key("m", "late"), prompt(100), 200);
+            known.note_prompt(&key("m", "late"), Some(prompt(100)), 200);
         }
         assert_eq!(known.correction(&key("m", "late")), 2_000, "there is room for others");
     }
@@ -397,7 +397,7 @@ mod tests {
         }
         assert_eq!(known.correction(&key("m", "a")), UNCORRECTED);
         for _ in 0..MIN_PROMPTS {
-            known.note_prompt(&key("m", "a"), prompt(100), 200);
+            known.note_prompt(&key("m", "a"), Some(prompt(100)), 200);
         }
         for _ in 0..70 {
             known.note_prompt(&key("m", "a"), padded, 1_000);
@@ -426,16 +426,16 @@ mod tests {
     fn prompts_are_corrected_within_bounds_and_for_their_tenant_alone() {
         let known = Expectations::default();
         for _ in 0..MIN_PROMPTS - 1 {
-            known.note_prompt(&key("m", "a"), prompt(100), 200);
+            known.note_prompt(&key("m", "a"), Some(prompt(100)), 200);
         }
         assert_eq!(known.correction(&key("m", "a")), 1_000, "a few say nothing");
-        known.note_prompt(&key("m", "a"), prompt(100), 200);
+        known.note_prompt(&key("m", "a"), Some(prompt(100)), 200);
         assert_eq!(known.correction(&key("m", "a")), 2_000);
         assert_eq!(known.correction(&key("m", "b")), 1_000, "nobody changes another's");
         for _ in 0..1_000 {
-            known.note_prompt(&key("m", "a"), prompt(2_000), 1);
-            known.note_prompt(&key("m", "b"), prompt(100), u64::MAX);
-            known.note_prompt(&key("m", "c"), prompt(1), 1_000);
+            known.note_prompt(&key("m", "a"), Some(prompt(2_000)), 1);
+            known.note_prompt(&key("m", "b"), Some(prompt(100)), u64::MAX);
+            known.note_prompt(&key("m", "c"), Some(prompt(1)), 1_000);
             known.note_prompt(&key("m", "c"), None, 1_000);
         }
         assert_eq!(known.correction(&key("m", "a")), MIN_CORRECTION, "never below half");

@@ -21,7 +21,7 @@ fn reads(call: Call, body: &str) -> usize {
 }
 
 fn nested(open: &str, close: &str, levels: usize, length: usize) -> String {
-    let text = r#"\u0061bc "#.repeat(length / 8);
+    let text = r"\u0061bc ".repeat(length / 8);
     format!("{}\"{text}\"{}", open.repeat(levels), close.repeat(levels))
 }
 
