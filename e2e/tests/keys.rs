@@ -267,8 +267,16 @@ fn a_key_of_a_tenant_admin_names_no_user_and_no_attribute() {
     eventually("the key is enabled", || allow(&server, secret)["reason"] != "INVALID_API_KEY");
     assert!(!is_allowed(&server, secret));
     assert_eq!(admin.get(&format!("keys/{id}"))["labels_only"], true);
-    // An admin of the installation who writes the same means it.
-    let owned = json!({"name": "test", "owner": "root"});
+    // Nor because one gave it another name.
+    let renamed = json!({"name": "renamed", "owner": "root"});
+    assert_eq!(admin.call("PUT", &format!("keys/{id}"), &[], Some(&renamed)).status, 200);
+    let shown = admin.get(&format!("keys/{id}"));
+    assert_eq!((&shown["name"], &shown["labels_only"]), (&json!("renamed"), &json!(true)));
+    assert!(!is_allowed(&server, secret));
+    // A tenant's admin cannot say that they count; one of the installation can.
+    let owned = json!({"name": "test", "owner": "root", "labels_only": false});
+    let (status, error) = acme.post("keys", &owned);
+    assert_eq!(status, 400, "{error}");
     assert_eq!(admin.call("PUT", &format!("keys/{id}"), &[], Some(&owned)).status, 200);
     eventually("the owner counts", || allow(&server, secret)["reason"] == "ALLOW_LISTED");
 }

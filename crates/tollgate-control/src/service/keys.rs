@@ -253,13 +253,33 @@ fn check_expiry(fields: &Map<String, Value>, now: Millis) -> Result<(), ControlE
     }
 }
 
+/// Whether owner and tags of a key are labels only. What a tenant's admin wrote stays one until an admin of the
+/// installation says otherwise: one who changes the name of a key has not looked at its tags.
+fn are_labels(
+    body: &Map<String, Value>,
+    fields: &Map<String, Value>,
+    tenant: Option<&str>,
+) -> Result<bool, ControlError> {
+    match fields.get(LABELS_ONLY).filter(|value| !value.is_null()) {
+        None | Some(Value::Bool(true)) if tenant.is_some() => Ok(true),
+        None => Ok(body.contains_key(LABELS_ONLY)),
+        Some(Value::Bool(_)) if tenant.is_some() => {
+            let message = "is for admins of the installation; leave it out";
+            Err(ControlError::invalid(LABELS_ONLY, message))
+        }
+        Some(Value::Bool(are_labels)) => Ok(*are_labels),
+        Some(_) => Err(ControlError::invalid(LABELS_ONLY, "must be true or false")),
+    }
+}
+
 /// Puts what a caller may set into a body, and checks the whole.
 fn set_fields(
     body: &mut Map<String, Value>,
     fields: &Map<String, Value>,
     tenant: Option<&str>,
 ) -> Result<(), ControlError> {
-    if let Some(unknown) = fields.keys().find(|name| !FIELDS.contains(&name.as_str())) {
+    let is_known = |name: &str| FIELDS.contains(&name) || name == LABELS_ONLY;
+    if let Some(unknown) = fields.keys().find(|name| !is_known(name)) {
         let shown: String = unknown.chars().take(64).collect();
         let message = format!("is not a field of a key; there are {}, sha256", FIELDS.join(", "));
         return Err(ControlError::invalid(&shown, message));
@@ -277,7 +297,7 @@ fn set_fields(
     }
     let manager = if tenant.is_some() { "tenant" } else { "installation" };
     body.insert(MANAGED_BY.to_owned(), manager.into());
-    if tenant.is_some() {
+    if are_labels(body, fields, tenant)? {
         body.insert(LABELS_ONLY.to_owned(), true.into());
     } else {
         body.remove(LABELS_ONLY);

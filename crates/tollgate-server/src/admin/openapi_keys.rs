@@ -12,6 +12,10 @@ fn name() -> Value {
     json!({ "type": "string", "minLength": 1, "maxLength": 128 })
 }
 
+/// What is said of the field.
+const LABELS_ONLY: &str = "Owner and tags are labels and identify no request. True for keys that an admin of a tenant \
+                           makes, until an admin of the installation states false";
+
 /// What a caller may set of a key.
 fn fields() -> Value {
     let value = || json!({ "type": ["string", "null"], "minLength": 1, "maxLength": 256 });
@@ -25,6 +29,7 @@ fn fields() -> Value {
                     "items": { "type": "object" } },
         "budget": { "type": ["object", "null"] },
         "expires_at": { "type": ["string", "null"], "format": "date-time" },
+        "labels_only": { "type": ["boolean", "null"], "description": LABELS_ONLY },
     })
 }
 
@@ -101,8 +106,6 @@ pub(super) fn schema() -> Value {
     let mut properties = fields();
     if let Some(properties) = properties.as_object_mut() {
         let maybe = || json!({ "type": ["string", "null"] });
-        let labels_only =
-            "Set by an admin of a tenant: owner and tags are labels and identify no request";
         let more: Map<String, Value> = [
             ("id", text()),
             ("secret", json!({ "type": "string", "description": "Only where it was just made" })),
@@ -110,7 +113,6 @@ pub(super) fn schema() -> Value {
             ("disabled_at", maybe()),
             ("previous_secret_until", maybe()),
             ("managed_by", json!({ "enum": ["installation", "tenant"] })),
-            ("labels_only", json!({ "type": "boolean", "description": labels_only })),
             ("version", json!({ "type": "integer" })),
             ("created_at", text()),
             ("created_by", text()),
