@@ -54,6 +54,8 @@ pub struct Behaviour {
     pub error_after: Option<u64>,
     /// Stand still after so many tokens, for as long as anybody waits.
     pub hang_after: Option<u64>,
+    /// Write as much as that whatever the client allows.
+    pub ignores_bound: bool,
     /// Say nothing of what was used.
     pub is_silent: bool,
     /// Send each token only when [`Model::go_on`] says so.
@@ -81,6 +83,7 @@ impl Behaviour {
             cut_after: said["cut_after"].as_u64(),
             error_after: said["error_after"].as_u64(),
             hang_after: said["hang_after"].as_u64(),
+            ignores_bound: flag("ignores_bound"),
             is_silent: flag("silent"),
             is_gated: flag("gated"),
             usage_with_last: flag("usage_with_last"),
@@ -395,7 +398,8 @@ impl Made {
             _ => Kind::Responses,
         };
         let bound = ["max_completion_tokens", "max_tokens", "max_output_tokens"];
-        let most = bound.iter().find_map(|name| body[*name].as_u64()).unwrap_or(u64::MAX);
+        let most = bound.iter().find_map(|name| body[*name].as_u64());
+        let most = most.filter(|_| !behaviour.ignores_bound).unwrap_or(u64::MAX);
         let is_stream = body["stream"].as_bool().unwrap_or(false);
         let wants_usage = body["stream_options"]["include_usage"].as_bool().unwrap_or(false);
         let tokens = if kind == Kind::Embeddings { 0 } else { behaviour.tokens.min(most) };

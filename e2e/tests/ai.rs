@@ -8,6 +8,7 @@ mod clients;
 mod doors;
 mod examples;
 mod fallbacks;
+mod hard_budget;
 mod intake;
 mod leaving;
 mod model_choice;

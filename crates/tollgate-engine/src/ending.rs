@@ -4,7 +4,7 @@
 //! what the other began. Those of other units are a format of their own, which older nodes refuse.
 
 use tollgate_policy::Unit;
-use tollgate_policy::prices::{Currency, Money, TokenKind, Usage};
+use tollgate_policy::prices::{Currency, Money, TokenKind, Unstated, Usage};
 
 use crate::receipts::Settled;
 use crate::{Actual, Amounts};
@@ -41,6 +41,18 @@ const FORMAT: u8 = 1;
 /// The format of a [`How`] with other units than cost and tokens.
 const FORMAT_UNITS: u8 = 2;
 
+/// The byte of a truth without a usage; that of one says how its kinds are to be read.
+const NO_USAGE: u8 = 0;
+
+/// In the order of their bytes.
+const UNSTATED: [Unstated; 5] = [
+    Unstated::Plain,
+    Unstated::Unknown { may_hear: false, may_speak: false },
+    Unstated::Unknown { may_hear: true, may_speak: false },
+    Unstated::Unknown { may_hear: false, may_speak: true },
+    Unstated::Unknown { may_hear: true, may_speak: true },
+];
+
 /// The units that came with money, in the order of their bytes.
 const LATER_UNITS: [Unit; 4] =
     [Unit::InputTokens, Unit::OutputTokens, Unit::CachedTokens, Unit::Money];
@@ -69,7 +81,7 @@ impl How {
             push_optional(&mut bytes, amounts.get(unit));
         }
         amounts.money.map_or(Currency::USD, |money| money.currency).write(&mut bytes);
-        bytes.push(u8::from(usage.is_some()));
+        bytes.push(usage.map_or(NO_USAGE, |usage| kinds_byte(usage.unstated())));
         if let Some(usage) = usage {
             for kind in TokenKind::ALL {
                 bytes.extend_from_slice(&usage.tokens(kind).to_le_bytes());
@@ -104,13 +116,23 @@ impl How {
         let money = nanos.map(|nanos| Money { currency, nanos });
         let amounts = Amounts { input_tokens, output_tokens, cached_tokens, money, ..amounts };
         let (has_usage, rest) = rest.split_first()?;
-        let usage = match (has_usage, rest) {
-            (0, []) => None,
-            (1, rest) => Some(take_usage(rest)?),
-            _ => return None,
+        let usage = match (*has_usage, rest) {
+            (NO_USAGE, []) => None,
+            (kinds, rest) => Some(take_usage(rest)?.with_unstated(kinds_of(kinds)?)),
         };
         Some(Self::Settle(Actual { amounts, usage }))
     }
+}
+
+/// Of which kinds the tokens of a usage are that no part states. Older nodes refuse all but the first.
+fn kinds_byte(unstated: Unstated) -> u8 {
+    let mut places = UNSTATED.iter().zip(NO_USAGE + 1..);
+    places.find(|(known, _)| **known == unstated).map_or(NO_USAGE + 1, |it| it.1)
+}
+
+fn kinds_of(byte: u8) -> Option<Unstated> {
+    let place = byte.checked_sub(NO_USAGE + 1)?;
+    UNSTATED.get(usize::from(place)).copied()
 }
 
 fn push_optional(bytes: &mut Vec<u8>, figure: Option<u64>) {
@@ -217,6 +239,10 @@ mod tests {
     fn how_and_answers_survive_their_bytes() {
         let settle = |tokens, cost| How::Settle(Amounts { cost, tokens, ..Amounts::NONE }.into());
         let usage = Usage::new(5, 7).with(TokenKind::Reasoning, 3).with_images(2);
+        let unknown = |may_speak| {
+            let unstated = Unstated::Unknown { may_hear: true, may_speak };
+            How::Settle(Actual::of_usage(usage.with_unstated(unstated)))
+        };
         let with_money = Amounts { money: Some(MONEY), input_tokens: Some(0), ..Amounts::NONE };
         for how in [
             How::Release,
@@ -225,6 +251,8 @@ mod tests {
             settle(None, Some(9)),
             How::Settle(with_money.into()),
             How::Settle(Actual::of_usage(usage)),
+            unknown(false),
+            unknown(true),
             How::Settle(Actual { amounts: with_money, usage: Some(usage) }),
         ] {
             let bytes = how.encode();

@@ -7,6 +7,7 @@
 mod amounts;
 mod answer;
 mod batch;
+mod budgets;
 mod claims;
 mod clock;
 mod debt;
@@ -42,6 +43,7 @@ use tollgate_policy::{RuleSet, VirtualKeys};
 use tollgate_store::{Store, StoreError};
 
 pub use amounts::{Actual, Amounts};
+pub use budgets::BudgetDebts;
 pub use clock::{Clock, ManualClock, SharedClock, SystemClock};
 pub use decision::{Decision, Scope, Warning};
 pub use ending::Ending;
@@ -212,6 +214,7 @@ pub struct Engine<S> {
     remembered: idempotency::Memory,
     observer: Option<Arc<dyn Observer>>,
     reserved: ReservationFigures,
+    debts: budgets::DebtBook,
     slot_book: slots::SlotBook,
     slot_shares: Option<Arc<dyn SlotShares>>,
     missing_key: MissingKey,
@@ -236,6 +239,7 @@ impl<S: Store> Engine<S> {
             remembered: idempotency::Memory::new(idempotency::MAX_REMEMBERED_BYTES),
             observer: None,
             reserved: ReservationFigures::default(),
+            debts: budgets::DebtBook::default(),
             slot_book: slots::SlotBook::default(),
             slot_shares: None,
             missing_key: MissingKey::default(),

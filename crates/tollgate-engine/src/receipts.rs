@@ -29,6 +29,8 @@ pub struct Receipts {
     pub(crate) currency: Option<Currency>,
     /// What the model cost at admission, where its money was priced.
     pub(crate) price: Option<Box<Price>>,
+    /// Whether it charged a hard budget. Not among the bytes of a record: only this process asks for it.
+    pub(crate) is_hard: bool,
 }
 
 /// One charge.
@@ -314,6 +316,7 @@ impl<S: Store> Engine<S> {
         Receipts {
             parts: decision.scopes.iter().filter(charged).filter_map(part).collect(),
             is_here: decision.degraded.is_some(),
+            is_hard: decision.scopes.iter().filter(charged).any(|it| it.rule.is_hard_budget()),
             currency: priced.and_then(|scope| scope.rule.currency),
             price: priced.and(decision.price).map(|price| {
                 let mut price = Box::new(price.clone());

@@ -346,3 +346,49 @@ fn more_does_not_pay_for_the_request_again() {
     ready(bed.engine.settle_reservation(id, Actual::of_usage(Usage::new(0, 5)))).unwrap();
     assert_eq!(bed.used()[0], 50_000);
 }
+
+#[test]
+fn a_request_meets_a_hard_budget_only_where_it_is_enforced() {
+    let hard = BUDGET.replace("calendar: month", "calendar: month, budget_mode: hard");
+    for (rules, mode, is_met) in [
+        (BUDGET.to_owned(), Enforcement::On, false),
+        (hard.clone(), Enforcement::On, true),
+        (hard.clone(), Enforcement::Shadow, false),
+        (hard.clone(), Enforcement::Off, false),
+        (format!("{hard}allow_list: [\"user_id:ann\"]\n"), Enforcement::On, false),
+        (
+            hard.replace("budget_mode: hard", "budget_mode: hard, applies_to: {models: [m]}"),
+            Enforcement::On,
+            false,
+        ),
+    ] {
+        let bed = Bed::new(&rules);
+        bed.engine.set_enforcement(mode);
+        let active = bed.engine.rules();
+        let mut request = Request::default();
+        request.attributes.set(Known::UserId, "ann");
+        request.attributes.set(Known::ModelId, "gpt-4");
+        assert_eq!(bed.engine.meets_hard_budget(&active, &request), is_met, "{rules}");
+    }
+    // Nothing passes that cannot be counted.
+    let rules = RuleSet::from_yaml(&hard, "rules").unwrap();
+    let budget = rules.rule("budget").unwrap();
+    assert_eq!(budget.on_store_failure, Some(tollgate_policy::OnStoreFailure::Closed));
+}
+
+#[test]
+fn debts_of_hard_budgets_are_added_up_by_currency() {
+    let bed = Bed::new(BUDGET);
+    assert!(bed.engine.budget_debts().is_empty());
+    let euro = Currency::from_code("EUR").unwrap();
+    for money in [usd(5), usd(7), Money { currency: euro, nanos: 1 }] {
+        bed.engine.note_budget_debt(money);
+    }
+    let debts: Vec<_> = bed
+        .engine
+        .budget_debts()
+        .iter()
+        .map(|debt| (debt.currency, debt.answers, debt.nanos))
+        .collect();
+    assert_eq!(debts, [(Currency::USD, 2, 12), (euro, 1, 1)]);
+}

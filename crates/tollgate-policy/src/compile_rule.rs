@@ -13,7 +13,7 @@ use crate::compile_matcher::{compile_applies, compile_costs, compile_key};
 use crate::envoy::compile_envoy;
 use crate::matcher::Costs;
 use crate::model::{
-    Action, Consistency, OnStoreFailure, Quota, Rule, RuleLimit, STANDARD_SCOPES, Unit,
+    Action, BudgetMode, Consistency, OnStoreFailure, Quota, Rule, RuleLimit, STANDARD_SCOPES, Unit,
 };
 use crate::places::KeyPlaces;
 use crate::prices::Currency;
@@ -66,6 +66,10 @@ pub(crate) fn compile_rule(
         report.add(at.at, Some("ends_at"), "must be after starts_at");
     }
     let failure = raw.on_store_failure.as_ref();
+    let failure =
+        choice(failure, "on_store_failure", OnStoreFailure::ALL, OnStoreFailure::name, report);
+    let budget_mode = budget_mode(raw, unit, action, report);
+    let is_hard = budget_mode == BudgetMode::Hard;
     check_user_tiers(raw, context, report);
     Rule {
         reason: hit_reason(&scope),
@@ -75,13 +79,7 @@ pub(crate) fn compile_rule(
         quota_mode: raw.quota_mode.as_ref().is_some_and(|flag| flag.value),
         envoy: raw.envoy.as_ref().map(|envoy| Box::new(compile_envoy(envoy, report))),
         consistency: consistency(raw, report),
-        on_store_failure: choice(
-            failure,
-            "on_store_failure",
-            OnStoreFailure::ALL,
-            OnStoreFailure::name,
-            report,
-        ),
+        on_store_failure: if is_hard { Some(OnStoreFailure::Closed) } else { failure },
         store: short_text(raw.store.as_ref(), "store", MAX_NAME_BYTES, report),
         name: short_text(raw.name.as_ref(), "name", MAX_DESCRIPTION_BYTES, report),
         description: description(raw, report),
@@ -96,6 +94,7 @@ pub(crate) fn compile_rule(
         scope,
         unit,
         currency,
+        budget_mode,
         action,
         limits,
         key_places: KeyPlaces::of(&key),
@@ -167,6 +166,40 @@ fn rule_currency(raw: &RawRule, unit: Unit, report: &mut Report) -> Option<Curre
         }
         (None, _) => None,
     }
+}
+
+/// How firmly a budget holds, and what cannot be combined with that.
+fn budget_mode(raw: &RawRule, unit: Unit, action: Action, report: &mut Report) -> BudgetMode {
+    let Some(given) = &raw.budget_mode else { return BudgetMode::Soft };
+    if unit != Unit::Money {
+        report.add(given.at, Some("budget_mode"), "goes with unit money only; leave it out");
+        return BudgetMode::Soft;
+    }
+    let mode = choice(Some(given), "budget_mode", BudgetMode::ALL, BudgetMode::name, report)
+        .unwrap_or_default();
+    if mode == BudgetMode::Soft {
+        return mode;
+    }
+    let mut needs = |value: &Option<At<String>>, field: &str, only: &str| {
+        if let Some(value) = value
+            && value.value != only
+        {
+            let message = format!(
+                "budget_mode hard needs {only}; write `{field}: {only}` or leave it out, or use `budget_mode: soft`"
+            );
+            report.add(value.at, Some(field), message);
+        }
+    };
+    needs(&raw.consistency, "consistency", "strict");
+    needs(&raw.on_store_failure, "on_store_failure", "closed");
+    if action == Action::LogOnly {
+        needs(&raw.action, "action", "reject");
+    }
+    if let Some(member) = raw.quota_mode.as_ref().filter(|flag| flag.value) {
+        let message = "a hard budget refuses by itself; leave it out, or use `budget_mode: soft`";
+        report.add(member.at, Some("quota_mode"), message);
+    }
+    mode
 }
 
 fn slot_ttl(raw: &RawRule, unit: Unit, report: &mut Report) -> Nanos {

@@ -71,8 +71,8 @@ pub use known::{AppliesTo, Known};
 pub use lists::{ListEntry, ListKind, ListMatch};
 pub use missing::Unmet;
 pub use model::{
-    Action, Consistency, IdentifierType, KeyPart, NoMatch, OnStoreFailure, Quota, Rule, RuleLimit,
-    STANDARD_SCOPES, TENANT_SCOPE_PREFIX, Unit,
+    Action, BudgetMode, Consistency, IdentifierType, KeyPart, NoMatch, OnStoreFailure, Quota, Rule,
+    RuleLimit, STANDARD_SCOPES, TENANT_SCOPE_PREFIX, Unit,
 };
 pub use node::{MAX_ALIASED_NODES, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
 pub use path::{MAX_ENCODED_SLASHES, MAX_PATH_BYTES, PathError, canonical_path, normalize_path};

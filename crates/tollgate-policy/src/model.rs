@@ -105,6 +105,16 @@ pub enum OnStoreFailure {
     Closed,
 }
 
+/// How firmly a budget in money holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum BudgetMode {
+    /// Requests are reserved by their likely usage. What they use beyond it is charged above the limit.
+    #[default]
+    Soft,
+    /// Requests are reserved by the most that they can use, and nothing passes that cannot be counted.
+    Hard,
+}
+
 /// What happens to a request that no rule applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NoMatch {
@@ -160,6 +170,7 @@ names!(IdentifierType {
     Composite => "composite",
 });
 names!(OnStoreFailure { Local => "local", Open => "open", Closed => "closed" });
+names!(BudgetMode { Soft => "soft", Hard => "hard" });
 names!(NoMatch { Allow => "allow", Deny => "deny" });
 
 /// One part of what names a rule's counter.
@@ -258,6 +269,8 @@ pub struct Rule {
     pub unit: Unit,
     /// The currency of a rule that counts money.
     pub currency: Option<Currency>,
+    /// How firmly a rule that counts money holds.
+    pub budget_mode: BudgetMode,
     /// What happens when a limit is exceeded.
     pub action: Action,
     /// How long a throttled request may wait.
@@ -326,6 +339,11 @@ impl Rule {
     /// A figure of this rule as people read it: money as a decimal.
     pub fn figure(&self, amount: u64) -> String {
         if self.unit == Unit::Money { format_nanos(amount) } else { amount.to_string() }
+    }
+
+    /// True for a budget that must not be exceeded.
+    pub fn is_hard_budget(&self) -> bool {
+        self.budget_mode == BudgetMode::Hard
     }
 
     /// True where the rule is only reported.

@@ -95,6 +95,7 @@ pub(crate) struct RawRule {
     pub(crate) limits: Option<At<Vec<RawLimit>>>,
     pub(crate) unit: Text,
     pub(crate) currency: Text,
+    pub(crate) budget_mode: Text,
     pub(crate) slot_ttl: Text,
     pub(crate) applies_to: RawApplies,
     pub(crate) costs: Vec<RawCost>,

@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 use tollgate_core::{Algorithm, CalendarUnit};
 
 use crate::{
-    Action, IdentifierType, Known, ListKind, MAX_DELAY_MS, MAX_GRANTS, MAX_KEY_PARTS, MAX_LIMITS,
-    MAX_PATTERNS, MAX_QUOTA, MAX_RULES, NoMatch, OnStoreFailure, Unit,
+    Action, BudgetMode, IdentifierType, Known, ListKind, MAX_DELAY_MS, MAX_GRANTS, MAX_KEY_PARTS,
+    MAX_LIMITS, MAX_PATTERNS, MAX_QUOTA, MAX_RULES, NoMatch, OnStoreFailure, Unit,
 };
 
 /// The JSON Schema (draft 2020-12) of rule files, for editors.
@@ -194,6 +194,7 @@ fn default_fields() -> Value {
         },
         "unit": described("What is counted. Default requests.", names(Unit::ALL, Unit::name)),
         "currency": text("The currency of unit money, by its code of ISO 4217, such as USD."),
+        "budget_mode": described("How firmly a limit of unit money holds: hard reserves the most that a request can use, with consistency strict and on_store_failure closed. Default soft.", names(BudgetMode::ALL, BudgetMode::name)),
         "slot_ttl": {"description": "How long a slot of unit concurrency is held unless renewed: seconds, or such as 30s. Default 60 s.", "type": ["integer", "string"]},
         "costs": {
             "description": "What requests cost by endpoint and method.",

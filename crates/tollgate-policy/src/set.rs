@@ -36,6 +36,7 @@ pub struct RuleSet {
     no_match: NoMatch,
     digest: u64,
     pub(crate) key_needs: KeyNeeds,
+    has_hard_budgets: bool,
 }
 
 /// The parts of a rule set, checked one by one.
@@ -73,6 +74,7 @@ impl RuleSet {
         let by_id = rules.iter().enumerate().map(by_id).collect();
         let index = Index::new(&rules);
         let key_needs = KeyNeeds::of(&rules);
+        let has_hard_budgets = rules.iter().chain(&default_rule).any(Rule::is_hard_budget);
         let client_tiers = Arc::default();
         Self {
             rules,
@@ -89,7 +91,16 @@ impl RuleSet {
             no_match,
             digest,
             key_needs,
+            has_hard_budgets,
         }
+    }
+
+    /// Whether a request with these attributes may meet a hard budget: of the file, or of its virtual key.
+    #[inline]
+    pub fn may_meet_hard_budget(&self, request: &Attributes<'_>) -> bool {
+        let key = || self.virtual_keys.get(request.get(Known::ApiKey)?);
+        self.has_hard_budgets
+            || key().is_some_and(|key| key.rules().iter().any(Rule::is_hard_budget))
     }
 
     /// Where the request is listed: the deny list comes first.

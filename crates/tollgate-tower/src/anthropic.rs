@@ -10,6 +10,7 @@ use tollgate_policy::Unit;
 
 use crate::dialect::{Names, advise_retry, tightest};
 use crate::headers::{is_ever_reset, seconds_up};
+use crate::openai::INSUFFICIENT_QUOTA;
 use crate::rejection::Rejection;
 use crate::render::{JSON, json as json_response};
 
@@ -70,12 +71,19 @@ pub(crate) fn rejected(rejection: Rejection) -> Response<Bytes> {
     let Rejection { status, code, message, retry_after, headers, refused_by, .. } = rejection;
     let is_refused = refused_by.is_some();
     // Clients retry by themselves; a budget is not renewed while they do.
-    let is_over_budget = refused_by.is_some_and(|by| by.unit == Some(Unit::Money));
+    let is_over_budget = status == StatusCode::TOO_MANY_REQUESTS
+        && refused_by.is_some_and(|by| by.unit == Some(Unit::Money));
     let retry_after = retry_after.filter(|_| !is_over_budget);
     let status = if is_refused && code == "NO_MATCH" { StatusCode::FORBIDDEN } else { status };
     let message =
         if is_refused { format!("Rate limit reached: {message}.") } else { message.into_owned() };
-    let error = json!({"type": kind_of(status), "message": message});
+    let kind = kind_of(status);
+    // The API has no type for an exhausted budget. Clients leave fields that they do not know.
+    let error = if is_over_budget {
+        json!({"type": kind, "code": INSUFFICIENT_QUOTA, "message": message})
+    } else {
+        json!({"type": kind, "message": message})
+    };
     let mut response = json_response(status, JSON, &json!({"type": "error", "error": error}));
     let all = response.headers_mut();
     headers.put_into(all);
@@ -131,6 +139,24 @@ mod tests {
         let shaped = rejected(busy.retry_after(Duration::from_millis(1_200)));
         assert_eq!(shaped.headers()["retry-after"], "2");
         assert_eq!(shaped.headers()["retry-after-ms"], "1200");
+    }
+
+    #[test]
+    fn an_exhausted_budget_is_not_worth_a_retry() {
+        let over = Rejection {
+            refused_by: Some(crate::RefusedBy {
+                unit: Some(Unit::Money),
+                ..crate::RefusedBy::default()
+            }),
+            ..Rejection::new(StatusCode::TOO_MANY_REQUESTS, "RATE_LIMIT_EXCEEDED", "over")
+                .retry_after(Duration::from_secs(9))
+        };
+        let shaped = rejected(over);
+        assert_eq!(shaped.headers()["x-should-retry"], "false");
+        assert!(shaped.headers().get("retry-after").is_none());
+        let body: serde_json::Value = serde_json::from_slice(shaped.body()).unwrap();
+        let kind = (&body["error"]["type"], &body["error"]["code"]);
+        assert_eq!(kind, (&json!("rate_limit_error"), &json!("insufficient_quota")));
     }
 
     #[test]

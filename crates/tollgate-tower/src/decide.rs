@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::time::Duration;
 
-use tollgate_policy::prices::Usage;
+use tollgate_policy::prices::{Unstated, Usage};
 use tollgate_policy::{PathError, RequestPath};
 
 use crate::dialect::Dialect;
@@ -60,13 +60,17 @@ impl EdgeRequest {
         Ok(())
     }
 
-    /// What it is thought to use, for rules that count money or kinds of tokens. More of a request is output.
+    /// What it is thought to use, for rules that count money or kinds of tokens: at most, so of the dearest kind that it
+    /// may be. More of a request is output.
     pub(crate) fn priced_usage(&self) -> Option<Usage> {
-        let EdgeUsage { input, output } = self.usage?;
-        match self.tokens {
-            Some(tokens) if self.is_more => Some(Usage::new(0, tokens).with_requests(0)),
-            _ => Some(Usage::new(input, output)),
-        }
+        let EdgeUsage { input, output, may_hear, may_speak } = self.usage?;
+        let usage = match self.tokens {
+            Some(tokens) if self.is_more => {
+                Usage::new(0, tokens).with_requests(0).with_earlier_input(input)
+            }
+            _ => Usage::new(input, output),
+        };
+        Some(usage.with_unstated(Unstated::Unknown { may_hear, may_speak }))
     }
 
     /// The path with all its readings.
@@ -91,6 +95,12 @@ pub struct EdgeUsage {
     pub input: u64,
     /// Output tokens.
     pub output: u64,
+    /// Whether input may be sound, which some models charge more for.
+    #[serde(default)]
+    pub may_hear: bool,
+    /// Whether output may be sound.
+    #[serde(default)]
+    pub may_speak: bool,
 }
 
 /// What a request waits for that finds no slot.
@@ -173,6 +183,12 @@ pub trait Decide: Send + Sync + 'static {
     fn decide_now(&self, asked: &EdgeRequest) -> Option<Ruling> {
         let _ = asked;
         None
+    }
+
+    /// Whether a hard budget applies to this request, so that what is reserved for it must be the most that it can use.
+    fn meets_hard_budget(&self, asked: &EdgeRequest) -> bool {
+        let _ = asked;
+        false
     }
 }
 

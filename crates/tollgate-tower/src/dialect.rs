@@ -93,6 +93,8 @@ pub(crate) fn advise_retry(
         }
         // What can never pass, or is not let in, is not worth another attempt.
         None => {
+            // A budget that is renewed in weeks is nothing to wait for.
+            headers.remove(RETRY_AFTER);
             headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
         }
     }

@@ -11,7 +11,7 @@ use tollgate_engine::{
     Actual, Amounts, Decision, Engine, EngineError, MAX_VALUE_BYTES, Receipts, Refunds, Request,
     Scope, Settled, Verdict, new_reservation_id,
 };
-use tollgate_policy::prices::Usage;
+use tollgate_policy::prices::{Money, Usage};
 use tollgate_policy::{Action, Known, RequestPath, Unit};
 use tollgate_store::Store;
 use tracing::Instrument as _;
@@ -177,9 +177,10 @@ impl<S: Store + 'static> InProcess<S> {
             return None;
         }
         self.engine.count_reserved(&receipts);
-        let engine = Arc::clone(&self.engine);
+        let (engine, money) = (Arc::clone(&self.engine), receipts.money());
         let account = Charged { engine, receipts, id: new_reservation_id(), _place: place };
-        Some(PendingCharge::new(account, request.amounts.tokens.unwrap_or(0)))
+        let tokens = request.amounts.tokens.unwrap_or(0);
+        Some(PendingCharge::new(account, tokens).with_money(money))
     }
 
     /// What is given back when it is dropped. Slots are renewed until then; without a runtime to do it
@@ -235,11 +236,11 @@ impl<S: Store + 'static> Account for Charged<S> {
     fn settle(self: Box<Self>, used: Usage, top_ups: Vec<PendingCharge>) {
         let actual = Actual::of_usage(used);
         if let Some(settled) = self.engine.settle_now(self.id, &self.receipts, actual) {
-            return end_settlement(settled, top_ups);
+            return self.end_settlement(settled, top_ups);
         }
         in_background(async move {
             let settled = self.engine.settle(self.id, &self.receipts, actual).await;
-            end_settlement(settled, top_ups);
+            self.end_settlement(settled, top_ups);
         });
     }
 
@@ -259,12 +260,27 @@ fn report_kept_slot(given_back: Result<(), EngineError>) {
     }
 }
 
-/// Gives back what was charged on top, once all of it is settled.
-fn end_settlement(settled: Result<Settled, EngineError>, top_ups: Vec<PendingCharge>) {
-    match settled {
-        Ok(_) => top_ups.into_iter().for_each(PendingCharge::release),
-        Err(error) => {
-            tracing::warn!(%error, "a request could not be settled: its estimate stays charged");
+impl<S: Store + 'static> Charged<S> {
+    /// Gives back what was charged on top, once all of it is settled.
+    fn end_settlement(&self, settled: Result<Settled, EngineError>, top_ups: Vec<PendingCharge>) {
+        match settled {
+            Ok(settled) => {
+                self.note_debt(&settled, &top_ups);
+                top_ups.into_iter().for_each(PendingCharge::release);
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a request could not be settled: its estimate stays charged");
+            }
+        }
+    }
+
+    /// Notes what a hard budget owes: what was used beyond all that was reserved.
+    fn note_debt(&self, settled: &Settled, top_ups: &[PendingCharge]) {
+        let Some(extra) = settled.extra.money.filter(|_| self.receipts.is_hard()) else { return };
+        let of_top_ups = top_ups.iter().filter_map(PendingCharge::money).map(|money| money.nanos);
+        let nanos = of_top_ups.fold(extra.nanos, u64::saturating_sub);
+        if nanos > 0 {
+            self.engine.note_budget_debt(Money { nanos, ..extra });
         }
     }
 }
@@ -289,6 +305,12 @@ impl<S: Store + 'static> Decide for InProcess<S> {
         let show = |decision: &Decision<'_>| self.ruling(asked, &request, decision, place);
         let decided = self.engine.decide_once_now(&rules, &request, show)?;
         Some(decided.unwrap_or_else(|error| Ruling::Refuse(undecided(&error))))
+    }
+
+    fn meets_hard_budget(&self, asked: &EdgeRequest) -> bool {
+        let (rules, path) = (self.engine.rules(), asked.path());
+        let request = request(asked, path.as_ref());
+        request.is_ok_and(|request| self.engine.meets_hard_budget(&rules, &request))
     }
 
     async fn decide(&self, asked: &EdgeRequest) -> Ruling {

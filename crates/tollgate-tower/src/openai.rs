@@ -27,7 +27,7 @@ const TOKENS: Names = [
 ];
 
 /// The code and the type of a refusal by a budget that is exhausted.
-const INSUFFICIENT_QUOTA: &str = "insufficient_quota";
+pub(crate) const INSUFFICIENT_QUOTA: &str = "insufficient_quota";
 
 /// What is left of requests and of tokens, each by the limit of which the least share is left.
 pub(crate) fn each_unit(decision: &Decision<'_>, mut put: impl FnMut(HeaderName, HeaderValue)) {

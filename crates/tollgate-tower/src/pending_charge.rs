@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tollgate_policy::prices::Usage;
+use tollgate_policy::prices::{Money, Usage};
 
 use crate::held::Held;
 
@@ -21,12 +21,24 @@ pub trait Account: Send + Sync + 'static {
 pub struct PendingCharge {
     account: Box<dyn Account>,
     tokens: u64,
+    money: Option<Money>,
 }
 
 impl PendingCharge {
     /// A charge of so many tokens.
     pub fn new(account: impl Account, tokens: u64) -> Self {
-        Self { account: Box::new(account), tokens }
+        Self { account: Box::new(account), tokens, money: None }
+    }
+
+    /// The same, with the money that was charged.
+    #[must_use]
+    pub fn with_money(self, money: Option<Money>) -> Self {
+        Self { money, ..self }
+    }
+
+    /// The money that was charged, where any was.
+    pub const fn money(&self) -> Option<Money> {
+        self.money
     }
 
     /// How many tokens were charged.

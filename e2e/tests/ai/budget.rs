@@ -1,5 +1,7 @@
 //! Budgets in money: reserved at the price of the estimate, settled at the price of what was used.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use serde_json::{Value, json};
 use tollgate_e2e::{EventStream, Model, Server, eventually};
 
@@ -14,7 +16,7 @@ const PRICES: &str =
     "prices: [{model: m, currency: USD, per_million: {input: '10', output: '20'}}]\n";
 
 /// What is spent, in 1e-9 dollars.
-fn spent(server: &Server) -> u64 {
+pub(super) fn spent(server: &Server) -> u64 {
     let peeked = server.client().post("/rate-limit/peek", &json!({})).json();
     peeked["scopes"][0]["current"].as_u64().expect("an amount")
 }
@@ -100,17 +102,71 @@ fn messages_are_paid_by_kind_too() {
 fn what_is_not_reported_is_paid_as_it_was_counted() {
     let model = Model::start();
     let server = gateway(&model, LARGE, BY_KIND).start();
-    // Nine of input at 10 and five of output at 20.
+    // Nine of input at 12.5 and five of output at 30: which kinds they were is not known.
     let _ =
         post(&server, &with(chat(&json!({"tokens": 5, "silent": true})), "stream", json!(true)))
             .rest();
-    eventually("it is settled", || spent(&server) == 90_000 + 100_000 + 7);
+    eventually("it is settled", || spent(&server) == 112_500 + 150_000 + 7);
     let embed =
         json!({"model": "m", "input": "abcdabcd", "metadata": {"stand_in": {"silent": true}}});
     let answer = EventStream::post(server.gateway_addr(), "/v1/embeddings", &[], &embed);
     let _ = answer.expect("an answer").rest();
-    eventually("an embedding pays input", || spent(&server) == 190_007 + 20_007);
+    eventually("an embedding pays input", || spent(&server) == 262_507 + 25_007);
     // What an upstream refuses costs nothing.
     assert_eq!(post(&server, &chat(&json!({"status": 429}))).status, 429);
-    eventually("nothing is charged", || spent(&server) == 210_014);
+    eventually("nothing is charged", || spent(&server) == 287_514);
+}
+
+const DEAR: &str = "prices: [{model: m, currency: USD, per_million: {input: '10', output: '10', \
+                    cached_write: '20', reasoning: '30', audio_input: '100', audio_output: '200'}}]\n";
+
+/// Sends so many such requests at once, with answers that are held until all have been decided on. How many passed.
+fn at_once(model: &Model, server: &Server, count: u64, body: &Value) -> u64 {
+    let (passed, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    model.hold(true);
+    std::thread::scope(|scope| {
+        for _ in 0..count {
+            scope.spawn(|| {
+                let mut answer = post(server, body);
+                let counter = if answer.status == 200 { &passed } else { &refused };
+                let _ = answer.rest();
+                counter.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        eventually("all are decided on", || {
+            model.active() + refused.load(Ordering::Relaxed) == count
+        });
+        model.hold(false);
+    });
+    eventually("all are over", || model.active() == 0);
+    passed.load(Ordering::Relaxed)
+}
+
+#[test]
+fn kinds_that_are_dearer_than_output_are_reserved_at_their_price() {
+    let rules = LARGE.replace("\"5\"", "\"1\"");
+    let usage = |parts: [u64; 4]| {
+        let [written, heard, thought, said] = parts;
+        json!({"prompt_tokens": 9, "completion_tokens": 500, "total_tokens": 509,
+            "prompt_tokens_details": {"cache_write_tokens": written, "audio_tokens": heard},
+            "completion_tokens_details": {"reasoning_tokens": thought, "audio_tokens": said}})
+    };
+    // What 500 tokens of output cost, by what they are: 0.005 of text, 0.015 of reasoning, 0.1 of sound.
+    let spoken = json!(["text", "audio"]);
+    for (parts, more, price, most) in [
+        ([9, 0, 500, 0], json!({"modalities": ["text"]}), 15_180_000, 65),
+        ([0, 0, 0, 500], json!({"modalities": spoken, "audio": {"voice": "a"}}), 100_090_000, 9),
+    ] {
+        let model = Model::start();
+        let server = gateway(&model, &rules, DEAR).start();
+        let stand_in = json!({"tokens": 1, "usage": usage(parts)});
+        let mut body = with(chat(&stand_in), "max_tokens", json!(500));
+        for (name, value) in more.as_object().expect("fields") {
+            body[name] = value.clone();
+        }
+        let passed = at_once(&model, &server, 100, &body);
+        eventually("it is settled", || spent(&server) == passed * price);
+        assert!(spent(&server) <= 1_000_000_000, "{passed} passed: {}", spent(&server));
+        assert!(passed <= most && passed > most / 2, "{passed} passed of {most}");
+    }
 }

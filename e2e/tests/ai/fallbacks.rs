@@ -1,7 +1,7 @@
 //! A model that cannot be reached is replaced by its fallback, decided anew as that model.
 
 use serde_json::json;
-use tollgate_e2e::{ClosedPort, Model, Server, ServerBuilder, eventually};
+use tollgate_e2e::{ClosedPort, EventStream, Model, Server, ServerBuilder, eventually};
 
 use super::{chat, post, used, with};
 
@@ -75,4 +75,40 @@ fn an_upstream_that_is_unhealthy_is_replaced_without_being_asked() {
     let before = sick.ledger().served;
     assert_eq!(post(&server, &body).header("x-tollgate-model"), Some("small"));
     assert_eq!(sick.ledger().served, before);
+}
+
+/// A client that may not use the fallback did not ask for it: the refusal is about the model that it did ask for.
+#[test]
+fn a_fallback_that_a_key_may_not_use_is_not_named() {
+    let (model, nobody) = (Model::start(), ClosedPort::new());
+    for (large, status, code) in
+        [(model.url(), 429, "insufficient_quota"), (nobody.url(), 503, "no_upstream")]
+    {
+        let config = format!(
+            "gateway:
+  pools: {{gpu: {{targets: [{{url: '{large}'}}]}}, cpu: {{targets: [{{url: '{}'}}]}}}}
+  routes: [{{name: ai, kind: openai, paths: ['/v1/*'], pool: gpu}}]
+  openai:
+    models:
+      - {{name: large, pool: gpu, fallback: small, fallback_rules: [virtual_key.budget]}}
+      - {{name: small, pool: cpu}}
+prices: [{{model: '*', currency: USD, per_million: {{input: '1', output: '1'}}}}]",
+            model.url()
+        );
+        let rules = "default: false\nrules: []\n";
+        let server = ServerBuilder::default().gateway().rules(rules).config(&config).start();
+        let amount = if status == 429 { "0.00001" } else { "1" };
+        let made = server.admin().put(
+            "keys",
+            &json!({"name": "one", "models": ["large"],
+                "budget": {"amount": amount, "currency": "USD", "calendar": "year"}}),
+        );
+        let bearer = format!("Bearer {}", made["secret"].as_str().expect("a secret"));
+        let body = with(chat(&json!({})), "model", json!("large"));
+        let headers = [("authorization", bearer.as_str())];
+        let mut answer = EventStream::post(server.gateway_addr(), super::PATH, &headers, &body)
+            .expect("an answer");
+        let error = answer.json()["error"].clone();
+        assert_eq!((answer.status, &error["code"]), (status, &json!(code)), "{error}");
+    }
 }

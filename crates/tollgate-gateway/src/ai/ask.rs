@@ -14,6 +14,9 @@ use super::thinking::Thinking;
 /// The longest name of a model, and of a user.
 pub(crate) const MAX_NAME_BYTES: usize = 256;
 
+/// The field that says whether an answer is text or sound.
+const MODALITIES: &str = "modalities";
+
 /// Why a body is not what it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wrong {
@@ -34,12 +37,12 @@ pub(crate) struct Ask<'a> {
     pub(super) whole: Value<'a>,
     pub(crate) model: Cow<'a, str>,
     /// Where the body names the model, if it does.
-    model_value: Option<Value<'a>>,
+    pub(super) model_value: Option<Value<'a>>,
     pub(crate) user: Option<Cow<'a, str>>,
     pub(crate) is_stream: bool,
     /// Whether the client itself asks for the usage of a stream.
     pub(crate) wants_usage: bool,
-    stream_options: Option<Value<'a>>,
+    pub(super) stream_options: Option<Value<'a>>,
     /// The most tokens of one answer, where the client says so by a name that every server of this call knows.
     pub(crate) max_output: Option<u64>,
     /// The largest bound by another name: it counts where it is more than what is reserved without one.
@@ -55,7 +58,7 @@ pub(crate) struct Ask<'a> {
     /// How many prompts they are made of.
     pub(crate) prompts: u64,
     /// Whether bounds that the upstream does not know are left out instead of refused.
-    drops_bounds: bool,
+    pub(super) drops_bounds: bool,
 }
 
 impl<'a> Ask<'a> {
@@ -181,63 +184,14 @@ impl<'a> Ask<'a> {
         bound.saturating_add(self.thinking)
     }
 
-    /// The body as it goes on, if it must be another: with the name that the upstream has for the model, and asking for
-    /// what was used. Everything else stays byte for byte.
-    pub(crate) fn rewritten(&self, model: Option<&str>, ask_usage: bool) -> Option<Vec<u8>> {
-        let source = self.whole.text;
-        let mut edits: Vec<(std::ops::Range<usize>, String)> = Vec::new();
-        let renamed = model.filter(|model| **model != *self.model).zip(self.model_value);
-        if let Some((model, value)) = renamed {
-            let quoted = serde_json::to_string(model).unwrap_or_default();
-            edits.push((value.span(), quoted));
-        }
-        if ask_usage && self.is_stream && self.call.has_stream_options() && !self.wants_usage {
-            edits.push(self.usage_edit());
-        }
-        if edits.is_empty() {
-            return None;
-        }
-        edits.sort_by_key(|(span, _)| span.start);
-        let base = self.whole.at;
-        let mut out = Vec::with_capacity(source.len() + 64);
-        let mut from = 0;
-        for (span, text) in edits {
-            let (start, end) = (span.start.saturating_sub(base), span.end.saturating_sub(base));
-            out.extend_from_slice(source.get(from..start)?.as_bytes());
-            out.extend_from_slice(text.as_bytes());
-            from = end;
-        }
-        out.extend_from_slice(source.get(from..)?.as_bytes());
-        Some(out)
-    }
-
-    /// Where it is asked what a stream used.
-    fn usage_edit(&self) -> (std::ops::Range<usize>, String) {
-        const ASKED: &str = r#""include_usage":true"#;
-        let options = self.stream_options;
-        match options.filter(|options| options.is_object()) {
-            // Said, and false.
-            Some(options) if let Some(said) = options.get("include_usage") => {
-                (said.span(), "true".to_owned())
-            }
-            Some(options) => {
-                let comma = if options.members().next().is_some() { "," } else { "" };
-                let inside = options.at + 1;
-                (inside..inside, format!("{ASKED}{comma}"))
-            }
-            None => {
-                if let Some(null) = self.null_options() {
-                    return (null.span(), format!("{{{ASKED}}}"));
-                }
-                let inside = self.whole.at + 1;
-                (inside..inside, format!(r#""stream_options":{{{ASKED}}},"#))
-            }
-        }
-    }
-
-    /// `stream_options` where it is there and nothing.
-    fn null_options(&self) -> Option<Value<'a>> {
-        self.stream_options.or_else(|| self.whole.get("stream_options"))
+    /// Whether the answer may be sound: unless the client states that it wants text alone. Some models speak by default.
+    pub(crate) fn may_speak(&self) -> bool {
+        let is_text = |value: Value<'_>| {
+            value.is_array() && value.elements().all(|it| it.string().as_deref() == Some("text"))
+        };
+        let mut stated =
+            self.whole.members().filter(|it| is_alike(MODALITIES, &it.name)).peekable();
+        stated.peek().is_none() || !stated.all(|it| it.name == MODALITIES && is_text(it.value))
     }
 }
 

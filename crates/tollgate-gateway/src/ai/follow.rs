@@ -157,6 +157,7 @@ impl<D: Decide> Worker<D> {
             prompt: source.prompt,
             uncorrected: source.prompt,
             output: 0,
+            bound: None,
             thinking: 0,
             asks_thinking: false,
             answers: 1,
@@ -164,6 +165,8 @@ impl<D: Decide> Worker<D> {
             sink: TextSink::new(Tariff::default()),
             hides_usage: false,
             is_extended: false,
+            may_hear: false,
+            may_speak: false,
         };
         let sent = crate::forward::SentFlag::default();
         sent.set();

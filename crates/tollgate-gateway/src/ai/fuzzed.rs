@@ -51,7 +51,7 @@ pub fn ask(kind: u8, body: &[u8], name: &str) -> Option<ReadAsk> {
         user: ask.user.as_ref().map(ToString::to_string),
         is_stream: ask.is_stream,
         wants_usage: ask.wants_usage,
-        rewritten: ask.rewritten(Some(name), true),
+        rewritten: ask.rewritten(Some(name), true, None),
         prompt: sink.total(),
     })
 }

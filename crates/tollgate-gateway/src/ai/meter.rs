@@ -11,7 +11,7 @@ use tollgate_policy::prices::{TokenKind, Usage};
 use tollgate_tower::{PendingCharge, is_stopping};
 
 use super::allowance::WholeAnswer;
-use super::background::{self, Background, Owner, Progress, Source};
+use super::background::{self, Background, Owner, Source};
 use super::doubts;
 use super::expect::Expectations;
 use super::more::{AskMore, TopUps};
@@ -120,7 +120,7 @@ impl Meter {
     pub(crate) fn new(pending: Option<PendingCharge>, estimate: Estimate, how: Metering) -> Self {
         let Metering { expectations, learns, overrun, more, sent, max_usage, shown_name, ending } =
             how;
-        let more = more.map(|ask| TopUps::new(ask, estimate.output));
+        let more = more.map(|ask| TopUps::new(ask, estimate.output, estimate.bound.is_some()));
         let least = estimate.prompt.min(1);
         let prompt = if estimate.call.has_answer() { estimate.prompt } else { u64::MAX };
         let most = max_usage.saturating_mul(estimate.answers.max(1));
@@ -330,48 +330,6 @@ impl Meter {
         matches!(&self.reading, Reading::Json(scan) if scan.has_failed_generation())
     }
 
-    /// How far the response is that the answer is about.
-    fn progress(&self) -> Progress {
-        match &self.reading {
-            Reading::Nothing => Progress::Unknown,
-            Reading::Json(scan) => scan.progress(),
-            Reading::Events(_) if self.reported.has_failed => Progress::Failed,
-            Reading::Events(_) if self.reported.is_done => Progress::Ended,
-            Reading::Events(_) => Progress::UnderWay,
-        }
-    }
-
-    /// Whether the upstream works on, although the answer has ended.
-    fn is_under_way(&self) -> bool {
-        let Ending::Keep { is_wanted, .. } = &self.ending else { return false };
-        let has_ended = self.work != Work::Answered;
-        if has_ended || self.reported.usage.is_some() || self.reported.is_done {
-            return false;
-        }
-        match self.progress() {
-            Progress::Ended | Progress::Failed => false,
-            // A stream that is left is no longer made, unless that was wanted.
-            Progress::UnderWay => *is_wanted || matches!(self.reading, Reading::Json(_)),
-            Progress::Unknown => *is_wanted,
-        }
-    }
-
-    /// Keeps what is reserved for a response that is made in the background. Without an id nobody can ask for it, and
-    /// the estimate stays charged.
-    fn keep(&mut self) {
-        if let Some(more) = &mut self.more {
-            more.end(&mut self.pending_charges);
-        }
-        let pending_charges = std::mem::take(&mut self.pending_charges);
-        let id = match &self.reading {
-            Reading::Json(scan) => scan.id(),
-            _ => self.reported.id.as_deref(),
-        };
-        if let (Ending::Keep { background, owner, source, .. }, Some(id)) = (&self.ending, id) {
-            background.keep(id, owner.clone(), source.clone(), pending_charges);
-        }
-    }
-
     /// Pays what was used, once.
     fn settle(&mut self) {
         if std::mem::replace(&mut self.is_settled, true) {
@@ -430,7 +388,7 @@ impl Meter {
         if let Some(more) = &mut self.more {
             more.end(&mut self.pending_charges);
         }
-        pay(std::mem::take(&mut self.pending_charges), used);
+        pay(std::mem::take(&mut self.pending_charges), self.with_kinds(used));
     }
 }
 
@@ -451,6 +409,7 @@ impl Drop for Meter {
 }
 
 mod estimate;
+mod kept;
 mod left;
 #[cfg(test)]
 mod tests;

@@ -50,6 +50,7 @@ mod protocol;
 mod rename;
 mod replayed;
 mod resolution;
+mod rewrite;
 mod scan;
 mod serve;
 mod sniff;

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::ask::MAX_NAME_BYTES;
-use super::options::{AiOptions, MAX_BODY_BYTES, MAX_FALLBACKS, MAX_MODELS, ModelOptions};
+use super::options::{
+    AiOptions, BoundField, MAX_BODY_BYTES, MAX_FALLBACKS, MAX_MODELS, ModelOptions,
+};
 use super::text::{Tariff, Tokenizer};
 
 /// A model, checked.
@@ -18,6 +20,8 @@ pub(crate) struct Model {
     pub(crate) tariff: Tariff,
     pub(crate) max_output: u64,
     pub(crate) default_output: u64,
+    /// Where an upstream is asked for no more than a hard budget has reserved.
+    pub(crate) bound_field: BoundField,
     pub(crate) fallback: Option<usize>,
     pub(crate) fallback_rules: Vec<String>,
     pub(crate) asks_usage: bool,
@@ -28,6 +32,11 @@ pub(crate) struct Model {
 }
 
 impl Model {
+    /// What rules know it as, where a client asked for it by this name.
+    pub(crate) fn known_as<'n>(&'n self, asked: &'n str) -> &'n str {
+        if self.is_prefix { asked } else { &self.name }
+    }
+
     /// What the upstream is asked for: whatever the client called it, one model has one name there. One that stands
     /// for many goes by the name that the client used.
     pub(crate) fn sent_as(&self) -> Option<&str> {
@@ -161,6 +170,7 @@ fn make(
         tariff: Tariff { tokenizer, estimate, ..options.tariff },
         max_output: most,
         default_output: model.default_output_tokens.unwrap_or(options.default_output_tokens),
+        bound_field: model.bound_field.unwrap_or(options.bound_field),
         fallback,
         fallback_rules: model.fallback_rules.clone(),
         asks_usage: !model.keeps_quiet,

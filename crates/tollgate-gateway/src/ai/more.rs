@@ -96,13 +96,15 @@ pub(crate) struct TopUps {
     arrived: Option<More>,
     /// Too much has passed without an answer.
     is_held: bool,
+    /// Nothing passes without one: a hard budget has to hold.
+    is_hard: bool,
     /// As much as before was refused: this much is asked for.
     less: Option<u64>,
 }
 
 impl TopUps {
-    pub(crate) const fn new(ask: AskMore, reserved: u64) -> Self {
-        Self { ask, reserved, pending: None, arrived: None, is_held: false, less: None }
+    pub(crate) const fn new(ask: AskMore, reserved: u64, is_hard: bool) -> Self {
+        Self { ask, reserved, pending: None, arrived: None, is_held: false, is_hard, less: None }
     }
 
     /// Whether a stream that needs so much in all may go on. What was charged for it is added to `pending_charges`. Else, why
@@ -120,8 +122,8 @@ impl TopUps {
                     Ok(more) => (more, pending.tokens),
                     Err(TryRecvError::Closed) => (nobody(), 0),
                     Err(TryRecvError::Empty) => {
-                        self.is_held =
-                            needed.saturating_sub(pending.needed) > MAX_UNRESERVED_TOKENS;
+                        let unreserved = needed.saturating_sub(pending.needed);
+                        self.is_held = self.is_hard || unreserved > MAX_UNRESERVED_TOKENS;
                         self.pending = Some(pending);
                         return Ok(());
                     }
@@ -219,7 +221,7 @@ mod tests {
             noted.lock().push(tokens);
             answers.lock().pop_front().unwrap()
         });
-        (TopUps::new(ask, reserved), asked)
+        (TopUps::new(ask, reserved, false), asked)
     }
 
     #[test]
@@ -279,6 +281,23 @@ mod tests {
         assert_eq!(asked.lock().len(), 1, "asked once");
         more.end(&mut pending_charges);
         assert_eq!(pending_charges.len(), 1, "what was granted is not forgotten");
+    }
+
+    #[test]
+    fn a_stream_on_a_hard_budget_is_held_at_once() {
+        let (sender, receiver) = oneshot::channel();
+        let (mut more, _) = asking(vec![Answer::Later(receiver)], 100);
+        more.is_hard = true;
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let mut pending_charges = Vec::new();
+        more.cover(100, &mut pending_charges).unwrap();
+        assert!(more.poll_answer(&mut context).is_ready(), "within what is reserved");
+        more.cover(101, &mut pending_charges).unwrap();
+        assert!(more.poll_answer(&mut context).is_pending());
+        sender.send(granted(100)).unwrap();
+        assert!(more.poll_answer(&mut context).is_ready() && more.has_arrived());
+        more.cover(101, &mut pending_charges).unwrap();
+        assert_eq!((more.reserved(), pending_charges.len()), (200, 1));
     }
 
     #[test]

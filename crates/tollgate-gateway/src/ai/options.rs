@@ -32,6 +32,8 @@ pub struct AiOptions {
     pub tariff: Tariff,
     /// How many tokens an answer is thought to have, where neither the client nor experience says.
     pub default_output_tokens: u64,
+    /// Where an upstream is asked for no more than a hard budget has reserved, in chat completions without a bound.
+    pub bound_field: BoundField,
     /// Whether what a model's answers had is learned from.
     pub learns: bool,
     /// The models. Without any, every model goes to its route's pool under its own name.
@@ -71,6 +73,7 @@ impl Default for AiOptions {
             body_timeout: Duration::from_secs(120),
             tariff: Tariff::default(),
             default_output_tokens: 1_000,
+            bound_field: BoundField::default(),
             learns: true,
             models: Vec::new(),
             forwards_unknown: false,
@@ -99,6 +102,30 @@ impl AiOptions {
     pub fn check<'p>(&self, pools: impl Iterator<Item = &'p String>) -> Result<(), String> {
         let places = pools.map(|name| (name.as_str(), 0)).collect();
         Models::new(self, &places).map(|_| ())
+    }
+}
+
+/// The field of a chat completion that bounds its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BoundField {
+    /// `max_tokens`, which all servers read. OpenAI's models that reason refuse it.
+    #[default]
+    MaxTokens,
+    /// `max_completion_tokens`, which some servers ignore.
+    MaxCompletionTokens,
+}
+
+impl BoundField {
+    /// Every choice with its name in the configuration.
+    pub const ALL: &'static [(&'static str, Self)] =
+        &[("max_tokens", Self::MaxTokens), ("max_completion_tokens", Self::MaxCompletionTokens)];
+
+    /// The name in the configuration, and in a request.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MaxTokens => "max_tokens",
+            Self::MaxCompletionTokens => "max_completion_tokens",
+        }
     }
 }
 
@@ -211,6 +238,8 @@ pub struct ModelOptions {
     pub max_output_tokens: Option<u64>,
     /// See [`AiOptions::default_output_tokens`].
     pub default_output_tokens: Option<u64>,
+    /// See [`AiOptions::bound_field`].
+    pub bound_field: Option<BoundField>,
     /// See [`AiOptions::max_usage_tokens`].
     pub max_usage_tokens: Option<u64>,
     /// The model that is served in its place when its pool is full or cannot be reached, or a rule of

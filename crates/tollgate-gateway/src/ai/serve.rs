@@ -27,7 +27,7 @@ use super::options::Overrun;
 use super::outgoing::ModelRequest;
 use super::paths::CallPath;
 use super::protocol::Protocol;
-use super::text::TextSink;
+use super::text::{EstimateMode, Tariff, TextSink};
 use super::thinking::Thinking;
 use super::turn;
 use crate::body::{GatewayBody, RequestBody};
@@ -45,6 +45,9 @@ const LEAST_LEARNED: u64 = 4;
 
 /// Names the model that answered, where it is not the one that the client asked for.
 const SERVED_MODEL: HeaderName = HeaderName::from_static("x-tollgate-model");
+
+/// The code of refusals of a model that a key may not use.
+const MODEL_NOT_ALLOWED: &str = "MODEL_NOT_ALLOWED";
 
 /// The user that a verified client says it acts for.
 const END_USER: &str = "end_user";
@@ -132,7 +135,7 @@ impl<D: Decide> Worker<D> {
         route: &Route,
     ) -> Result<Response<GatewayBody>, Box<Rejection>> {
         let ai = &self.gateway.ai;
-        let (mut first, mut left) = (None, Some(request));
+        let (mut first, mut left, mut before) = (None, Some(request), None);
         while let Some(request) = left.take() {
             let ask = Ask::read(request.call.call, &request.body, request.path_model());
             let ask = ask.map_err(|wrong| bad_request(&wrong))?;
@@ -143,14 +146,17 @@ impl<D: Decide> Worker<D> {
             }
             let first_tried = first.unwrap_or(model);
             ask.check_history(&first_tried.tariff).map_err(|wrong| bad_request(&wrong))?;
-            let admitted = self.admit(&ask, first_tried, &mut asked, route).await?;
+            let admitted = self.admit(&ask, first_tried, &mut asked, route).await;
+            let admitted = admitted.map_err(|refusal| allowed_refusal(refusal, before.take()))?;
             let (served, name) = (admitted.model, admitted.name.clone());
             // Kept for the next model, where there is room for two bodies.
             let next = ai.models.fallback(served).filter(|_| taken.grow(2 * request.body.len()));
             left = next.map(|_| request.again());
-            let tops_up = ai.options.overrun == Overrun::TopUp && ask.is_stream;
-            let more = tops_up.then(|| more::asker(&self.gateway, &asked));
-            let rewritten = ask.rewritten(served.sent_as(), served.asks_usage);
+            let bound = admitted.estimate.bound;
+            let tops_up = ai.options.overrun == Overrun::TopUp || bound.is_some();
+            let more = (tops_up && ask.is_stream).then(|| more::asker(&self.gateway, &asked));
+            let bound = bound.map(|most| (served.bound_field, most));
+            let rewritten = ask.rewritten(served.sent_as(), served.asks_usage, bound);
             let is_other = !std::ptr::eq(served, model);
             let source = Source {
                 pool: admitted.pool,
@@ -168,7 +174,9 @@ impl<D: Decide> Worker<D> {
                     return Ok(response);
                 }
                 // Nothing was sent, and everything was refunded.
-                Err((Fault::NoUpstream, _)) if left.is_some() => first = next,
+                Err((Fault::NoUpstream, refusal)) if left.is_some() => {
+                    (first, before) = (next, Some(refusal));
+                }
                 Err((_, refusal)) => return Err(refusal),
             }
         }
@@ -184,23 +192,30 @@ impl<D: Decide> Worker<D> {
         route: &Route,
     ) -> Result<Admitted<'m>, Box<Rejection>> {
         let ai = &self.gateway.ai;
-        let mut model = first;
+        let (mut model, mut before) = (first, None);
         loop {
             let pool = model.pool.unwrap_or(route.pool);
             if let Some(next) = ai.models.fallback(model)
                 && self.is_down(pool)
             {
+                before.get_or_insert_with(|| Box::new(Fault::NoUpstream.rejection()));
                 model = next;
                 continue;
             }
-            let estimate = self.estimate(ask, model, &asked.identity);
-            let name = estimate.model.clone();
+            let name = model.known_as(&ask.model).to_owned();
             asked.model_id = Some(name.clone());
+            let is_hard = !asked.uses_no_tokens && self.gateway.decide.meets_hard_budget(asked);
+            if is_hard {
+                ask.check_bounds().map_err(|wrong| bad_request(&wrong))?;
+            }
+            let estimate = self.estimate(ask, model, &asked.identity, is_hard);
             let tokens = (!asked.uses_no_tokens).then(|| estimate.total());
             asked.tokens = tokens.map(|tokens| tokens.min(MAX_ESTIMATE));
             asked.usage = (!asked.uses_no_tokens).then(|| EdgeUsage {
                 input: estimate.prompt.min(MAX_ESTIMATE),
                 output: estimate.output.min(MAX_ESTIMATE),
+                may_hear: estimate.may_hear,
+                may_speak: estimate.may_speak,
             });
             let (refusal, leads_on) = match self.decide_in_line(asked).await {
                 Ok(pass) => {
@@ -219,8 +234,11 @@ impl<D: Decide> Worker<D> {
                 Err(refusal) => leads_on(model, refusal),
             };
             match ai.models.fallback(model) {
-                Some(next) if leads_on => model = next,
-                _ => return Err(refusal),
+                Some(next) if leads_on => {
+                    before.get_or_insert(refusal);
+                    model = next;
+                }
+                _ => return Err(allowed_refusal(refusal, before)),
             }
         }
     }
@@ -308,19 +326,27 @@ impl<D: Decide> Worker<D> {
         entered.map(Some).map_err(|why| turn::busy(why, name))
     }
 
-    fn estimate(&self, ask: &Ask<'_>, model: &Model, identity: &Identity) -> Estimate {
+    /// What a request is thought to use; for a hard budget, the most that it can.
+    fn estimate(
+        &self,
+        ask: &Ask<'_>,
+        model: &Model,
+        identity: &Identity,
+        is_hard: bool,
+    ) -> Estimate {
         let ai = &self.gateway.ai;
-        let name = if model.is_prefix { ask.model.as_ref() } else { &model.name };
+        let name = model.known_as(&ask.model);
         // Nobody is charged by what others ask for.
         let tenant = ai.options.weights.of(identity).0;
         let history_key = HistoryKey { model: name.to_owned(), tenant };
-        let mut prompt = TextSink::new(model.tariff);
+        let bounded = Tariff { estimate: EstimateMode::UpperBound, ..model.tariff };
+        let mut prompt = TextSink::new(if is_hard { bounded } else { model.tariff });
         ask.prompt(&mut prompt);
-        let correction =
-            if ai.options.learns { ai.expectations.correction(&history_key) } else { 1_000 };
+        // What most answers had is no bound.
+        let learns = ai.options.learns && !is_hard;
+        let correction = if learns { ai.expectations.correction(&history_key) } else { 1_000 };
         let usual = || {
-            let learned =
-                || ai.options.learns.then(|| ai.expectations.expected(&history_key)).flatten();
+            let learned = || learns.then(|| ai.expectations.expected(&history_key)).flatten();
             // Short answers teach only so much: the next may be as long as any.
             let least = model.default_output / LEAST_LEARNED;
             learned().map_or(model.default_output, |learned| learned.max(least))
@@ -333,6 +359,7 @@ impl<D: Decide> Worker<D> {
             prompt: prompt.corrected(correction),
             uncorrected: prompt.total(),
             output: each.saturating_mul(ask.answers),
+            bound: is_hard.then_some(each),
             thinking: ask.thinking.saturating_mul(ask.answers),
             asks_thinking: ask.asks_thinking
                 || model.sent_as().is_some_and(|name| Thinking::of_name(name).is_asked),
@@ -344,6 +371,9 @@ impl<D: Decide> Worker<D> {
                 && ask.call.has_stream_options()
                 && !ask.wants_usage,
             is_extended: ask.call == Call::Messages && ask.stored_field().is_some(),
+            may_hear: !prompt.is_text(),
+            // What is not known here may ask for sound, too.
+            may_speak: ask.may_speak() || !prompt.is_text(),
         }
     }
 
@@ -377,7 +407,7 @@ impl<D: Decide> Worker<D> {
         let how = Metering {
             expectations,
             learns: ai.options.learns,
-            overrun: ai.options.overrun,
+            overrun: if estimate.bound.is_some() { Overrun::TopUp } else { ai.options.overrun },
             more,
             sent: outgoing.sent.clone(),
             max_usage: model.max_usage,
@@ -420,6 +450,12 @@ fn leads_on(model: &Model, rejection: Box<Rejection>) -> (Box<Rejection>, bool) 
     let is_listed = |rule: &str| model.fallback_rules.iter().any(|listed| listed == rule);
     let leads_on = rejection.rule_id().is_some_and(is_listed);
     (rejection, leads_on)
+}
+
+/// How a request is refused that another model might have been served for. A client that may not use that one did not ask
+/// for it: it gets the refusal `before`.
+fn allowed_refusal(refusal: Box<Rejection>, before: Option<Box<Rejection>>) -> Box<Rejection> {
+    before.filter(|_| refusal.code == MODEL_NOT_ALLOWED).unwrap_or(refusal)
 }
 
 fn bad_request(wrong: &Wrong) -> Box<Rejection> {

@@ -297,6 +297,11 @@ impl TextSink {
         self.is_certain = false;
     }
 
+    /// Whether it is texts, and nothing whose kind or length is not known here.
+    pub(crate) const fn is_text(&self) -> bool {
+        self.is_text
+    }
+
     /// The true length of this prompt says nothing about other texts.
     pub(crate) const fn skip_learning(&mut self) {
         self.is_text = false;

@@ -12,7 +12,7 @@ mod table;
 
 pub use currency::Currency;
 pub use decimal::{AmountError, MAX_AMOUNT_NANOS, NANOS_PER_UNIT, format_nanos, parse_nanos};
-pub use price::{MAX_LONG_CONTEXT_TIERS, MAX_PRICE_NANOS, Price, TokenKind, Usage};
+pub use price::{MAX_LONG_CONTEXT_TIERS, MAX_PRICE_NANOS, Price, TokenKind, Unstated, Usage};
 pub use table::{MAX_MODEL_BYTES, MAX_PRICES, PriceTable};
 
 /// An amount of one currency.

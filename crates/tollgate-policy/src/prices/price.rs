@@ -66,6 +66,35 @@ impl TokenKind {
     }
 }
 
+/// Of which kinds the input and output of a usage are that none of its parts states.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Unstated {
+    /// Plain input and output: the usage states all of its kinds.
+    #[default]
+    Plain,
+    /// Any kind that the price knows, so the dearest is charged: an estimate, or an answer whose usage was not reported.
+    Unknown {
+        /// Whether input may be sound.
+        may_hear: bool,
+        /// Whether output may be sound.
+        may_speak: bool,
+    },
+}
+
+impl Unstated {
+    /// Whether these tokens may be of a kind.
+    fn may_be(self, kind: TokenKind) -> bool {
+        match self {
+            Self::Plain => kind == kind.whole(),
+            Self::Unknown { may_hear, may_speak } => match kind {
+                TokenKind::AudioInput => may_hear,
+                TokenKind::AudioOutput => may_speak,
+                _ => true,
+            },
+        }
+    }
+}
+
 /// What a request used. The input counts all input tokens, cached ones and sound included; the output counts all
 /// output tokens, reasoning and sound included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -73,6 +102,9 @@ pub struct Usage {
     tokens: [u64; TokenKind::ALL.len()],
     images: u64,
     requests: u64,
+    unstated: Unstated,
+    /// Input of the same request that was paid before: it only makes the request longer.
+    earlier_input: u64,
 }
 
 /// One request that used nothing.
@@ -85,7 +117,32 @@ impl Default for Usage {
 impl Usage {
     /// One request with input and output alone.
     pub const fn new(input: u64, output: u64) -> Self {
-        Self { tokens: [input, output, 0, 0, 0, 0, 0], images: 0, requests: 1 }
+        Self {
+            tokens: [input, output, 0, 0, 0, 0, 0],
+            images: 0,
+            requests: 1,
+            unstated: Unstated::Plain,
+            earlier_input: 0,
+        }
+    }
+
+    /// The same, where tokens that no part states are of these kinds.
+    #[must_use]
+    pub const fn with_unstated(mut self, unstated: Unstated) -> Self {
+        self.unstated = unstated;
+        self
+    }
+
+    /// The same of a request with so much input that was paid before.
+    #[must_use]
+    pub const fn with_earlier_input(mut self, input: u64) -> Self {
+        self.earlier_input = input;
+        self
+    }
+
+    /// Of which kinds tokens are that no part states.
+    pub const fn unstated(&self) -> Unstated {
+        self.unstated
     }
 
     /// The same with so many tokens of a kind.
@@ -181,18 +238,13 @@ impl Price {
 
     /// What a usage costs: summed exactly, rounded up once, at most [`MAX_AMOUNT_NANOS`].
     ///
-    /// Each part (cached, reasoning, sound) is charged at its own price and the rest of input and output at theirs.
-    /// If the parts exceed their whole, the report contradicts itself: the dearer of the parts alone and the whole
-    /// alone is charged.
+    /// Each part (cached, reasoning, sound) is charged at its own price and the rest of input and output at theirs, or
+    /// at the dearest kind that it may be ([`Unstated`]). If the parts exceed their whole, the report contradicts
+    /// itself: the dearer of the parts alone and the whole alone is charged.
     pub fn money(&self, usage: &Usage) -> Money {
-        // Parts that exceed the input make a request longer than it says.
-        let length = usage.whole(TokenKind::Input);
-        let tokens = [TokenKind::Input, TokenKind::Output]
-            .into_iter()
-            .map(|whole| self.cost_of(usage, whole, length))
-            .fold(0, u128::saturating_add);
         let images = u128::from(usage.images) * u128::from(self.per_image);
-        let nanos = tokens
+        let nanos = self
+            .tokens_cost(usage)
             .div_ceil(TOKENS_PER_PRICE)
             .saturating_add(images)
             .saturating_add(u128::from(usage.requests) * u128::from(self.per_request));
@@ -200,19 +252,45 @@ impl Price {
         Money { currency: self.currency, nanos }
     }
 
+    /// What all tokens cost, in millionths of a nano.
+    fn tokens_cost(&self, usage: &Usage) -> u128 {
+        // Parts that exceed the input make a request longer than it says.
+        let length = usage.whole(TokenKind::Input).saturating_add(usage.earlier_input);
+        let cost = |usage: &Usage, length| {
+            let wholes = [TokenKind::Input, TokenKind::Output].into_iter();
+            wholes
+                .map(|whole| self.cost_of(usage, whole, length))
+                .fold(0_u128, u128::saturating_add)
+        };
+        let whole = cost(usage, length);
+        if usage.unstated == Unstated::Plain {
+            return whole;
+        }
+        // It may turn out shorter than it is thought to be, and a shorter request may be dearer.
+        let shorter = self.long_context.iter().map(|(above, _)| *above);
+        shorter
+            .filter(|above| *above < length)
+            .map(|above| {
+                let input = above.saturating_sub(usage.earlier_input);
+                cost(&usage.with(TokenKind::Input, input), above)
+            })
+            .fold(whole, u128::max)
+    }
+
     /// What input or output costs, in millionths of a nano.
     fn cost_of(&self, usage: &Usage, whole: TokenKind, length: u64) -> u128 {
-        let of =
-            |tokens: u128, kind| tokens.saturating_mul(u128::from(self.per_million(kind, length)));
-        let parts = TokenKind::ALL
-            .into_iter()
-            .filter(|kind| kind.whole() == whole && *kind != whole)
-            .map(|kind| of(u128::from(usage.tokens(kind)), kind))
+        let price = |kind| u128::from(self.per_million(kind, length));
+        let kinds = || TokenKind::ALL.into_iter().filter(|kind| kind.whole() == whole);
+        let parts = kinds()
+            .filter(|kind| *kind != whole)
+            .map(|kind| u128::from(usage.tokens(kind)).saturating_mul(price(kind)))
             .fold(0, u128::saturating_add);
+        let rest_price = kinds().filter(|kind| usage.unstated.may_be(*kind)).map(price).max();
+        let rest_price = rest_price.unwrap_or(0);
         let tokens = u128::from(usage.tokens(whole));
         match tokens.checked_sub(usage.parts(whole)) {
-            Some(rest) => parts.saturating_add(of(rest, whole)),
-            None => parts.max(of(tokens, whole)),
+            Some(rest) => parts.saturating_add(rest.saturating_mul(rest_price)),
+            None => parts.max(tokens.saturating_mul(rest_price)),
         }
     }
 }

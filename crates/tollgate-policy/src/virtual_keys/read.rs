@@ -8,7 +8,7 @@ use tollgate_core::{LATEST, Nanos};
 use super::{KEY_RULE_PREFIX, KeyDigest, LimitSets, Tags, VirtualKey, key_bucket};
 use crate::check::MAX_VALUE_BYTES;
 use crate::matcher::Wanted;
-use crate::{Known, Rule};
+use crate::{BudgetMode, Known, Rule};
 
 /// The most limits of one key, besides its budget.
 pub const MAX_KEY_LIMITS: usize = 8;
@@ -299,10 +299,9 @@ fn budget_rule(budget: &Value) -> Read<Value> {
     if fields.remove("prepaid").is_some_and(|value| !value.is_null() && value != json!(false)) {
         return wrong("budget.prepaid", "is not available in this version; use calendar or window");
     }
-    // A hard budget admits nothing that it cannot count.
-    let on_store_failure = match fields.remove("mode").as_ref().map(Value::as_str) {
-        None | Some(Some("hard")) => Some("closed"),
-        Some(Some("soft")) => None,
+    let mode = match fields.remove("mode").as_ref().map(Value::as_str) {
+        None | Some(Some("hard")) => BudgetMode::Hard,
+        Some(Some("soft")) => BudgetMode::Soft,
         Some(_) => return wrong("budget.mode", "must be hard or soft"),
     };
     let Some(amount) = fields.remove("amount") else { return wrong("budget.amount", "is missing") };
@@ -313,8 +312,6 @@ fn budget_rule(budget: &Value) -> Read<Value> {
     let mut rule = rule(&format!("{KEY_RULE_PREFIX}budget"), "money");
     rule.insert("currency".to_owned(), currency);
     rule.insert("limits".to_owned(), json!([fields]));
-    if let Some(policy) = on_store_failure {
-        rule.insert("on_store_failure".to_owned(), policy.into());
-    }
+    rule.insert("budget_mode".to_owned(), mode.name().into());
     Ok(Value::Object(rule))
 }

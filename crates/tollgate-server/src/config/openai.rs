@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tollgate_gateway::ai::options::{AiOptions, Anonymous, ModelOptions, Others, Overrun, Weights};
+use tollgate_gateway::ai::options::{
+    AiOptions, Anonymous, BoundField, ModelOptions, Others, Overrun, Weights,
+};
 use tollgate_gateway::ai::{EstimateMode, Tariff, Tokenizer};
 
 use super::check::{millis, size};
@@ -27,6 +29,8 @@ pub struct OpenAiConfig {
     pub tariff: Tariff,
     /// What an answer is thought to have, where nothing better is known.
     pub default_output_tokens: u64,
+    /// Where an upstream is asked for no more than a hard budget has reserved.
+    pub bound_field: BoundField,
     /// Whether experience is better.
     pub learn_output_tokens: bool,
     /// What becomes of a stream that brings more than was reserved.
@@ -107,6 +111,9 @@ pub struct ModelConfig {
     /// What an answer is thought to have.
     #[serde(default)]
     pub default_output_tokens: Option<u64>,
+    /// Where its upstream is asked for no more than a hard budget has reserved.
+    #[serde(default)]
+    pub bound_field: Option<String>,
     /// The most that a request is believed to have used, times its answers.
     #[serde(default)]
     pub max_usage_tokens: Option<u64>,
@@ -135,6 +142,7 @@ impl OpenAiConfig {
             body_timeout: self.body_timeout,
             tariff: self.tariff,
             default_output_tokens: self.default_output_tokens,
+            bound_field: self.bound_field,
             learns: self.learn_output_tokens,
             models,
             forwards_unknown: self.unknown_models == UnknownModels::Forward,
@@ -164,6 +172,7 @@ impl ModelConfig {
             estimate: self.choice("estimate", self.estimate.as_ref(), EstimateMode::ALL)?,
             max_output_tokens: self.max_output_tokens,
             default_output_tokens: self.default_output_tokens,
+            bound_field: self.choice("bound_field", self.bound_field.as_ref(), BoundField::ALL)?,
             max_usage_tokens: self.max_usage_tokens,
             fallback: self.fallback.clone(),
             fallback_rules: self.fallback_rules.clone(),
@@ -215,6 +224,7 @@ pub(super) fn check<P>(reader: &mut Reader, pools: &BTreeMap<String, P>) -> Open
         },
         default_output_tokens: reader
             .number("gateway.openai.default_output_tokens", 1..=MAX_TOKENS),
+        bound_field: reader.choice("gateway.openai.bound_field", BoundField::ALL),
         learn_output_tokens: reader.boolean("gateway.openai.learn_output_tokens"),
         stream_overrun: reader.choice("gateway.openai.stream_overrun", Overrun::ALL),
         answer_timeout: millis(reader, "gateway.openai.answer_timeout_ms", 1, 86_400_000),
@@ -260,6 +270,7 @@ pub(super) struct ShownOpenAi {
     tokenizer: &'static str,
     estimate: &'static str,
     default_output_tokens: u64,
+    bound_field: &'static str,
     learn_output_tokens: bool,
     stream_overrun: &'static str,
     answer_timeout_ms: u64,
@@ -291,6 +302,7 @@ impl From<&OpenAiConfig> for ShownOpenAi {
             tokenizer: config.tariff.tokenizer.name(),
             estimate: config.tariff.estimate.name(),
             default_output_tokens: config.default_output_tokens,
+            bound_field: config.bound_field.name(),
             learn_output_tokens: config.learn_output_tokens,
             stream_overrun: config.stream_overrun.name(),
             answer_timeout_ms: millis_of(config.answer_timeout),

@@ -49,6 +49,10 @@ impl Decide for Decider {
         ruling
     }
 
+    fn meets_hard_budget(&self, asked: &EdgeRequest) -> bool {
+        self.0.meets_hard_budget(asked)
+    }
+
     async fn decide(&self, asked: &EdgeRequest) -> Ruling {
         let _timed = Timed::new(Operation::Gateway);
         self.0.decide(asked).await

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
-use tollgate_engine::{Engine, ReservationCounts};
+use tollgate_engine::{BudgetDebts, Engine, ReservationCounts};
 
 use super::stores::{count, counters, gauges};
 use crate::stores::Stores;
@@ -57,6 +57,16 @@ impl Collector for ReservationCollector {
         for (name, help, value) in figures {
             counters(encoder, name, help, [(vec![], value)])?;
         }
+        let debts = self.0.budget_debts();
+        let by_currency = |of: fn(&BudgetDebts) -> u64| {
+            let sample =
+                |it: &BudgetDebts| (vec![("currency", it.currency.code().to_owned())], of(it));
+            debts.iter().map(sample).collect::<Vec<_>>()
+        };
+        let help = "Answers that used more than was reserved from a hard budget";
+        counters(encoder, "budget_debts", help, by_currency(|it| it.answers))?;
+        let help = "What they used beyond it, in 1e-9 of the currency";
+        counters(encoder, "budget_debt_nanos", help, by_currency(|it| it.nanos))?;
         let kept = [(vec![], count(memory.reservations))];
         gauges(encoder, "memory_reservations", "Records of reservations kept in memory", kept)
     }

@@ -1,5 +1,4 @@
-use proptest::prelude::*;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
 use super::*;
 
@@ -7,7 +6,7 @@ use super::*;
 fn a_model_that_the_path_names_is_the_only_one() {
     let read = |body: &str| {
         let ask = Ask::read(Call::Chat, body.as_bytes(), Some("small"));
-        ask.map(|ask| (ask.model.to_string(), ask.rewritten(Some("other"), false).is_some()))
+        ask.map(|ask| (ask.model.to_string(), ask.rewritten(Some("other"), false, None).is_some()))
     };
     assert_eq!(read(r"{}"), Ok(("small".to_owned(), false)));
     assert_eq!(read(r#"{"model":"small"}"#), Ok(("small".to_owned(), true)));
@@ -115,69 +114,16 @@ fn what_can_be_read_in_two_ways_is_refused() {
 }
 
 #[test]
-fn as_little_is_changed_as_can_be() {
-    let stream =
-        |options: &str| format!(r#"{{ "model" : "a",{options} "stream": true , "x": "y" }}"#);
-    for (before, after) in [
-        (
-            stream(""),
-            r#"{"stream_options":{"include_usage":true}, "model" : "A", "stream": true , "x": "y" }"#,
-        ),
-        (
-            stream(r#""stream_options":null,"#),
-            r#"{ "model" : "A","stream_options":{"include_usage":true}, "stream": true , "x": "y" }"#,
-        ),
-        (
-            stream(r#""stream_options":{},"#),
-            r#"{ "model" : "A","stream_options":{"include_usage":true}, "stream": true , "x": "y" }"#,
-        ),
-        (
-            stream(r#""stream_options":{"a":1},"#),
-            r#"{ "model" : "A","stream_options":{"include_usage":true,"a":1}, "stream": true , "x": "y" }"#,
-        ),
-        (
-            stream(r#""stream_options":{"include_usage":false},"#),
-            r#"{ "model" : "A","stream_options":{"include_usage":true}, "stream": true , "x": "y" }"#,
-        ),
-        (
-            stream(r#""stream_options":{"include_usage":true},"#),
-            r#"{ "model" : "A","stream_options":{"include_usage":true}, "stream": true , "x": "y" }"#,
-        ),
+fn an_answer_may_be_sound_unless_text_alone_is_wanted() {
+    for (body, may_speak) in [
+        (r#"{"model":"a"}"#, true),
+        (r#"{"model":"a","modalities":["text"]}"#, false),
+        (r#"{"model":"a","modalities":["text","audio"]}"#, true),
+        (r#"{"model":"a","modalities":["text"],"modalities":["audio"]}"#, true),
+        (r#"{"model":"a","modalities":["text"],"Modalities":["audio"]}"#, true),
+        (r#"{"model":"a","modalities":null}"#, true),
     ] {
-        let ask = Ask::read(Call::Chat, before.as_bytes(), None).unwrap();
-        let bytes = ask.rewritten(Some("A"), true).unwrap();
-        assert_eq!(String::from_utf8(bytes).unwrap(), after);
-    }
-    for (call, body) in [
-        (Call::Chat, r#"{"model":"a"}"#),
-        (Call::Responses, r#"{"model":"a","stream":true}"#),
-        (Call::Embeddings, r#"{"model":"a","stream":true}"#),
-    ] {
-        let ask = Ask::read(call, body.as_bytes(), None).unwrap();
-        assert_eq!(ask.rewritten(Some("a"), true), None, "{body}");
-    }
-}
-
-proptest! {
-    #[test]
-    fn what_is_rewritten_says_the_same(
-        extra in prop::collection::btree_map("[a-z]{1,6}_x", ".{0,8}", 0..5),
-        options in prop::option::of(prop::collection::btree_map("[a-z]{1,4}", any::<i32>(), 0..3)),
-        name in ".{1,10}",
-        pretty in any::<bool>(),
-    ) {
-        let mut body = serde_json::to_value(&extra).unwrap();
-        body["model"] = json!("a");
-        body["stream"] = json!(true);
-        if let Some(options) = &options {
-            body["stream_options"] = json!(options);
-        }
-        let text = if pretty { serde_json::to_string_pretty(&body) } else { serde_json::to_string(&body) }.unwrap();
-        let text = format!(" {text}\n");
-        let ask = Ask::read(Call::Chat, text.as_bytes(), None).unwrap();
-        let after: Json = serde_json::from_slice(&ask.rewritten(Some(&name), true).unwrap()).unwrap();
-        body["model"] = json!(name);
-        body["stream_options"]["include_usage"] = json!(true);
-        prop_assert_eq!(after, body);
+        let ask = Ask::read(Call::Chat, body.as_bytes(), None).unwrap();
+        assert_eq!(ask.may_speak(), may_speak, "{body}");
     }
 }

@@ -18,6 +18,8 @@ pub(crate) struct Estimate {
     pub(crate) uncorrected: u64,
     /// Of all answers together.
     pub(crate) output: u64,
+    /// The longest that one answer may become, where a hard budget has to hold: no more is asked of the upstream.
+    pub(crate) bound: Option<u64>,
     /// Of the thinking in it, which the upstream may not show.
     pub(crate) thinking: u64,
     /// Whether the request or the model's name asks for thinking, with or without a budget.
@@ -32,6 +34,9 @@ pub(crate) struct Estimate {
     pub(crate) hides_usage: bool,
     /// Whether the upstream adds to the prompt by itself while it answers.
     pub(crate) is_extended: bool,
+    /// Whether the prompt may hold sound, and the answer may be sound.
+    pub(crate) may_hear: bool,
+    pub(crate) may_speak: bool,
 }
 
 impl Estimate {

@@ -1,6 +1,6 @@
 //! Answers that end before their usage is known: left by the client, broken off by the upstream, or not to be read.
 
-use tollgate_policy::prices::{TokenKind, Usage};
+use tollgate_policy::prices::{TokenKind, Unstated, Usage};
 
 use super::{Ending, Estimate, Meter, Overrun, Reading, Scan, Work, input_of, output_of};
 
@@ -37,6 +37,22 @@ impl Meter {
         usage
             .with(TokenKind::Input, input_of(&usage).max(prompt))
             .with(TokenKind::Output, output_of(&usage).max(text))
+    }
+
+    /// The same with the kinds that its tokens may be of. Where the upstream did not state them for all of the answer, they
+    /// are paid at the dearest that they may be: a client that leaves early must not pay less than one that stays.
+    pub(super) fn with_kinds(&self, used: Usage) -> Usage {
+        if self.reported.usage.is_some() && self.reading.is_over(&self.reported) {
+            return used;
+        }
+        let Estimate { may_hear, may_speak, bound, prompt, .. } = self.estimate;
+        let mut used = used;
+        if bound.is_some() && self.work == Work::Answered {
+            // A hard budget never pays less than was used: what is not known is as much as it can be.
+            let reserved = self.reserved_output().max(self.needed());
+            used = Usage::new(input_of(&used).max(prompt), output_of(&used).max(reserved));
+        }
+        used.with_unstated(Unstated::Unknown { may_hear, may_speak })
     }
 
     /// Counts what the client has got of an event whose end has not come.

@@ -30,12 +30,15 @@ fn meter(book: &Book, hides_usage: bool, overrun: Overrun) -> Box<Meter> {
         prompt: 10,
         uncorrected: 10,
         output: 3,
+        bound: None,
         thinking: 0,
         asks_thinking: false,
         answers: 1,
         prompts: 1,
         sink: TextSink::new(Tariff::default()),
         is_extended: false,
+        may_hear: false,
+        may_speak: false,
         hides_usage,
     };
     let sent = SentFlag::default();

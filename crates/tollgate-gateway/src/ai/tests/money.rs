@@ -120,7 +120,7 @@ impl Case {
         let asked = EdgeRequest {
             model_id: Some("m".to_owned()),
             tokens: Some(input + output),
-            usage: Some(EdgeUsage { input, output }),
+            usage: Some(EdgeUsage { input, output, ..EdgeUsage::default() }),
             ..EdgeRequest::default()
         };
         let Some(Ruling::Pass(pass)) = decider.decide_now(&asked) else { panic!("there is room") };
@@ -131,6 +131,7 @@ impl Case {
             prompt: input,
             uncorrected: input,
             output,
+            bound: None,
             thinking: 0,
             asks_thinking: false,
             answers: 1,
@@ -138,6 +139,8 @@ impl Case {
             sink: TextSink::new(Tariff::default()),
             hides_usage: false,
             is_extended: false,
+            may_hear: false,
+            may_speak: false,
         };
         let sent = SentFlag::default();
         sent.set();
