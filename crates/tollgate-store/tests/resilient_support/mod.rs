@@ -1,6 +1,6 @@
 //! A store in memory that can lose some counters, and be stopped in the middle of a call.
 
-#![allow(unreachable_pub, reason = "every test uses its part")]
+#![allow(dead_code, unreachable_pub, reason = "every test uses its part")]
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
