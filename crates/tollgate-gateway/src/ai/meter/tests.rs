@@ -335,7 +335,7 @@ fn topped_up(book: &Book, times: u64) -> Box<Meter> {
         Answer::Now(More::Granted(Some(PendingCharge::new(own.clone(), tokens))))
     });
     let mut meter = meter(book, true, Overrun::TopUp);
-    meter.more = Some(TopUps::new(ask, 3));
+    meter.more = Some(TopUps::new(ask, 3, false));
     meter.begins(true);
     meter
 }
