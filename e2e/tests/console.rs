@@ -208,7 +208,10 @@ fn every_node_is_on_the_roll() {
     roles.sort_unstable();
     assert_eq!(roles, ["all", "data"]);
     drop(node);
-    eventually("who is gone is missed", || {
-        admin.get("nodes")["items"].as_array().unwrap().len() == 1
+    eventually("who is gone is missed, and stays listed", || {
+        let nodes = admin.get("nodes");
+        let items = nodes["items"].as_array().unwrap();
+        let live: Vec<&Value> = items.iter().filter(|item| item["is_live"] == true).collect();
+        items.len() == 2 && live.len() == 1 && live[0]["role"] == "all"
     });
 }

@@ -25,6 +25,7 @@ mod gateway;
 mod grpc;
 mod history;
 mod input;
+mod installation;
 mod keys;
 mod lifecycle;
 mod many_nodes;

@@ -1,5 +1,7 @@
 //! What a database must be able to do.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use crate::{
@@ -123,6 +125,26 @@ pub trait Repository: Send + Sync + 'static {
     ///
     /// After an error, a call for fewer may succeed: a change needs room on the disk for its journal.
     async fn bound_decisions(&self, max_bytes: u64, most: u32) -> Result<u64, RepositoryError>;
+
+    /// Stores figures of a node by field, and notes that it is alive. They are kept for `kept` after the last call. False
+    /// if there are nodes enough that were seen within `live`.
+    async fn put_figures(
+        &self,
+        node: &str,
+        fields: &[(String, String)],
+        kept: Duration,
+        live: Duration,
+    ) -> Result<bool, RepositoryError>;
+
+    /// The nodes with figures, and how long ago each was seen, the latest first.
+    async fn figure_nodes(&self) -> Result<Vec<(String, Duration)>, RepositoryError>;
+
+    /// Figures of a node, in the order of the fields; those that are missing or too long are left out.
+    async fn figures(
+        &self,
+        node: &str,
+        fields: &[String],
+    ) -> Result<Vec<Option<Vec<u8>>>, RepositoryError>;
 
     /// Whether everything can be read and something be written: tables of a server, pages of a file. Slow; for a
     /// database that has failed, since a question that succeeds does not prove that another would.

@@ -100,6 +100,11 @@ impl Inside {
         TelemetryKeeper::start(Arc::clone(&self.observed), clock, statsd)
     }
 
+    /// What is known of decisions.
+    pub(crate) fn observed(&self) -> Arc<Observed> {
+        Arc::clone(&self.observed)
+    }
+
     /// What operators can read about it.
     pub(crate) fn seen(&self) -> Seen {
         Seen {

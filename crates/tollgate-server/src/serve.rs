@@ -109,24 +109,15 @@ fn run_until_shutdown(
     let tls = Tls::load(&config.tls)?;
     let listeners = Listeners::bind(&config, is_gateway)?;
     let inside = Inside::build(&config, rules)?;
-    let Inside { engine, reservations, clock, figures, doors, telemetry, secret, node, .. } =
-        &inside;
+    let Inside { engine, reservations, clock, figures, doors, telemetry, node, .. } = &inside;
     let telemetry_keeper = inside.keep_telemetry(&config)?;
     let keeper = (!names.is_empty()).then(|| keep_stores(&inside, &config)).transpose()?;
     let (stop, stopped) = watch::channel(false);
     let edge = || Edge::build(&config, engine, reservations, node, figures);
     let edge = is_gateway.then(edge).transpose()?;
     let (announced, heard) = watch::channel(false);
-    let (control, first_rules) = ControlPlane::start(Surroundings {
-        engine: Arc::clone(engine),
-        config: Arc::clone(&config),
-        figures: Arc::clone(figures),
-        trail: inside.trail.clone(),
-        api_key_secret: Arc::clone(secret),
-        node: node.clone(),
-        announced: heard,
-        tls: tls.clone(),
-    })?;
+    let around = surroundings(&inside, &config, heard, tls.clone());
+    let (control, first_rules) = ControlPlane::start(around)?;
     signals.run_until_signal(first_rules.wait()).transpose()?;
     let tickets = edge.as_ref().and_then(Edge::tickets);
     if let Some(admin) = control.admin() {
@@ -203,6 +194,26 @@ fn run_until_shutdown(
     telemetry_keeper.stop();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// What the control plane works on.
+fn surroundings(
+    inside: &Inside,
+    config: &Arc<Config>,
+    announced: watch::Receiver<bool>,
+    tls: Option<Arc<Tls>>,
+) -> Surroundings {
+    Surroundings {
+        engine: Arc::clone(&inside.engine),
+        config: Arc::clone(config),
+        figures: Arc::clone(&inside.figures),
+        trail: inside.trail.clone(),
+        observed: inside.observed(),
+        api_key_secret: Arc::clone(&inside.secret),
+        node: inside.node.clone(),
+        announced,
+        tls,
+    }
 }
 
 fn grpc_door(

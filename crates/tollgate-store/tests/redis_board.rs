@@ -25,7 +25,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tollgate_store::Failure;
 use tollgate_store::redis::{
-    Board, BoardListener, Password, Published, RedisKind, RedisOptions, RedisStore,
+    Board, BoardListener, MAX_FIGURE_NODES, MAX_FIGURES, Password, Published, RedisKind,
+    RedisOptions, RedisStore,
 };
 use tollgate_testkit::{Cluster, PATIENCE, Redis, Reply, Sentinel, slot_of};
 
@@ -321,4 +322,44 @@ async fn a_set_of_a_hundred_megabytes_travels_in_time() {
         eprintln!("100 MB {what} in {took:?}; the longest ping took {longest:?}");
     }
     assert_eq!(board.part_names().await.unwrap(), [Board::part_name(b"small")]);
+}
+
+/// Nodes come and go; what they leave is bounded in number, length and time.
+#[tokio::test]
+async fn figures_of_nodes_are_bounded_and_kept_for_a_while() {
+    let server = Redis::start();
+    let board = board(&options(&[server.url()]));
+    let (kept, live) = (Duration::from_secs(60), Duration::from_millis(300));
+    let fields = |text: &str| vec![("state".to_owned(), text.to_owned())];
+    let state = ["state".to_owned(), "other".to_owned()];
+    assert_eq!(board.put_figures("a", &fields("1"), kept, live).await, Ok(true));
+    assert_eq!(board.put_figures("a", &fields("2"), kept, live).await, Ok(true));
+    assert_eq!(board.figures("a", &state).await, Ok(vec![Some(b"2".to_vec()), None]));
+    assert_eq!(board.figures("nobody", &state).await, Ok(vec![None, None]));
+    let nodes = board.figure_nodes().await.unwrap();
+    assert!(nodes.len() == 1 && nodes[0].0 == "a" && nodes[0].1 < kept, "{nodes:?}");
+    for key in ["tg:{config}:figures", "tg:{config}:figures:a"] {
+        let Reply::Int(left) = server.call(&["PTTL", key]).unwrap() else { panic!("{key}") };
+        assert!((1..=60_000).contains(&left), "{key}: {left}");
+    }
+    // What is too long is neither written nor read.
+    let long = fields(&"x".repeat(MAX_FIGURES + 1));
+    assert_eq!(board.put_figures("a", &long, kept, live).await, Err(Failure::Protocol));
+    server.call(&["HSET", "tg:{config}:figures:a", "state", &long[0].1]).unwrap();
+    assert_eq!(board.figures("a", &state).await, Ok(vec![None, None]));
+
+    // While all others live there is no room for one more; then the one that was silent for longest goes.
+    for number in 1..MAX_FIGURE_NODES {
+        assert_eq!(
+            board.put_figures(&format!("n{number}"), &fields("1"), kept, kept).await,
+            Ok(true)
+        );
+    }
+    assert_eq!(board.put_figures("late", &fields("1"), kept, kept).await, Ok(false));
+    tokio::time::sleep(live).await;
+    assert_eq!(board.put_figures("late", &fields("1"), kept, live).await, Ok(true));
+    let nodes = board.figure_nodes().await.unwrap();
+    assert_eq!(nodes.len(), MAX_FIGURE_NODES);
+    assert!(nodes[0].0 == "late" && nodes.iter().all(|(name, _)| name != "a"), "{nodes:?}");
+    assert_eq!(server.call(&["EXISTS", "tg:{config}:figures:a"]).unwrap(), Reply::Int(0));
 }

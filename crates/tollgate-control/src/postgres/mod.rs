@@ -87,6 +87,10 @@ static DIALECT: Dialect = Dialect {
             sql: include_str!("../../migrations/postgres/0007_decision_search.sql"),
         },
         Migration { version: 8, sql: include_str!("../../migrations/postgres/0008_api_keys.sql") },
+        Migration {
+            version: 9,
+            sql: include_str!("../../migrations/postgres/0009_node_figures.sql"),
+        },
     ],
 };
 

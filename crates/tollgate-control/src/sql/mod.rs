@@ -12,6 +12,7 @@ mod decisions;
 pub(crate) mod driver;
 mod entries;
 mod failure;
+mod figures;
 mod history;
 mod load;
 mod migrate;

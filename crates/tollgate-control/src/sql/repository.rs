@@ -8,7 +8,9 @@ use tokio::time::timeout;
 use super::driver::{Access, Driver};
 use super::query::Query;
 use super::session::{Session, fetch_int, finish};
-use super::{audit_bound, checkpoints, commit, decisions, entries, load, migrate, search, verify};
+use super::{
+    audit_bound, checkpoints, commit, decisions, entries, figures, load, migrate, search, verify,
+};
 use crate::{
     Actor, ChangeFilter, ChangeRecord, Checkpoint, Committed, DecisionFilter, DecisionPlace,
     DecisionRecord, Entry, EntryFilter, Kind, Loaded, Millis, Page, Repository, RepositoryError,
@@ -316,6 +318,41 @@ impl<D: Driver> Repository for D {
                 Err(_) => self.restart_journal().await,
             };
             result.map(|removed| removed.count)
+        })
+        .await
+    }
+
+    async fn put_figures(
+        &self,
+        node: &str,
+        fields: &[(String, String)],
+        kept: Duration,
+        live: Duration,
+    ) -> Result<bool, RepositoryError> {
+        within(ANSWER, async {
+            let mut session = begin(self).await?;
+            let times = (kept, live);
+            let result = figures::put(&mut *session, self.dialect(), node, fields, times).await;
+            finish(session, result).await
+        })
+        .await
+    }
+
+    async fn figure_nodes(&self) -> Result<Vec<(String, Duration)>, RepositoryError> {
+        within(ANSWER, async {
+            figures::nodes(&mut *self.session(Access::Read).await?, self.dialect()).await
+        })
+        .await
+    }
+
+    async fn figures(
+        &self,
+        node: &str,
+        fields: &[String],
+    ) -> Result<Vec<Option<Vec<u8>>>, RepositoryError> {
+        within(ANSWER, async {
+            let mut session = self.session(Access::Read).await?;
+            figures::figures(&mut *session, self.dialect(), node, fields).await
         })
         .await
     }

@@ -12,7 +12,7 @@ const ENTRIES: &[&str] = &["INSERT", "UPDATE", "DELETE"];
 const RECORDS: &[&str] = &["INSERT", "DELETE"];
 
 /// Every table that a node reads, with what it does to the rows.
-const TABLES: [(&str, &[&str]); 19] = [
+const TABLES: [(&str, &[&str]); 21] = [
     ("admin_audit_log", RECORDS),
     ("admin_tokens", ENTRIES),
     ("api_key_buckets", &["UPDATE"]),
@@ -22,6 +22,8 @@ const TABLES: [(&str, &[&str]); 19] = [
     ("control_state", &["UPDATE"]),
     ("history_checkpoints", ENTRIES),
     ("history_usage", &["INSERT", "UPDATE"]),
+    ("node_figures", ENTRIES),
+    ("node_reports", ENTRIES),
     ("rate_limit_audit_log", RECORDS),
     ("rate_limit_audit_shares", ENTRIES),
     ("rate_limit_audit_usage", &[]),

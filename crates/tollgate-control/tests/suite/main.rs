@@ -78,6 +78,7 @@ on_both! {
     texts::what_cannot_be_kept_is_refused,
     sharing::two_repositories_see_each_other,
     sharing::a_change_given_up_leaves_nothing_behind,
+    sharing::figures_of_nodes_come_back,
     migrations::from_nothing_and_again,
     migrations::from_every_earlier_version_with_rows,
     migrations::a_filled_log_keeps_its_records_and_their_bytes,

@@ -56,3 +56,39 @@ pub(crate) async fn a_change_given_up_leaves_nothing_behind(ground: Ground) {
     }
     commit(&repository, &[rule("r3", 1)]).await.expect("it still works");
 }
+
+pub(crate) async fn figures_of_nodes_come_back(ground: Ground) {
+    let (one, other) = (ground.ready().await, ground.ready().await);
+    let (kept, live) = (Duration::from_secs(60), Duration::from_millis(1));
+    let fields = |text: &str| {
+        vec![("state".to_owned(), text.to_owned()), ("s0".to_owned(), "{}".to_owned())]
+    };
+    assert!(one.put_figures("a", &fields("1"), kept, live).await.unwrap());
+    assert!(one.put_figures("a", &fields("2"), kept, live).await.unwrap());
+    assert!(other.put_figures("b", &fields("3"), kept, live).await.unwrap());
+    let asked = ["none".to_owned(), "state".to_owned()];
+    assert_eq!(other.figures("a", &asked).await.unwrap(), [None, Some(b"2".to_vec())]);
+    assert_eq!(other.figures("nobody", &asked).await.unwrap(), [None, None]);
+    let nodes = one.figure_nodes().await.unwrap();
+    assert!(nodes.len() == 2 && nodes.iter().all(|(_, age)| *age < kept), "{nodes:?}");
+    let long = vec![("state".to_owned(), "x".repeat((128 << 10) + 1))];
+    assert!(one.put_figures("a", &long, kept, live).await.is_err());
+
+    // While all others live there is no room for one more; then the one that was silent for longest goes.
+    for number in 2..100 {
+        assert!(one.put_figures(&format!("n{number}"), &fields("1"), kept, kept).await.unwrap());
+    }
+    assert!(!one.put_figures("late", &fields("1"), kept, kept).await.unwrap());
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert!(one.put_figures("late", &fields("1"), kept, live).await.unwrap());
+    let nodes = one.figure_nodes().await.unwrap();
+    assert!(nodes.len() == 100 && nodes.iter().all(|(name, _)| name != "a"), "{nodes:?}");
+    assert_eq!(one.figures("a", &asked).await.unwrap(), [None, None]);
+    // Those that were silent for too long are forgotten when another one comes.
+    let (soon, new) = (Duration::from_millis(1), fields("1"));
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert!(one.put_figures("newest", &new, soon, live).await.unwrap());
+    assert_eq!(one.figure_nodes().await.unwrap().len(), 1);
+    one.close().await;
+    other.close().await;
+}

@@ -18,9 +18,10 @@
 //! | `session.rs` | signing in from a browser |
 //! | `playground.rs` | requests made up to see what happens |
 //! | `slots.rs` | slots that are held |
-//! | `seen.rs` | top keys, history, how this node is |
+//! | `installation.rs` | top keys, history and nodes of the whole installation |
+//! | `seen.rs` | how this node is |
 //! | `view.rs`, `respond.rs` | answers and errors |
-//! | `openapi.rs`, `openapi_keys.rs`, `schemas.rs`, `schemas_seen.rs` | all of it described |
+//! | `openapi.rs`, `openapi_keys.rs`, `openapi_seen.rs`, `schemas.rs`, `schemas_seen.rs` | all of it described |
 
 mod client_page;
 mod clients;
@@ -30,9 +31,11 @@ mod entries;
 mod events;
 mod feed;
 mod file_entries;
+mod installation;
 mod keys;
 pub(crate) mod openapi;
 mod openapi_keys;
+mod openapi_seen;
 mod playground;
 mod queue;
 mod read;
@@ -67,7 +70,7 @@ use tollgate_control::{Actor, Control, Identity, Kind, Millis, Role};
 use tollgate_engine::Engine;
 
 use crate::config::Config;
-use crate::control::Roll;
+use crate::control::installation::Installation;
 use crate::http::read as http_read;
 use crate::stores::Stores;
 use damping::Damping;
@@ -110,7 +113,7 @@ pub(crate) struct Admin {
     sign_in_codes: sign_in_link::SignInCodes,
     queue: std::sync::OnceLock<crate::edge::queue::Tickets>,
     seen: std::sync::OnceLock<Seen>,
-    roll: Arc<Roll>,
+    installation: Arc<Installation>,
 }
 
 /// Through which door a call came.
@@ -172,7 +175,7 @@ impl Admin {
         engine: Arc<Engine<Stores>>,
         config: Arc<Config>,
         runtime: tokio::runtime::Handle,
-        roll: Arc<Roll>,
+        installation: Arc<Installation>,
     ) -> Self {
         let damping = Arc::new(Damping::new(config.control.wrong_tokens));
         Self {
@@ -191,7 +194,7 @@ impl Admin {
             sign_in_codes: sign_in_link::SignInCodes::default(),
             queue: std::sync::OnceLock::new(),
             seen: std::sync::OnceLock::new(),
-            roll,
+            installation,
         }
     }
 
@@ -412,10 +415,11 @@ impl Admin {
             Call::Queue => Box::pin(self.queued(asked)),
             Call::RetryQueued => Box::pin(self.retry_queued(asked)),
             Call::DropQueued => Box::pin(self.drop_queued(asked)),
-            Call::Top => return self.top(asked).map(Answer::respond),
-            Call::History => return self.history(asked).map(Answer::respond),
+            Call::Top => Box::pin(self.top(asked)),
+            Call::History => Box::pin(self.history(asked)),
             Call::Incidents => return self.incidents(asked).map(Answer::respond),
-            Call::Nodes => return self.nodes(asked).map(Answer::respond),
+            Call::Nodes => Box::pin(self.nodes(asked)),
+            Call::Overview => Box::pin(self.overview(asked)),
             Call::Node => return self.node(asked).map(Answer::respond),
             Call::SetLogLevel => return Self::set_log_level(asked).map(Answer::respond),
             Call::WhoAmI => return Ok(Answer::ok(view::identity(&asked.identity)).respond()),

@@ -361,37 +361,12 @@ impl Described {
             }
             Call::RetryQueued => Self::plain("Put a dead letter back into the queue", any()),
             Call::DropQueued => Self::plain("Remove a request that is not under way", any()),
-            Call::Top => Self {
-                query: vec![
-                    ("rule_id", text()),
-                    ("window", json!({ "enum": ["minutes", "hours"], "default": "minutes" })),
-                    ("limit", json!({ "type": "integer", "minimum": 1, "maximum": 1000 })),
-                ],
-                ..Self::plain(
-                    "Who consumes most and who is refused most, on this node",
-                    reference("AdminTop"),
-                )
-            },
-            Call::History => Self {
-                query: vec![
-                    ("minutes", json!({ "type": "integer", "minimum": 1, "maximum": 1440 })),
-                    ("by", json!({ "enum": ["tenant_id", "model_id", "scope"] })),
-                    ("name", text()),
-                ],
-                ..Self::plain(
-                    "What happened lately on this node, in steps",
-                    reference("AdminHistory"),
-                )
-            },
-            Call::Nodes => Self::plain(
-                "All nodes that share a Redis, as each says it is",
-                reference("AdminNodes"),
-            ),
-            Call::Incidents => Self::plain(
-                "States that an operator must see: those that last, then those that are over",
-                reference("AdminIncidents"),
-            ),
-            Call::Node => Self::plain("How this node is", reference("AdminNode")),
+            Call::Top
+            | Call::History
+            | Call::Nodes
+            | Call::Overview
+            | Call::Incidents
+            | Call::Node => super::openapi_seen::describe(call),
             Call::SetLogLevel => Self {
                 body: Some((
                     json!({ "type": "object", "required": ["level"], "additionalProperties": false,

@@ -78,6 +78,7 @@ pub(crate) enum Call {
     History,
     Node,
     Nodes,
+    Overview,
     Incidents,
     SetLogLevel,
     Events,
@@ -135,6 +136,7 @@ impl Call {
             | Self::History
             | Self::Node
             | Self::Nodes
+            | Self::Overview
             | Self::Incidents
             | Self::SetLogLevel
             | Self::Events
@@ -223,6 +225,7 @@ pub(crate) const ROUTES: &[Route] = &[
     route(GET, "history", Call::History, Access::ViewOwn),
     route(GET, "node", Call::Node, Access::View),
     route(GET, "nodes", Call::Nodes, Access::View),
+    route(GET, "overview", Call::Overview, Access::View),
     route(GET, "incidents", Call::Incidents, Access::View),
     route(PUT, "node/log-level", Call::SetLogLevel, Access::Operate),
     route(GET, "events", Call::Events, Access::View),

@@ -137,7 +137,8 @@ fn seen(schemas: &mut Map<String, Value>) {
         "AdminTop",
         object(&json!({ "node": text(), "since": instant(), "seconds": number(),
             "sampled_one_in": number(), "tenants": counted(), "models": counted(),
-            "rules": list(&object(&json!({ "rule_id": text(), "consumed": number(),
+            "nodes": number(), "nodes_unread": number(), "problem": or_null("string"),
+            "rules_left_out": number(), "rules": list(&object(&json!({ "rule_id": text(), "consumed": number(),
                 "refused": number(), "would_deny": number(), "top_allowed": counted(),
                 "top_refused": counted(), "top_would_deny": counted(),
                 "allowed_keys": number(), "refused_keys": number(), "would_deny_keys": number(),
@@ -146,26 +147,45 @@ fn seen(schemas: &mut Map<String, Value>) {
     );
     let millis = || list(&or_null("number"));
     let mut history = object(&json!({ "node": text(), "until": or_null("string"),
-        "step_seconds": number(), "steps": number(),
-        "values": list(&object(&json!({ "name": text(), "allowed": list(&number()),
+        "step_seconds": number(), "steps": number(), "nodes": number(), "nodes_unread": number(),
+        "problem": or_null("string"), "values_left_out": number(), "values": list(&object(&json!({ "name": text(), "allowed": list(&number()),
             "refused": list(&number()), "would_deny": list(&number()) }))) }));
     // Tenants' admins do not see what all do together.
     if let Some(properties) = history.pointer_mut("/properties").and_then(Value::as_object_mut) {
-        let all = object(&json!({ "allowed": list(&number()), "denied": list(&number()),
+        let mut all = object(&json!({ "allowed": list(&number()), "denied": list(&number()),
             "throttled": list(&number()), "queued": list(&number()), "would_deny": list(&number()),
             "p50_ms": millis(), "p95_ms": millis(), "p99_ms": millis() }));
+        if let Some(properties) = all.pointer_mut("/properties").and_then(Value::as_object_mut) {
+            let calls = list(&list(&number()));
+            properties.insert("calls_by_latency".to_owned(), calls);
+        }
         properties.insert("all".to_owned(), all);
+        let bounds = json!({ "type": "array", "items": { "type": "number" }, "description":
+            "The upper ends of the rows of calls_by_latency; the last row has none" });
+        properties.insert("latency_bounds_ms".to_owned(), bounds);
     }
     add("AdminHistory", history);
     add(
         "AdminNodes",
-        object(&json!({ "node": text(), "items": list(&object(&json!({
-            "node": text(), "version": text(), "role": text(),
+        object(
+            &json!({ "node": text(), "problem": or_null("string"), "items": list(&object(&json!({
+            "node": text(), "host": text(), "version": text(), "role": text(),
             "uptime_seconds": { "type": "integer" }, "enforcement": text(),
+            "is_live": { "type": "boolean" }, "is_stopped": { "type": "boolean" },
+            "last_seen": instant(), "gone_since": or_null("string"), "decisions": by_result(),
+            "decisions_per_second": { "type": "number" }, "cpu": { "type": "number" },
+            "p50_ms": or_null("number"), "p95_ms": or_null("number"), "p99_ms": or_null("number"),
             "rules": object(&json!({ "count": number(), "source": text(),
                 "revision": { "type": "integer" }, "owner": or_null("string") })),
             "stores": list(&object(&json!({ "name": text(), "is_lost": { "type": "boolean" } }))),
-        }))) })),
+        }))) }),
+        ),
+    );
+    add(
+        "AdminOverview",
+        object(&json!({ "node": text(), "live_nodes": number(), "gone_nodes": number(),
+            "decisions": by_result(), "decisions_per_second": { "type": "number" },
+            "stores_lost": list(&text()), "problem": or_null("string") })),
     );
     add(
         "AdminIncidents",

@@ -1,11 +1,10 @@
-//! What this node sees: who is seen most, what happened lately, and how it is itself.
+//! How this node is.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tollgate_core::SECOND;
 use tollgate_store::Store as _;
 
 use super::read::Query;
@@ -16,19 +15,7 @@ use crate::control::ControlFigures;
 use crate::http::time::Rfc3339;
 use crate::log_level;
 use crate::telemetry::Observed;
-use crate::telemetry::decisions::{COUNTS, Counted, KEY_SEPARATOR, Label, TopOfRule, Window};
-use crate::telemetry::history::{LabelHistory, Resolution, Step, quantile_micros};
-
-/// Keys of a rule that are returned: by default, and at most.
-const DEFAULT_KEYS: usize = 10;
-const MAX_KEYS: usize = 1_000;
-/// Values of a label whose history is returned.
-const MAX_LABELS: usize = 20;
-/// How far back the history goes: by default, and at most, in minutes.
-const DEFAULT_MINUTES: u64 = 60;
-const MAX_MINUTES: u64 = 24 * 60;
-/// Up to so many minutes are returned in short steps.
-const SHORT_MINUTES: u64 = 60;
+use crate::telemetry::decisions::COUNTS;
 
 /// What the calls here report.
 pub(crate) struct Seen {
@@ -56,90 +43,10 @@ impl Admin {
         self.seen.get().ok_or(AdminError::Busy)
     }
 
-    /// Who is seen most.
-    pub(super) fn top(&self, asked: &Asked) -> Result<Answer, AdminError> {
-        let mut query = Query::new(&asked.query)?;
-        let rule = query.take("rule_id");
-        let window = match query.take("window").as_deref() {
-            None | Some("minutes") => Window::Minutes,
-            Some("hours") => Window::Hours,
-            Some(_) => return Err(AdminError::invalid("window", "must be minutes or hours")),
-        };
-        let limit = number(&mut query, "limit", DEFAULT_KEYS as u64, 1, MAX_KEYS as u64)?;
-        query.end()?;
-        let seen = self.seen()?;
-        let most = usize::try_from(limit).unwrap_or(MAX_KEYS);
-        let report = seen.observed.witness.tops().read(window, rule.as_deref(), most);
-        let now = self.engine.clock().now();
-        let seconds = now.saturating_sub(report.since) / SECOND;
-        Ok(Answer::ok(json!({
-            "node": seen.node,
-            "since": Rfc3339(report.since),
-            "seconds": seconds,
-            "sampled_one_in": report.sampled,
-            "rules": report.rules.iter().map(rule_view).collect::<Vec<_>>(),
-            "tenants": keys(&report.tenants),
-            "models": keys(&report.models),
-        })))
-    }
-
-    /// What happened lately, in steps.
-    pub(super) fn history(&self, asked: &Asked) -> Result<Answer, AdminError> {
-        let mut query = Query::new(&asked.query)?;
-        let minutes = number(&mut query, "minutes", DEFAULT_MINUTES, 1, MAX_MINUTES)?;
-        let label = match query.take("by").as_deref() {
-            None | Some("tenant_id") => Label::Tenant,
-            Some("model_id") => Label::Model,
-            Some("scope") => Label::Scope,
-            Some(_) => {
-                return Err(AdminError::invalid("by", "must be tenant_id, model_id or scope"));
-            }
-        };
-        let mut only = query.take("name");
-        query.end()?;
-        let own = asked.tenant();
-        if let Some(own) = own {
-            if label != Label::Tenant {
-                let message = "a tenant's admin sees the history of its tenant".to_owned();
-                return Err(AdminError::Forbidden(message));
-            }
-            // Under these names there is the traffic of others, too.
-            let is_own = !["none", "other"].contains(&own);
-            only = Some(if is_own { own.to_owned() } else { String::new() });
-        }
-        let resolution =
-            if minutes <= SHORT_MINUTES { Resolution::Short } else { Resolution::Long };
-        let step = resolution.step_seconds();
-        let steps = usize::try_from(minutes * 60 / step).unwrap_or(0);
-        let seen = self.seen()?;
-        let history =
-            seen.observed.history.read(resolution, steps, label, only.as_deref(), MAX_LABELS);
-        let mut answer = json!({
-            "node": seen.node,
-            "until": (history.until > 0).then_some(Rfc3339(history.until)),
-            "step_seconds": step,
-            "steps": history.steps.len(),
-            "values": history.labels.iter().map(label_view).collect::<Vec<_>>(),
-        });
-        // What all tenants do together is not for one of them.
-        if own.is_none()
-            && let Some(answer) = answer.as_object_mut()
-        {
-            answer.insert("all".to_owned(), all_view(&history.steps));
-        }
-        Ok(Answer::ok(answer))
-    }
-
     /// How this node is.
     pub(super) fn node(&self, asked: &Asked) -> Result<Answer, AdminError> {
         Query::new(&asked.query)?.end()?;
         Ok(Answer::ok(self.node_view()?))
-    }
-
-    /// All nodes that share a Redis, or this one alone.
-    pub(super) fn nodes(&self, asked: &Asked) -> Result<Answer, AdminError> {
-        Query::new(&asked.query)?.end()?;
-        Ok(Answer::ok(json!({ "node": self.roll.node(), "items": self.roll.all() })))
     }
 
     /// Incidents of this node: those that last, then those that are over.
@@ -242,79 +149,6 @@ fn decisions(seen: &Seen) -> Value {
     let counts = seen.observed.witness.tally().totals();
     let named = COUNTS.iter().zip(counts).map(|(name, sum)| ((*name).to_owned(), sum.into()));
     Value::Object(named.collect())
-}
-
-fn number(
-    query: &mut Query<'_>,
-    name: &str,
-    default: u64,
-    least: u64,
-    most: u64,
-) -> Result<u64, AdminError> {
-    let Some(text) = query.take(name) else { return Ok(default) };
-    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| AdminError::invalid(name, format!("must be from {least} to {most}")))
-}
-
-fn rule_view(rule: &TopOfRule) -> Value {
-    let [consumed, refused, would_deny] = rule.totals;
-    let [allowed_keys, refused_keys, would_deny_keys] = rule.keys;
-    let [allowed_floor, refused_floor, would_deny_floor] = rule.floors;
-    json!({
-        "rule_id": rule.rule_id,
-        "consumed": consumed,
-        "refused": refused,
-        "would_deny": would_deny,
-        "top_allowed": rule_keys(&rule.allowed),
-        "top_refused": rule_keys(&rule.refused),
-        "top_would_deny": rule_keys(&rule.would_deny),
-        "allowed_keys": allowed_keys,
-        "refused_keys": refused_keys,
-        "would_deny_keys": would_deny_keys,
-        "allowed_floor": allowed_floor,
-        "refused_floor": refused_floor,
-        "would_deny_floor": would_deny_floor,
-    })
-}
-
-fn keys(keys: &[Counted]) -> Value {
-    let one =
-        |key: &Counted| json!({ "key": key.name, "count": key.count, "at_least": key.at_least });
-    keys.iter().map(one).collect()
-}
-
-/// Keys of a rule, with the attributes that they are made of.
-fn rule_keys(keys: &[Counted]) -> Value {
-    let one = |key: &Counted| {
-        let parts = key.name.split(KEY_SEPARATOR).filter_map(|part| part.split_once('='));
-        let attributes: serde_json::Map<String, Value> =
-            parts.map(|(name, value)| (name.to_owned(), value.into())).collect();
-        json!({ "key": key.name.replace(KEY_SEPARATOR, ", "), "attributes": attributes,
-                "count": key.count, "at_least": key.at_least })
-    };
-    keys.iter().map(one).collect()
-}
-
-fn label_view(label: &LabelHistory) -> Value {
-    let column = |index: usize| -> Vec<u32> {
-        label.steps.iter().filter_map(|step| step.get(index).copied()).collect()
-    };
-    json!({ "name": label.name.as_ref(), "allowed": column(0), "refused": column(1),
-            "would_deny": column(2) })
-}
-
-fn all_view(steps: &[Step]) -> Value {
-    let mut all = serde_json::Map::new();
-    for (index, result) in COUNTS.iter().enumerate() {
-        let column: Vec<u32> =
-            steps.iter().filter_map(|step| step.counts.get(index).copied()).collect();
-        all.insert((*result).to_owned(), column.into());
-    }
-    for (name, share) in [("p50_ms", 0.5), ("p95_ms", 0.95), ("p99_ms", 0.99)] {
-        let of = |step: &Step| quantile_micros(&step.buckets, share).map(|micros| micros / 1e3);
-        all.insert(name.to_owned(), steps.iter().map(of).collect::<Vec<_>>().into());
-    }
-    all.into()
 }
 
 fn change_log_level(level: LogLevel) -> Result<(), AdminError> {

@@ -6,6 +6,7 @@
 //! | `install.rs` | a set comes into force, and is kept on disk |
 //! | `database.rs` | a node that has the database: it follows it, and publishes changes to the others |
 //! | `redis.rs` | sets through Redis: published and fetched |
+//! | `installation/` | the figures of all nodes, exchanged and added up |
 //! | `roll.rs` | which nodes there are, and how each says it is |
 //! | `ownership.rs` | whether nodes that share a Redis have their rules from one owner |
 //! | `take_over.rs` | when the rules of another database in Redis are replaced |
@@ -18,6 +19,7 @@ mod decisions;
 pub(crate) mod figures;
 pub(crate) mod incidents;
 mod install;
+pub(crate) mod installation;
 mod ownership;
 mod redis;
 mod roll;
@@ -40,10 +42,12 @@ use crate::admin::Admin;
 use crate::audit::AuditTrail;
 use crate::config::Config;
 use crate::stores::Stores;
+use crate::telemetry::Observed;
 use crate::tls::Tls;
 pub(crate) use figures::ControlFigures;
 pub(crate) use figures::Source;
 use install::Installer;
+use installation::{Exchange, Installation};
 pub(crate) use roll::Roll;
 pub(crate) use startup::FirstRules;
 use startup::{Progress, StartProgress};
@@ -87,6 +91,8 @@ pub(crate) struct Surroundings {
     pub(crate) config: Arc<Config>,
     pub(crate) figures: Arc<ControlFigures>,
     pub(crate) trail: Option<Arc<AuditTrail>>,
+    /// What is known of this node's decisions.
+    pub(crate) observed: Arc<Observed>,
     /// What API keys are hashed with.
     pub(crate) api_key_secret: Arc<[u8]>,
     /// What this node is called.
@@ -109,6 +115,7 @@ struct Keeper {
     /// How often the revision in Redis was looked at.
     looks: std::sync::atomic::AtomicU64,
     roll: Arc<Roll>,
+    installation: Arc<Installation>,
     take_over: parking_lot::Mutex<take_over::TakeOver>,
 }
 
@@ -135,10 +142,17 @@ impl ControlPlane {
             Arc::new(Control::new(repository, options))
         });
         let roll = Arc::new(Roll::new(&around));
+        let redis = around.engine.store().shared().first().map(|store| store.remote().clone());
+        let installation = {
+            let exchange = exchange(&around.config, redis.as_ref(), control.as_ref());
+            let (roll, observed) = (Arc::clone(&roll), Arc::clone(&around.observed));
+            Arc::new(Installation::new(roll, observed, exchange))
+        };
         let admin = control.as_ref().filter(|_| around.config.has_control()).map(|control| {
             let (engine, config) = (Arc::clone(&around.engine), Arc::clone(&around.config));
             let handle = runtime.handle().clone();
-            Arc::new(Admin::new(Arc::clone(control), engine, config, handle, Arc::clone(&roll)))
+            let installation = Arc::clone(&installation);
+            Arc::new(Admin::new(Arc::clone(control), engine, config, handle, installation))
         });
         let kept = around.config.data_dir.as_ref().map(|folder| folder.join(KEPT_FILE));
         // A rule file decides alone; the database then holds tokens, virtual keys and the audit log.
@@ -158,8 +172,6 @@ impl ControlPlane {
                 engine.swap_virtual_keys(current.compiled.rules.virtual_keys());
             });
         }
-        let shared = around.engine.store().shared().first();
-        let redis = shared.map(|store| store.remote().clone());
         // A node without a source does not wait for one, and never counts as stale.
         if control.is_some() || (redis.is_some() && !has_file) {
             around.figures.since.store(began, std::sync::atomic::Ordering::Relaxed);
@@ -174,8 +186,17 @@ impl ControlPlane {
         }
         let (complaint, looks) = (parking_lot::Mutex::default(), 0.into());
         let take_over = parking_lot::Mutex::default();
-        let keeper =
-            Keeper { around, control, redis, installer, complaint, looks, roll, take_over };
+        let keeper = Keeper {
+            around,
+            control,
+            redis,
+            installer,
+            complaint,
+            looks,
+            roll,
+            installation,
+            take_over,
+        };
         let has_rules = keeper.installer.current().is_some() || has_file;
         let has_database = keeper.control.is_some();
         let is_embedded = has_database && keeper.around.config.control.postgres.url.is_none();
@@ -204,6 +225,19 @@ impl ControlPlane {
             tracing::error!("the control plane had panicked");
         }
     }
+}
+
+/// Where nodes exchange their figures: the Redis that they share, or their PostgreSQL.
+fn exchange(
+    config: &Config,
+    redis: Option<&RedisStore>,
+    control: Option<&Arc<Control>>,
+) -> Option<Exchange> {
+    if let Some(redis) = redis {
+        return Some(Exchange::Redis(redis.board()));
+    }
+    config.control.postgres.url.as_ref()?;
+    Some(Exchange::Database(Arc::clone(control?.repository())))
 }
 
 /// Opens the database. A node that has its rules from a file starts without one: only tokens and the audit log are in it.
@@ -280,13 +314,16 @@ impl Keeper {
         let writing = tokio::spawn(Arc::clone(&keeper).write_decisions(stopped.clone()));
         let calling = tokio::spawn(Arc::clone(&keeper).call_the_roll());
         let watching = tokio::spawn(Arc::clone(&keeper).watch_incidents());
+        let reporting = tokio::spawn(Arc::clone(&keeper).publish_figures());
         let mut stopped = stopped;
         let _ = stopped.wait_for(|stopped| *stopped).await;
         following.abort();
         calling.abort();
         watching.abort();
+        reporting.abort();
         let farewell = async {
             let _ = writing.await;
+            keeper.installation.report_end().await;
             keeper.installer.keep_now().await;
             if let Some(control) = &keeper.control {
                 control.repository().close().await;

@@ -96,7 +96,8 @@ impl Roll {
         }
     }
 
-    fn own(&self) -> Value {
+    /// How this node is.
+    pub(super) fn own(&self) -> Value {
         let stores = self.engine.store();
         let each = stores.names().iter().zip(stores.shared());
         let stores: Vec<Value> = each

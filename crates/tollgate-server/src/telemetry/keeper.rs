@@ -75,9 +75,9 @@ fn look(observed: &Observed, round: u64, now: Nanos, last_step: &mut Nanos) {
     let totals = witness.tally().totals();
     witness.tune(totals.iter().take(RESULTS.len()).sum());
     witness.tops().turn(now);
-    if now.saturating_sub(*last_step) >= STEP_NANOS {
-        // In steps of one length, whatever the thread was kept from.
-        *last_step += STEP_NANOS * (now.saturating_sub(*last_step) / STEP_NANOS);
+    // Steps end at the same instants on all nodes, so that their figures can be added.
+    if now / STEP_NANOS != *last_step / STEP_NANOS {
+        *last_step = now;
         let mut calls = LATENCIES.read(Operation::Allow);
         for operation in Operation::ALL.into_iter().filter(|one| *one != Operation::Allow) {
             calls.add(&LATENCIES.read(operation));

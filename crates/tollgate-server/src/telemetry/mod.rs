@@ -5,6 +5,7 @@
 //! | `decisions/` | what is made of every decision |
 //! | `latency.rs` | how long calls take |
 //! | `history.rs` | what happened lately |
+//! | `history_part.rs` | a part of it to be sent, and the history of several nodes added up |
 //! | `keeper.rs` | the thread that looks after all this |
 //! | `decided.rs`, `descriptors.rs`, `reservations.rs`, `stores.rs`, `control.rs`, `edge.rs`, `process.rs` | metrics, read from the parts that do the work |
 //! | `statsd.rs` | the same, sent |
@@ -18,9 +19,10 @@ pub mod decisions;
 mod descriptors;
 mod edge;
 pub(crate) mod history;
+pub(crate) mod history_part;
 mod keeper;
 pub(crate) mod latency;
-mod process;
+pub(crate) mod process;
 mod reservations;
 mod statsd;
 mod stores;

@@ -45,7 +45,7 @@ fn open_files() -> Option<f64> {
     Some(number(fs::read_dir("/proc/self/fd").ok()?.count() as u64))
 }
 
-fn cpu_seconds() -> f64 {
+pub(crate) fn cpu_seconds() -> f64 {
     let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     #[expect(clippy::cast_precision_loss, reason = "a metric")]
     let seconds = spent.tv_sec as f64 + spent.tv_nsec as f64 / 1e9;

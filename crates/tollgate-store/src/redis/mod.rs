@@ -53,7 +53,9 @@ use node::Node;
 use script::Scripts;
 use sentinel::Sentinels;
 
-pub use board::{Board, BoardListener, BoardSet, MAX_NODE_STATE, Published};
+pub use board::{
+    Board, BoardListener, BoardSet, MAX_FIGURE_NODES, MAX_FIGURES, MAX_NODE_STATE, Published,
+};
 #[doc(hidden)]
 pub use breaker::Breaker;
 pub use breaker::BreakerState;

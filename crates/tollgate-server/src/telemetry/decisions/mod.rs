@@ -6,6 +6,7 @@
 //! | `labels.rs` | the bounded values of labels |
 //! | `tally.rs` | counts by label, without a lock |
 //! | `sketch.rs`, `top.rs` | who is seen most, in bounded room, from a sample |
+//! | `top_figures.rs` | the same, to be sent and added to that of other nodes |
 //! | `log.rs` | a line for a decision |
 
 mod labels;
@@ -14,7 +15,10 @@ mod sketch;
 mod tally;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod thread_tests;
 mod top;
+mod top_figures;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -32,7 +36,8 @@ pub use log::{DecisionLog, DecisionLogOptions};
 pub(crate) use sketch::Counted;
 pub(crate) use tally::{COUNTS, RESULTS, Series, Tally, WOULD_DENY};
 pub use top::TopBounds;
-pub(crate) use top::{KEY_SEPARATOR, TopOfRule, Tops, Window};
+pub(crate) use top::{KEY_SEPARATOR, Tops, Window};
+pub(crate) use top_figures::{RuleFigures, TopFigures};
 
 /// So many decisions a second are looked at closely; of more than that only some are.
 const LOOKS_PER_SECOND: u64 = 4_000;

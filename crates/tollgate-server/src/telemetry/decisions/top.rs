@@ -2,10 +2,16 @@
 //! busiest tenants and models.
 //!
 //! Only a sample of decisions is noted when there are many, each then standing for several. Reports
-//! cover the last one to two minutes, or the last one to two hours.
+//! cover the last one to two minutes, or the last one to two hours, which begin at the same instants on
+//! all nodes, so that their figures can be added.
+//!
+//! Threads note decisions in buffers that nobody reads for long; a reader takes them and adds them to what
+//! was counted before.
 
+use std::array;
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tollgate_core::{Nanos, SECOND};
@@ -15,11 +21,16 @@ use tollgate_store::api_key_id;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::sketch::{Counted, Sketch};
+use super::top_figures::{KeyFigures, TopFigures};
+use crate::shards;
 
 /// How long a period of the shorter window is.
 const SHORT: Nanos = 60 * SECOND;
 /// And one of the longer.
 const LONG: Nanos = 3_600 * SECOND;
+
+/// Buffers that threads note decisions in. A thread that finds all of them taken counts what it missed.
+const BUFFERS: usize = 8;
 
 /// Between the parts of a key. A value that contains it loses it, so that no client can forge a part.
 pub(crate) const KEY_SEPARATOR: char = '\u{1f}';
@@ -70,12 +81,14 @@ struct Period {
     models: Sketch,
     /// The largest number of decisions that one noted stood for.
     sampled: u64,
+    /// What could not be noted, and may be any key's.
+    missed: u64,
 }
 
 impl Period {
     fn new(since: Nanos, bounds: TopBounds) -> Self {
         let (tenants, models) = (Sketch::new(bounds.keys), Sketch::new(bounds.keys));
-        Self { since, rules: HashMap::new(), tenants, models, sampled: 1 }
+        Self { since, rules: HashMap::new(), tenants, models, sampled: 1, missed: 0 }
     }
 
     fn keys_of(&mut self, rule: &str, bounds: TopBounds) -> Option<&mut RuleKeys> {
@@ -99,6 +112,17 @@ impl Period {
         self.tenants.merge(&other.tenants);
         self.models.merge(&other.models);
         self.sampled = self.sampled.max(other.sampled);
+        self.missed = self.missed.saturating_add(other.missed);
+    }
+
+    fn figures(&self, rule: Option<&str>) -> TopFigures {
+        let mut figures = TopFigures::new(self.since);
+        figures.sampled = self.sampled;
+        let of = |sketch: &Sketch| KeyFigures::of(sketch, self.missed);
+        let wanted = self.rules.iter().filter(|(id, _)| rule.is_none_or(|rule| rule == *id));
+        figures.rules = wanted.map(|(id, keys)| (id.clone(), keys.all().map(of))).collect();
+        (figures.tenants, figures.models) = (of(&self.tenants), of(&self.models));
+        figures
     }
 }
 
@@ -108,37 +132,14 @@ struct Pair {
     before: Option<Period>,
 }
 
-/// The keys of one rule that are seen most.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TopOfRule {
-    pub(crate) rule_id: String,
-    pub(crate) allowed: Vec<Counted>,
-    pub(crate) refused: Vec<Counted>,
-    pub(crate) would_deny: Vec<Counted>,
-    /// What all keys consumed, how often all were refused, and how often all would have been.
-    pub(crate) totals: [u64; 3],
-    /// No key that is missing here was counted more often: allowed, refused, would-deny.
-    pub(crate) floors: [u64; 3],
-    /// How many keys are counted: allowed, refused, would-deny.
-    pub(crate) keys: [usize; 3],
-}
-
-/// Who is seen most, since when.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct TopReport {
-    pub(crate) since: Nanos,
-    /// One decision in so many was noted, at most.
-    pub(crate) sampled: u64,
-    pub(crate) rules: Vec<TopOfRule>,
-    pub(crate) tenants: Vec<Counted>,
-    pub(crate) models: Vec<Counted>,
-}
-
 /// Who is seen most.
 pub(crate) struct Tops {
     bounds: TopBounds,
     seed: u64,
     api_key_secret: Box<[u8]>,
+    /// What threads have noted since they were read. Held for one decision, or to take what is there.
+    buffers: [Mutex<Period>; BUFFERS],
+    missed: AtomicU64,
     short: Mutex<Pair>,
     long: Mutex<Pair>,
 }
@@ -146,13 +147,27 @@ pub(crate) struct Tops {
 impl Tops {
     pub(crate) fn new(bounds: TopBounds, seed: u64, api_key_secret: &[u8], now: Nanos) -> Self {
         let pair = || Mutex::new(Pair { now: Period::new(now, bounds), before: None });
-        Self { bounds, seed, api_key_secret: api_key_secret.into(), short: pair(), long: pair() }
+        Self {
+            bounds,
+            seed,
+            api_key_secret: api_key_secret.into(),
+            buffers: array::from_fn(|_| Mutex::new(Period::new(now, bounds))),
+            missed: AtomicU64::new(0),
+            short: pair(),
+            long: pair(),
+        }
     }
 
-    /// Notes a decision that stands for so many. It is let go if another thread is at it.
+    /// Notes a decision that stands for so many. No request waits for that.
     pub(crate) fn note(&self, request: &Request<'_>, decision: &Decision<'_>, weight: u64) {
-        let Some(mut pair) = self.short.try_lock() else { return };
-        let period = &mut pair.now;
+        let own = shards::of_this_thread() % BUFFERS;
+        let (before, after) = self.buffers.split_at(own);
+        let Some(mut period) = after.iter().chain(before).find_map(Mutex::try_lock) else {
+            let most = decision.scopes().map(|scope| scope.cost).max().unwrap_or(1).max(1);
+            self.missed.fetch_add(weight.saturating_mul(most), Ordering::Relaxed);
+            return;
+        };
+        let period = &mut *period;
         period.sampled = period.sampled.max(weight);
         for (label, sketch) in
             [(Known::TenantId, &mut period.tenants), (Known::ModelId, &mut period.models)]
@@ -183,11 +198,25 @@ impl Tops {
         }
     }
 
+    /// Adds what threads have noted to the period of now.
+    fn collect(&self, pair: &mut Pair) {
+        for buffer in &self.buffers {
+            let noted = {
+                let mut buffer = buffer.lock();
+                let next = Period::new(buffer.since, self.bounds);
+                std::mem::replace(&mut *buffer, next)
+            };
+            pair.now.merge(&noted, self.bounds);
+        }
+        pair.now.missed = pair.now.missed.saturating_add(self.missed.swap(0, Ordering::Relaxed));
+    }
+
     /// Ends the periods whose time is over.
     pub(crate) fn turn(&self, now: Nanos) {
         let ended = {
             let mut pair = self.short.lock();
-            if now.saturating_sub(pair.now.since) < SHORT {
+            self.collect(&mut pair);
+            if now / SHORT <= pair.now.since / SHORT {
                 return;
             }
             let ended = std::mem::replace(&mut pair.now, Period::new(now, self.bounds));
@@ -195,7 +224,7 @@ impl Tops {
             ended
         };
         let mut pair = self.long.lock();
-        if now.saturating_sub(pair.now.since) >= LONG {
+        if now / LONG > pair.now.since / LONG {
             let next = Period::new(now, self.bounds);
             pair.before = Some(std::mem::replace(&mut pair.now, next));
         }
@@ -203,59 +232,31 @@ impl Tops {
     }
 
     /// Who was seen most: of one rule, or of all.
-    pub(crate) fn read(&self, window: Window, rule: Option<&str>, most: usize) -> TopReport {
-        let now = {
-            let pair = self.short.lock();
-            let mut all = match (&pair.before, window) {
-                (Some(before), Window::Minutes) => before.clone(),
-                _ => Period::new(pair.now.since, self.bounds),
-            };
-            all.merge(&pair.now, self.bounds);
-            all
+    pub(crate) fn read(&self, window: Window, rule: Option<&str>) -> TopFigures {
+        let mut pair = self.short.lock();
+        self.collect(&mut pair);
+        let mut all = match (&pair.before, window) {
+            (Some(before), Window::Minutes) => before.clone(),
+            _ => Period::new(pair.now.since, self.bounds),
         };
-        let all = match window {
-            Window::Minutes => now,
-            Window::Hours => {
-                let pair = self.long.lock();
-                let mut all =
-                    pair.before.clone().unwrap_or_else(|| Period::new(pair.now.since, self.bounds));
-                all.merge(&pair.now, self.bounds);
-                all.merge(&now, self.bounds);
-                all
-            }
-        };
-        let wanted = |id: &String| rule.is_none_or(|rule| rule == id);
-        let mut rules: Vec<TopOfRule> = all
-            .rules
-            .iter()
-            .filter(|(id, _)| wanted(id))
-            .map(|(id, keys)| TopOfRule {
-                rule_id: id.clone(),
-                allowed: keys.allowed.top(most),
-                refused: keys.refused.top(most),
-                would_deny: keys.would_deny.top(most),
-                totals: keys.all().map(Sketch::total),
-                floors: keys.all().map(Sketch::floor),
-                keys: keys.all().map(Sketch::len),
-            })
-            .collect();
-        // The rule that refuses most is what people look for.
-        rules.sort_unstable_by(|one, other| {
-            let by = |rule: &TopOfRule| (rule.totals[1], rule.totals[2], rule.totals[0]);
-            by(other).cmp(&by(one)).then_with(|| one.rule_id.cmp(&other.rule_id))
-        });
-        TopReport {
-            since: all.since,
-            sampled: all.sampled,
-            rules,
-            tenants: all.tenants.top(most),
-            models: all.models.top(most),
+        all.merge(&pair.now, self.bounds);
+        drop(pair);
+        if window == Window::Hours {
+            let pair = self.long.lock();
+            let mut hours =
+                pair.before.clone().unwrap_or_else(|| Period::new(pair.now.since, self.bounds));
+            hours.merge(&pair.now, self.bounds);
+            drop(pair);
+            hours.merge(&all, self.bounds);
+            all = hours;
         }
+        all.figures(rule)
     }
 
     /// The busiest tenants or models of the last minutes, and how often any other one was seen at most.
     pub(crate) fn busiest(&self, label: Known, most: usize) -> (Vec<Counted>, u64) {
-        let pair = self.short.lock();
+        let mut pair = self.short.lock();
+        self.collect(&mut pair);
         let of = |period: &Period| match label {
             Known::ModelId => period.models.clone(),
             _ => period.tenants.clone(),

@@ -1,5 +1,5 @@
 //! What nodes share in Redis besides counters: the rule set, and records of decisions on their way to the
-//! control plane; and the roll of nodes (`nodes.rs`), which does expire.
+//! control plane; and the roll of nodes (`nodes.rs`) and their figures (`figures.rs`), which do expire.
 //!
 //! All of it is under one hash tag: `<prefix>:{config}:set`, a hash, the channel
 //! `<prefix>:{config}:changed`, and the stream `<prefix>:{config}:decisions`. None of these expires, as
@@ -11,6 +11,7 @@
 //! then one script makes the manifest that names it the valid one (`scripts/board.lua`). A reader that
 //! finds a part missing reads the manifest again.
 
+mod figures;
 mod listener;
 mod nodes;
 mod records;
@@ -27,6 +28,7 @@ use super::RedisStore;
 use super::slot_connection::{Repeat, SlotConnection};
 use crate::Failure;
 
+pub use figures::{MAX_FIGURE_NODES, MAX_FIGURES};
 pub use listener::BoardListener;
 pub use nodes::MAX_NODE_STATE;
 
@@ -66,6 +68,7 @@ pub struct Board {
     channel: Arc<[u8]>,
     records: Arc<[u8]>,
     nodes: Arc<[u8]>,
+    figures: Arc<[u8]>,
 }
 
 /// A rule set to be published.
@@ -131,6 +134,7 @@ impl RedisStore {
             channel: own("changed").into(),
             records: own("decisions").into(),
             nodes: own("nodes").into(),
+            figures: own("figures").into(),
         }
     }
 }

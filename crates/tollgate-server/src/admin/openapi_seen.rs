@@ -1,0 +1,54 @@
+//! The calls that report what nodes see, described.
+
+use serde_json::json;
+
+use super::openapi::Described;
+use super::routes::Call;
+use super::schemas::{reference, text};
+
+/// What a call takes and answers.
+pub(super) fn describe(call: Call) -> Described {
+    match call {
+        Call::Top => Described {
+            query: vec![
+                ("rule_id", text()),
+                ("window", json!({ "enum": ["minutes", "hours"], "default": "minutes" })),
+                ("limit", json!({ "type": "integer", "minimum": 1, "maximum": 1000 })),
+                ("node", text()),
+            ],
+            ..Described::plain(
+                "Who consumes most and who is refused most, on all nodes or on one",
+                reference("AdminTop"),
+            )
+        },
+        Call::History => Described {
+            query: vec![
+                ("minutes", json!({ "type": "integer", "minimum": 1, "maximum": 1440 })),
+                ("by", json!({ "enum": ["tenant_id", "model_id", "scope"] })),
+                ("name", text()),
+                ("node", text()),
+                ("latencies", json!({ "type": "boolean" })),
+            ],
+            ..Described::plain(
+                "What happened lately on all nodes or on one, in steps",
+                reference("AdminHistory"),
+            )
+        },
+        Call::Nodes => Described::plain(
+            "All nodes that share a Redis or a PostgreSQL, also those that have gone",
+            reference("AdminNodes"),
+        ),
+        Call::Overview => Described {
+            query: vec![("node", text())],
+            ..Described::plain(
+                "The whole installation in a few figures, or one of its nodes",
+                reference("AdminOverview"),
+            )
+        },
+        Call::Incidents => Described::plain(
+            "States that an operator must see: those that last, then those that are over",
+            reference("AdminIncidents"),
+        ),
+        _ => Described::plain("How the node that answers is", reference("AdminNode")),
+    }
+}
