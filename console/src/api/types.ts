@@ -29,6 +29,7 @@ export type Counted = Schemas['AdminCounted'];
 export type History = Schemas['AdminHistory'];
 export type Node = Schemas['AdminNode'];
 export type Nodes = Schemas['AdminNodes'];
+export type InstallationFigures = Schemas['AdminOverview'];
 export type Incidents = Schemas['AdminIncidents'];
 export type Problem = Schemas['ProblemBody'];
 export type Attributes = Schemas['AllowBody'];

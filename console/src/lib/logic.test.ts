@@ -11,7 +11,7 @@ import { visible } from './virtual';
 import { column, last, perSecond, refreshMillis, shares, sum, times } from './windows';
 
 const history = (more: Partial<History> = {}): History => ({
-  node: 'n', until: '2026-11-16T04:00:00Z', step_seconds: 5, steps: 2,
+  node: 'n', until: '2026-11-16T04:00:00Z', step_seconds: 5, steps: 2, nodes: 1, nodes_unread: 0, problem: null, values_left_out: 0,
   values: [
     { name: 'a', allowed: [1, 2], refused: [0, 1], would_deny: [] },
     { name: 'b', allowed: [0, 0], refused: [2, 3], would_deny: [] },

@@ -1,8 +1,11 @@
 import { describe, expect, it } from 'vitest';
-import { agreement, type NodeBrief } from './nodes';
+import { agreement, type NodeBrief, nodeTitle } from './nodes';
 
 function node(name: string, revision: number, owner: string | null = 'a', source = 'database'): NodeBrief {
-  return { node: name, role: 'all', version: '0.1.0', enforcement: 'on', uptime_seconds: 9, stores: [], rules: { count: 1, owner, revision, source } };
+  const decisions = { allowed: 0, denied: 0, throttled: 0, queued: 0, would_deny: 0 };
+  const load = { decisions, decisions_per_second: 0, cpu: 0, p50_ms: null, p95_ms: null, p99_ms: null };
+  const seen = { is_live: true, is_stopped: false, last_seen: '2027-01-31T09:30:00Z', gone_since: null };
+  return { node: name, host: '', role: 'all', version: '0.1.0', enforcement: 'on', uptime_seconds: 9, stores: [], rules: { count: 1, owner, revision, source }, ...load, ...seen };
 }
 
 describe('nodes', () => {
@@ -26,6 +29,13 @@ describe('nodes', () => {
     expect(text).toBe('n2 has the rules of another owner: these nodes do not enforce what the others do.');
     expect(next).toContain('--role data');
     expect([...standing.values()]).toEqual(['current', 'other', 'current']);
+  });
+
+  it('that have gone are not compared', () => {
+    const gone = { ...node('n3', 2), is_live: false, gone_since: '2027-01-31T09:30:00Z' };
+    expect(agreement([node('n1', 7), node('n2', 7), gone]).text).toBe('All 2 nodes enforce revision 7.');
+    expect(nodeTitle({ host: 'web-1', node: '0123456789abcdef' })).toBe('web-1 · 012345');
+    expect(nodeTitle({ host: '', node: 'old' })).toBe('old');
   });
 
   it('with rule files are not compared', () => {

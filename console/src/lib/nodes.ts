@@ -4,6 +4,15 @@ import { list, plural } from './format';
 
 export type NodeBrief = Nodes['items'][number];
 
+/** So much of a node's name tells it from others. */
+const ID_LETTERS = 6;
+
+/** A node by its host; names are long numbers. */
+export function nodeTitle({ host, node }: Pick<NodeBrief, 'host' | 'node'>): string {
+  const id = node.slice(0, ID_LETTERS);
+  return host === '' ? node : `${host} · ${id}`;
+}
+
 /** How a node stands to the others. */
 export type Standing = 'current' | 'behind' | 'other' | 'kept';
 
@@ -30,7 +39,9 @@ function leadingOwner(nodes: NodeBrief[]): string | null {
 }
 
 /** Revisions of one owner can be compared; those of another mean other rules. */
-export function agreement(nodes: NodeBrief[]): Agreement {
+export function agreement(all: NodeBrief[]): Agreement {
+  // What a node enforced that has gone is no matter any more.
+  const nodes = all.filter(({ is_live: isLive }) => isLive);
   const owner = leadingOwner(nodes);
   const newest = Math.max(0, ...nodes.filter(({ rules }) => rules.owner === owner).map(({ rules }) => rules.revision));
   const standing = new Map(nodes.map(({ node, rules }): [string, Standing] => {
@@ -39,7 +50,8 @@ export function agreement(nodes: NodeBrief[]): Agreement {
     if (owner !== null && rules.revision < newest) return [node, 'behind'];
     return [node, rules.source === 'kept' ? 'kept' : 'current'];
   }));
-  const named = (wanted: Standing) => nodes.filter(({ node }) => standing.get(node) === wanted).map(({ node }) => node);
+  const standingAs = (wanted: Standing) => nodes.filter(({ node }) => standing.get(node) === wanted);
+  const named = (wanted: Standing) => standingAs(wanted).map(nodeTitle);
   const [other, behind, kept] = [named('other'), named('behind'), named('kept')];
   const of = (some: string[]) => `${String(some.length)} of ${String(nodes.length)}`;
   const verb = (some: string[]) => (some.length === 1 ? 'has' : 'have');
@@ -48,7 +60,7 @@ export function agreement(nodes: NodeBrief[]): Agreement {
     return { state: 'other', short: `${of(other)} with other rules`, text, next: 'Start all but one node with --role data, or give all of them one PostgreSQL.', standing };
   }
   if (behind.length > 0) {
-    const revisions = nodes.filter(({ node }) => behind.includes(node)).map(({ node, rules }) => `${node} (revision ${String(rules.revision)})`);
+    const revisions = standingAs('behind').map((one) => `${nodeTitle(one)} (revision ${String(one.rules.revision)})`);
     const text = `${list(revisions)} ${behind.length === 1 ? 'is' : 'are'} behind revision ${String(newest)}.`;
     return { state: 'behind', short: `${of(behind)} behind`, text, next: 'A node follows within a second. If this lasts, read its log, check that it reaches the database or the Redis that carries the rules, and restart it.', standing };
   }

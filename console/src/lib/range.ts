@@ -77,7 +77,9 @@ export function viewOf(history: History, minutes: number, now: number, range: Ra
     const missing = axis.length - values.length;
     return values.slice(Math.max(0, begin - missing), Math.max(0, end - missing));
   };
-  const all = history.all && Object.fromEntries(Object.entries(history.all).map(([name, values]) => [name, cut(values as number[])]));
+  // Calls by their latency are columns in rows.
+  const cutAny = (values: unknown[]) => (Array.isArray(values[0]) ? (values as number[][]).map(cut) : cut(values));
+  const all = history.all && Object.fromEntries(Object.entries(history.all).map(([name, values]) => [name, cutAny(values)]));
   return {
     axis: axis.slice(begin, end),
     history: {

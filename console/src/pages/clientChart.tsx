@@ -39,7 +39,7 @@ export function ClientChart({ search, tenant }: { search: Record<string, string>
   const span = useSpan(60, MAX_AGE_MS);
   const by = BY.find((one) => one.value === query.get('by'))?.value ?? 'result';
   return (
-    <Card title="Over time" about={tenant !== null && by === 'result' ? 'Requests per second, on this node' : 'Requests per minute, from the log of decisions; allowed ones by sampling'} actions={<Segmented label="Decisions by" value={by} options={BY} onChange={(value) => setQuery({ by: value === 'result' ? null : value })} />}>
+    <Card title="Over time" about={tenant !== null && by === 'result' ? 'Requests per second, on all nodes' : 'Requests per minute, from the log of decisions; allowed ones by sampling'} actions={<Segmented label="Decisions by" value={by} options={BY} onChange={(value) => setQuery({ by: value === 'result' ? null : value })} />}>
       <SpanControls span={span} />
       <SpanNote span={span} />
       {tenant !== null && by === 'result' ? <OfTenant tenant={tenant} span={span} /> : <OfLog search={search} span={span} by={by} />}

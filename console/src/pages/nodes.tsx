@@ -5,8 +5,10 @@ import { call, get } from '../api/client';
 import { useNodes } from '../api/nodes';
 import { useMay } from '../api/session';
 import type { Node } from '../api/types';
-import { bytes, count, plural, roughly, short } from '../lib/format';
-import { type Agreement, agreement, type NodeBrief, type Standing } from '../lib/nodes';
+import { bytes, count, millis, perSecondText, plural, roughly, short } from '../lib/format';
+import { type Agreement, agreement, type NodeBrief, nodeTitle, type Standing } from '../lib/nodes';
+import { Link } from '../router';
+import { Ago } from '../ui/ago';
 import { Icon } from '../ui/icons';
 import { Badge, Card, Confirm, Empty, Field, Load, PageHead, sentence } from '../ui/parts';
 import { type Column, Table } from '../ui/table';
@@ -21,7 +23,7 @@ export default function Nodes() {
   const node = useAsk({ queryKey: ['node'], queryFn: ({ signal }) => get<Node>('node', {}, signal), refetchInterval: 3_000 });
   return (
     <>
-      <PageHead title="Nodes" about="All nodes that share a Redis, and the one that serves this page." />
+      <PageHead title="Nodes" about="All nodes that share a Redis or a PostgreSQL, and the one that serves this page." />
       <Others />
       <Load query={node} rows={6}>{(data) => <One node={data} />}</Load>
     </>
@@ -32,12 +34,13 @@ export default function Nodes() {
 function Others() {
   const roll = useNodes();
   return (
-    <Card className="flush" title="All nodes" about={roll.data && plural(roll.data.items.length, 'node')}>
+    <Card className="flush" title="All nodes" about={roll.data && counted(roll.data.items)}>
       <Load query={roll} rows={2}>
-        {({ node: own, items }) => {
+        {({ node: own, items, problem }) => {
           const agreed = agreement(items);
           return (
             <>
+              {problem !== null && <p className="agreed warn" role="status"><Icon name="warn" /> {problem}</p>}
               <Agreed agreed={agreed} />
               <Table label="All nodes" columns={columns(own, agreed)} rows={items} id={(one) => one.node} />
             </>
@@ -46,6 +49,11 @@ function Others() {
       </Load>
     </Card>
   );
+}
+
+function counted(items: NodeBrief[]): string {
+  const gone = items.filter(({ is_live: isLive }) => !isLive).length;
+  return `${plural(items.length - gone, 'node')}${gone > 0 ? `, ${String(gone)} gone` : ''}`;
 }
 
 /** Whether all enforce the same rules, and what to do if not. */
@@ -61,6 +69,12 @@ function Agreed({ agreed: { state, text, next } }: { agreed: Agreement }) {
 
 const STANDINGS: Record<Standing, [name: string, tone: 'warn' | 'bad'] | null> = { current: null, behind: ['behind', 'warn'], other: ['other rules', 'bad'], kept: ['stored', 'warn'] };
 
+/** Since when a node is up, or gone. */
+function Seen({ node: { is_live: isLive, is_stopped: isStopped, gone_since: gone, uptime_seconds: up } }: { node: NodeBrief }) {
+  if (isLive) return <>up {roughly(up)}</>;
+  return <span className={isStopped ? '' : 'bad-ink'}>{isStopped ? 'stopped' : 'disappeared'} {gone !== null && <Ago at={gone} />}</span>;
+}
+
 function Stands({ standing }: { standing: Standing | undefined }) {
   const shown = standing && STANDINGS[standing];
   return shown ? <Badge tone={shown[1]}>{shown[0]}</Badge> : null;
@@ -68,7 +82,9 @@ function Stands({ standing }: { standing: Standing | undefined }) {
 
 function columns(own: string, { standing }: Agreement): Column<NodeBrief>[] {
   return [
-    { name: 'Node', cell: ({ node, uptime_seconds: up }) => <span className="two-lines"><span><span className="mono">{node}</span> {node === own && <Badge tone="info">this page</Badge>}</span><small>up {roughly(up)}</small></span> },
+    { name: 'Node', cell: (one) => <span className="two-lines"><span><Link href={`/?node=${one.node}`} className="link">{nodeTitle(one)}</Link> {one.node === own && <Badge tone="info">this page</Badge>}</span><small><Seen node={one} /></small></span> },
+    { name: 'Load', align: 'right', cell: (one) => one.is_live ? <span className="two-lines"><span>{perSecondText(one.decisions_per_second)}</span><small>{one.cpu.toFixed(2)} CPU</small></span> : '–' },
+    { name: 'p50 / p99', align: 'right', cell: (one) => one.is_live ? <span className="two-lines"><span>{millis(one.p50_ms)}</span><small>{millis(one.p99_ms)}</small></span> : '–' },
     { name: 'Version', minor: true, cell: ({ version }) => version },
     { name: 'Role', minor: true, cell: ({ role }) => role },
     { name: 'Rule set', cell: ({ node, rules }) => <span className="two-lines"><span>revision {rules.revision} <Stands standing={standing.get(node)} /></span><small>from {SOURCES[rules.source] ?? rules.source}</small></span> },

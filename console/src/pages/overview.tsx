@@ -2,8 +2,7 @@
 import { keepPreviousData, useQuery as useAsk } from '@tanstack/react-query';
 import { useMemo } from 'react';
 import { get } from '../api/client';
-import { useConnection } from '../api/connection';
-import { useNodes } from '../api/nodes';
+import { ofNode, useInstallation, useNodes } from '../api/nodes';
 import { useIdentity, useMay } from '../api/session';
 import type { History, Node } from '../api/types';
 import { count, millis, percent, perSecondText, rate, roughly, short } from '../lib/format';
@@ -13,9 +12,11 @@ import { column, last, ownSeries, perSecond, refreshMillis, sum } from '../lib/w
 import { Link, useQuery } from '../router';
 import { useNow } from '../ui/ago';
 import { Legend, type Series } from '../ui/chart';
-import { Badge, Card, Empty, Load, PageHead } from '../ui/parts';
+import { Badge, Card, Empty, Load, PageHead, Segmented } from '../ui/parts';
 import { TimeChart } from '../ui/timechart';
 import { Breakdown, type By, byOf, isOfHistory } from './breakdown';
+import { LatencyHeat } from './latencyHeat';
+import { Missing, NodeFilter } from './nodeFilter';
 import { type Span, SpanControls, SpanNote, useSpan } from './range';
 import { Start } from './start';
 import { Timeline } from './timeline';
@@ -35,13 +36,15 @@ export default function Overview() {
   const span = useSpan(15, HISTORY_MS);
   const by: By = view ? byOf(query.get('by')) : 'tenant_id';
   const label = isOfHistory(by) ? by : 'scope';
+  const node = query.get('node');
+  const hasHeat = view && query.get('latency') === 'heat';
   const { range, minutes } = span;
   const { from, until } = range ?? { from: null, until: null };
   const history = useAsk({
-    queryKey: ['history', label, from === null ? minutes : [from, until]],
+    queryKey: ['history', label, node, hasHeat, from === null ? minutes : [from, until]],
     queryFn: async ({ signal }): Promise<Asked> => {
       const asked = range ? minutesFor(range, Date.now()) : minutes;
-      return { history: await get<History>('history', { minutes: asked, by: label }, signal), minutes: asked };
+      return { history: await get<History>('history', { minutes: asked, by: label, ...ofNode(node), ...(hasHeat ? { latencies: true } : {}) }, signal), minutes: asked };
     },
     refetchInterval: refreshMillis(minutes),
     placeholderData: keepPreviousData,
@@ -50,25 +53,41 @@ export default function Overview() {
   const seen = useMemo(() => data && viewOf(data.history, data.minutes, now, from === null ? null : { from, until }), [data, now, from, until]);
   return (
     <>
-      <PageHead title="Overview" about="What this node decided.">
+      <PageHead title="Overview" about={view ? <NodeFilter node={node} onNode={(value) => setQuery({ node: value })} /> : 'What was decided for your tenant.'}>
         <SpanControls span={span} />
       </PageHead>
       <SpanNote span={span} />
+      <Missing history={data?.history} />
       <Load query={{ ...history, data: seen }} rows={8}>
-        {(found) => (view ? <Whole view={found} span={span} by={by} onBy={(value) => setQuery({ by: value })} /> : <Own view={found} span={span} />)}
+        {(found) => (view ? <Whole view={found} span={span} by={by} onBy={(value) => setQuery({ by: value })} node={node} hasHeat={hasHeat} onHeat={(value) => setQuery({ latency: value ? 'heat' : null })} /> : <Own view={found} span={span} />)}
       </Load>
     </>
   );
 }
 
-function Whole({ view, span, by, onBy }: { view: View; span: Span; by: By; onBy: (by: By) => void }) {
+interface WholeProps {
+  view: View;
+  span: Span;
+  by: By;
+  onBy: (by: By) => void;
+  node: string | null;
+  hasHeat: boolean;
+  onHeat: (hasHeat: boolean) => void;
+}
+
+const LATENCY = [
+  { value: 'lines', name: 'Lines' },
+  { value: 'heat', name: 'Heat map' },
+] as const;
+
+function Whole({ view, span, by, onBy, node: chosen, hasHeat, onHeat }: WholeProps) {
   const { axis, history } = view;
   const traffic = useMemo(() => trafficSeries(history, axis.length), [history, axis]);
   const latency = useMemo(() => latencySeries(history, axis.length), [history, axis]);
   const node = useAsk({ queryKey: ['node'], queryFn: ({ signal }) => get<Node>('node', {}, signal), refetchInterval: TOP_MS });
-  const { pulse } = useConnection();
+  const installation = useInstallation(chosen);
   const now = useNow() / 1000;
-  const decided = pulse?.decisions ?? node.data?.decisions;
+  const decided = installation.data?.decisions;
   const total = decided ? decided.allowed + decided.denied + decided.throttled + decided.queued : null;
   const isNew = node.data?.rules.count === 0 && node.data.rules.source !== 'file';
   // Before the first request, charts have nothing to show.
@@ -77,18 +96,18 @@ function Whole({ view, span, by, onBy }: { view: View; span: Span; by: By; onBy:
   return (
     <>
       {isNew && total !== null && <Start isArrived />}
-      <Figures history={history} />
+      <Figures history={history} node={chosen} />
       <div className="grid two">
         <Card title="Decisions" about="Requests per second" actions={<Legend series={traffic} />}>
           <TimeChart {...chart} series={traffic} format={perSecondText} label={`Decisions per second: ${count(sum(history.all?.allowed))} allowed, ${count(refusals(history))} refused, ${count(sum(history.all?.would_deny))} would be refused.`} />
         </Card>
-        <Card title="Time to decide" about="In the server, without the network" actions={<Legend series={latency} />}>
-          <TimeChart {...chart} series={latency} format={millis} label={`Time to decide: p50 ${millis(last(history.all?.p50_ms))}, p95 ${millis(last(history.all?.p95_ms))}, p99 ${millis(last(history.all?.p99_ms))}.`} />
+        <Card title="Time to decide" about="In the server, without the network" actions={<>{!hasHeat && <Legend series={latency} />}<Segmented label="Show latency as" value={hasHeat ? 'heat' : 'lines'} options={LATENCY} onChange={(value) => onHeat(value === 'heat')} /></>}>
+          {hasHeat ? <LatencyHeat view={view} span={span} /> : <TimeChart {...chart} series={latency} format={millis} label={`Time to decide: p50 ${millis(last(history.all?.p50_ms))}, p95 ${millis(last(history.all?.p95_ms))}, p99 ${millis(last(history.all?.p99_ms))}.`} />}
         </Card>
       </div>
       <Timeline from={axis[0] ?? now} until={axis[axis.length - 1] ?? now} />
       <Breakdown view={view} span={span} by={by} onBy={onBy} />
-      <Tops />
+      <Tops node={chosen} />
     </>
   );
 }
@@ -120,15 +139,13 @@ function latencySeries(history: History, length: number): Series[] {
 }
 
 /** The figures on top, as of this second. */
-function Figures({ history }: { history: History }) {
-  const { pulse, before } = useConnection();
+function Figures({ history, node: chosen }: { history: History; node: string | null }) {
+  const installation = useInstallation(chosen);
   const node = useAsk({ queryKey: ['node'], queryFn: ({ signal }) => get<Node>('node', {}, signal), refetchInterval: TOP_MS });
-  const seconds = pulse && before ? (Date.parse(pulse.at) - Date.parse(before.at)) / 1000 : 0;
-  const total = (of: Node['decisions']) => of.allowed + of.denied + of.throttled + of.queued;
-  const now = pulse && before && seconds > 0 ? (total(pulse.decisions) - total(before.decisions)) / seconds : null;
+  const now = installation.data?.decisions_per_second ?? null;
   const [allowed, refused] = [sum(history.all?.allowed) + sum(history.all?.throttled), refusals(history)];
   const share = allowed + refused === 0 ? 0 : refused / (allowed + refused);
-  const lost = node.data?.stores.filter((store) => store.is_lost) ?? [];
+  const lost = installation.data?.stores_lost ?? [];
   const stores = node.data?.stores.length ?? 0;
   return (
     <dl className="figures">
@@ -160,7 +177,7 @@ function Figures({ history }: { history: History }) {
       <div>
         <dt>Store</dt>
         <dd className={lost.length > 0 ? 'bad-ink' : 'good-ink'}>
-          {lost.length > 0 ? 'Unavailable' : 'Healthy'} <small>{stores === 0 ? 'in memory' : lost.length > 0 ? lost.map((one) => one.name).join(', ') : `${String(stores)} shared`}</small>
+          {lost.length > 0 ? 'Unavailable' : 'Healthy'} <small>{lost.length > 0 ? lost.join(', ') : stores === 0 ? 'in memory' : `${String(stores)} shared`}</small>
         </dd>
       </div>
       <div>
@@ -177,12 +194,14 @@ function Figures({ history }: { history: History }) {
 function NodesFigure() {
   const nodes = useNodes();
   const agreed = nodes.data && agreement(nodes.data.items);
+  // One that was stopped is not missed.
+  const gone = nodes.data?.items.filter(({ is_live: isLive, is_stopped: isStopped }) => !isLive && !isStopped).length ?? 0;
   const ink = agreed && agreed.state !== 'agree' ? (agreed.state === 'other' ? 'bad-ink' : 'warn-ink') : '';
   return (
     <div>
       <dt>Nodes</dt>
       <dd className={ink} title={agreed && `${agreed.text} ${agreed.next}`.trim()}>
-        {nodes.data ? count(nodes.data.items.length) : '–'} {agreed && (agreed.state === 'agree' ? <small>{agreed.short}</small> : <Link href="/nodes" className="link">{agreed.short}</Link>)}
+        {nodes.data ? count(nodes.data.items.filter(({ is_live: isLive }) => isLive).length) : '–'} {gone > 0 && <Link href="/nodes" className="link bad-ink">{count(gone)} gone</Link>} {agreed && (agreed.state === 'agree' ? <small>{agreed.short}</small> : <Link href="/nodes" className="link">{agreed.short}</Link>)}
       </dd>
     </div>
   );

@@ -1,6 +1,7 @@
 // Who uses most and who is refused most, lately.
 import { useQuery as useAsk } from '@tanstack/react-query';
 import { get } from '../api/client';
+import { ofNode } from '../api/nodes';
 import type { Counted, Top } from '../api/types';
 import { useUnit } from '../api/units';
 import { roughly, short } from '../lib/format';
@@ -13,8 +14,9 @@ import { KeyMenu } from './acts';
 
 const TOP_MS = 5_000;
 
-export function Tops() {
-  const top = useAsk({ queryKey: ['top'], queryFn: ({ signal }) => get<Top>('top', { limit: 8 }, signal), refetchInterval: TOP_MS });
+/** Of one node, or of all. */
+export function Tops({ node }: { node: string | null }) {
+  const top = useAsk({ queryKey: ['top', node], queryFn: ({ signal }) => get<Top>('top', { limit: 8, ...ofNode(node) }, signal), refetchInterval: TOP_MS });
   return (
     <Load query={top} rows={3}>
       {(data) => (

@@ -45,7 +45,8 @@ export interface ChartProps {
 
 type Shown = Pick<ChartProps, 'times' | 'series' | 'format' | 'onRange'> & { top: number; spikes: { index: number }[] };
 
-function color(element: HTMLElement, name: string, alpha?: number): string {
+/** A colour of the design as a canvas takes it. */
+export function color(element: HTMLElement, name: string, alpha?: number): string {
   const probe = document.createElement('span');
   probe.style.color = alpha === undefined ? `var(${name})` : `color-mix(in srgb, var(${name}) ${String(alpha * 100)}%, transparent)`;
   element.append(probe);
