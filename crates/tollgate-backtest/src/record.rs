@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use tollgate_core::Nanos;
 use tollgate_engine::{Amounts, MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES};
 use tollgate_policy::{Attributes, Known, MAX_PATH_BYTES};
+use tollgate_recording::{Kind, Part, Refunds};
 
 /// The part of an IPv6 address that one client is assumed to have to itself, as in the gateway.
 const IPV6_PREFIX: u32 = 64;
@@ -50,6 +51,20 @@ struct Span {
     end: u32,
 }
 
+/// What a node has recorded beyond a request.
+#[derive(Debug, Default)]
+pub(crate) struct Event {
+    pub(crate) kind: Kind,
+    /// Names what the request holds; 0 where it holds nothing.
+    pub(crate) hold: u64,
+    pub(crate) part: Part,
+    pub(crate) ttl: Option<Nanos>,
+    pub(crate) refunds: Refunds,
+    /// What was used of limits before: rule, limit, how much.
+    pub(crate) used: Vec<(String, String, u64)>,
+    pub(crate) names: Vec<String>,
+}
+
 /// One request of the traffic.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
@@ -62,6 +77,8 @@ pub(crate) struct Record {
     pub(crate) status: Option<u16>,
     /// Whether it was refused, where a node has recorded that.
     pub(crate) was_refused: Option<bool>,
+    /// What a node has recorded beyond a request.
+    pub(crate) event: Event,
     time_rank: u8,
     text: String,
     known: [Span; Known::COUNT],
@@ -75,9 +92,14 @@ impl Record {
     pub(crate) fn clear(&mut self) {
         let (mut text, mut extras) =
             (std::mem::take(&mut self.text), std::mem::take(&mut self.extras));
+        let (mut used, mut names) =
+            (std::mem::take(&mut self.event.used), std::mem::take(&mut self.event.names));
         text.clear();
         extras.clear();
-        *self = Self { text, extras, ..Self::default() };
+        used.clear();
+        names.clear();
+        let event = Event { used, names, ..Event::default() };
+        *self = Self { text, extras, event, ..Self::default() };
     }
 
     fn push(&mut self, value: &str) -> Span {
@@ -121,9 +143,12 @@ impl Record {
 
     /// Sets a further attribute; of several with one name the first counts.
     pub(crate) fn set_extra(&mut self, name: &str, value: &str) {
-        if value.is_empty() || value == ABSENT {
-            return;
+        if !value.is_empty() && value != ABSENT {
+            self.push_extra(name, value);
         }
+    }
+
+    fn push_extra(&mut self, name: &str, value: &str) {
         self.is_too_long |= value.len() > MAX_VALUE_BYTES
             || name.len() > MAX_VALUE_BYTES
             || self.extras.len() >= MAX_ATTRIBUTES;
@@ -143,9 +168,13 @@ impl Record {
 
     /// Sets an attribute as a node has recorded it: in normal form already.
     pub(crate) fn set_recorded(&mut self, name: &str, value: &str) {
-        match Known::from_name(name) {
-            Some(known) => self.set(known, value, 1),
-            None => self.set_extra(name, value),
+        if let Some(known) = Known::from_name(name) {
+            let bound = if known == Known::Endpoint { MAX_PATH_BYTES } else { MAX_VALUE_BYTES };
+            self.is_too_long |= value.len() > bound;
+            let span = self.push(value);
+            self.place(known, span, 1);
+        } else {
+            self.push_extra(name, value);
         }
     }
 

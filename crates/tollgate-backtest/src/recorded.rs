@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 
 use tollgate_engine::Amounts;
 use tollgate_policy::RuleSet;
-use tollgate_recording::{Entry, MAGIC, ReadError, Reader, Sample, Verdict};
+use tollgate_recording::{Entry, Kind, MAGIC, ReadError, Reader, Sample, Verdict};
 
 use crate::error::BacktestError;
 use crate::format::Format;
@@ -80,6 +80,7 @@ impl Recorded {
             self.number += 1;
             faults.input.lines += 1;
             fill(record, &entry);
+            faults.input.lines -= u64::from(entry.kind != Kind::Decision);
             match record.check() {
                 Ok(()) => return true,
                 Err(problem) => faults.add(name, self.number, problem, ""),
@@ -113,6 +114,16 @@ fn fill(record: &mut Record, entry: &Entry<'_>) {
         entry.amounts;
     record.amounts =
         Amounts { cost, tokens, input_tokens, output_tokens, cached_tokens, money: None };
+    let event = &mut record.event;
+    let Entry { kind, hold, part, ttl, refunds, .. } = *entry;
+    (event.kind, event.hold, event.part) = (kind, hold, part);
+    (event.ttl, event.refunds) = (ttl, refunds);
+    let used = entry.used.iter();
+    event.used.extend(used.map(|one| (one.rule_id.to_owned(), one.tag.to_owned(), one.used)));
+    event.names.extend(entry.names.iter().map(|name| (*name).to_owned()));
+    if kind != Kind::Decision {
+        return;
+    }
     // A request that was queued met a limit that refused it, too.
     let was_refused = matches!(entry.verdict, Verdict::Refused | Verdict::Queued);
     record.was_refused = Some(was_refused);

@@ -1,13 +1,11 @@
 //! The replay: every request is decided by the rules to test, and by the baseline.
 
-use std::collections::BinaryHeap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tollgate_core::Nanos;
-use tollgate_engine::{ActiveRules, Decision, Engine, MissingKey, Receipts, Refunds, Request};
-use tollgate_policy::{RequestPath, RuleSet, Unit};
-use tollgate_store::{MemoryStore, Mode};
+use tollgate_engine::{Decision, Request};
+use tollgate_policy::{RequestPath, RuleSet};
+use tollgate_recording::Kind;
 
 use crate::clock::VirtualClock;
 use crate::error::BacktestError;
@@ -15,17 +13,13 @@ use crate::format::Format;
 use crate::guard::{Aim, Guard};
 use crate::mapping::Mapping;
 use crate::record::{Malformed, Record};
+use crate::recorded_rules::RecordedRules;
 use crate::report::{self, Report};
 use crate::shadows::Shadows;
-use crate::tally::{AFTER, BEFORE, Fate, SideTally, Tally};
+use crate::side::Side;
+use crate::tally::{AFTER, BEFORE, Tally};
 use crate::trace::Trace;
 use crate::traffic::Traffic;
-
-/// The most counters of each rule set: about 40 MB when full.
-const MAX_COUNTERS: usize = 1_000_000;
-
-/// The most slots that are held at the same time; what is held beyond ends by its lifetime.
-const MAX_HELD: usize = 1_000_000;
 
 /// Progress is reported after so many requests.
 const PROGRESS_EVERY: u64 = 4_096;
@@ -79,7 +73,7 @@ pub fn run_observed(
     let mut replay = Replay::new(options);
     let total_bytes = traffic.total_bytes;
     while let Some(record) = traffic.next()? {
-        if let Err(problem) = replay.decide(&record, observe) {
+        if let Err(problem) = replay.replay(&record, observe) {
             traffic.reject(&record, problem);
         }
         traffic.reuse(record);
@@ -92,6 +86,7 @@ pub fn run_observed(
     progress(Progress { read_bytes: total_bytes, total_bytes, requests });
     let mut input = traffic.faults.input;
     input.notes.extend(traffic.samples.notes(&options.rules));
+    input.notes.extend(replay.notes());
     report::build(options, replay, input)
 }
 
@@ -103,6 +98,8 @@ pub(crate) struct Replay {
     pub(crate) tally: Tally,
     pub(crate) trace: Trace,
     pub(crate) shadows: Shadows,
+    /// The rules in force while it was recorded, if they are the baseline.
+    pub(crate) recorded: RecordedRules,
 }
 
 impl Replay {
@@ -115,8 +112,66 @@ impl Replay {
             tally: Tally::new(),
             trace: Trace::default(),
             shadows: Shadows::default(),
+            recorded: RecordedRules::new(options.baseline.is_none()),
             clock,
         }
+    }
+
+    fn replay(
+        &mut self,
+        record: &Record,
+        observe: &mut dyn FnMut(&Decision<'_>),
+    ) -> Result<(), Malformed> {
+        self.clock.advance_to(record.at);
+        match record.event.kind {
+            Kind::Decision => self.decide(record, observe),
+            Kind::Rules => {
+                let first = self.tally.requests == 0;
+                self.recorded.change(record, &mut self.before, first, &self.clock);
+                Ok(())
+            }
+            Kind::Settled | Kind::Released | Kind::Renewed => {
+                self.sides().for_each(|side| side.change_held(record));
+                Ok(())
+            }
+            Kind::More | Kind::Reset => self.charge_or_reset(record),
+        }
+    }
+
+    fn sides(&mut self) -> impl Iterator<Item = &mut Side> {
+        self.before.iter_mut().chain([&mut self.after])
+    }
+
+    /// What charges or resets counters, and is no request of its own.
+    fn charge_or_reset(&mut self, record: &Record) -> Result<(), Malformed> {
+        let path = path(record)?;
+        for side in self.sides() {
+            let rules = Arc::clone(&side.rules);
+            let mut attributes = record.attributes();
+            if let Some(path) = &path {
+                attributes.set_path(path);
+            }
+            let request = Request { attributes, amounts: record.amounts, ..Request::default() };
+            if record.event.kind == Kind::Reset {
+                side.reset(&rules, &request, &record.event.names);
+            } else {
+                side.charge_more(&rules, request, record);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the report has to say about events that could not be replayed.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = self.recorded.notes();
+        // A draft refuses other requests than the node did: what those held is no fault of the recording.
+        let unlinked = self.before.as_ref().unwrap_or(&self.after).unlinked();
+        if unlinked > 0 {
+            notes.push(format!(
+                "{unlinked} settlements or releases are of requests that were not replayed, or that did not pass"
+            ));
+        }
+        notes
     }
 
     fn decide(
@@ -127,17 +182,11 @@ impl Replay {
         // A decision borrows from its rules as long as from the request.
         let before_rules = self.before.as_ref().map(|side| Arc::clone(&side.rules));
         let after_rules = Arc::clone(&self.after.rules);
-        let endpoint = record.get(tollgate_policy::Known::Endpoint);
-        let path = if endpoint.is_empty() {
-            None
-        } else {
-            Some(RequestPath::parse(endpoint).map_err(|_| Malformed::Path)?)
-        };
+        let path = path(record)?;
         let mut attributes = record.attributes();
         if let Some(path) = &path {
             attributes.set_path(path);
         }
-        self.clock.advance_to(record.at);
         let now = tollgate_engine::Clock::now(&*self.clock);
         self.shadows.add(&after_rules.set, &attributes, now);
         let client = self.tally.client(&attributes);
@@ -165,87 +214,11 @@ impl Replay {
     }
 }
 
-/// One rule set on its own counters.
-pub(crate) struct Side {
-    engine: Engine<MemoryStore>,
-    pub(crate) rules: Arc<ActiveRules>,
-    pub(crate) tally: SideTally,
-    has_slots: bool,
-    held: BinaryHeap<Held>,
-}
-
-impl Side {
-    fn new(rules: &RuleSet, clock: &Arc<VirtualClock>) -> Self {
-        let store = MemoryStore::new(MAX_COUNTERS).with_max_reservations(MAX_HELD);
-        let clock = Arc::clone(clock);
-        // As in the service: a rule whose key is missing does not apply.
-        let engine = Engine::new(store, clock, rules.clone()).with_missing_key(MissingKey::Allow);
-        let rules: Arc<ActiveRules> = Arc::clone(&engine.rules());
-        let has_slots = rules.set.rules().iter().any(|rule| rule.unit == Unit::Concurrency);
-        Self { engine, rules, tally: SideTally::default(), has_slots, held: BinaryHeap::new() }
+/// The normalised path of a request; `None` where it has none.
+fn path(record: &Record) -> Result<Option<RequestPath<'_>>, Malformed> {
+    let endpoint = record.get(tollgate_policy::Known::Endpoint);
+    if endpoint.is_empty() {
+        return Ok(None);
     }
-
-    /// Counters that had to make room, so that figures are too low.
-    pub(crate) fn evicted(&self) -> u64 {
-        self.engine.store().usage().evicted
-    }
-
-    fn decide<'r>(
-        &mut self,
-        rules: &'r ActiveRules,
-        request: &mut Request<'r>,
-        record: &Record,
-        now: Nanos,
-        mut observe: impl FnMut(&Decision<'_>),
-    ) -> Option<Fate> {
-        while self.held.peek().is_some_and(|held| held.until <= now) {
-            if let Some(held) = self.held.pop() {
-                // The memory store answers at once, and a slot that expired needs no release.
-                let _ = self.engine.give_back_now(&held.receipts);
-            }
-        }
-        let releases = self.has_slots && record.duration.is_some();
-        request.refunds = if releases { Refunds::Always } else { Refunds::Never };
-        let Some(Ok(decision)) = self.engine.decide_now(rules, request, Mode::Charge) else {
-            self.tally.undecided += 1;
-            return None;
-        };
-        observe(&decision);
-        let fate = self.tally.add(&decision);
-        if let Some(duration) = record.duration
-            && decision.slot.is_some()
-            && self.held.len() < MAX_HELD
-        {
-            let receipts = self.engine.receipts(request, &decision).slots();
-            self.held.push(Held { until: now.saturating_add(duration), receipts });
-        }
-        Some(fate)
-    }
+    RequestPath::parse(endpoint).map(Some).map_err(|_| Malformed::Path)
 }
-
-/// Slots to release when a request ends.
-struct Held {
-    until: Nanos,
-    receipts: Receipts,
-}
-
-/// The one that ends first is the greatest.
-impl Ord for Held {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        other.until.cmp(&self.until)
-    }
-}
-
-impl PartialOrd for Held {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Held {
-    fn eq(&self, other: &Self) -> bool {
-        self.until == other.until
-    }
-}
-
-impl Eq for Held {}

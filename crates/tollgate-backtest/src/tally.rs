@@ -186,9 +186,18 @@ impl SideTally {
         let next = self.rules.len() as u32;
         let rules = &mut self.rules;
         *self.places.entry(address).or_insert_with(|| {
+            // A rule that changed while it was recorded has one line in the report.
+            if let Some(place) = rules.iter().position(|rule| rule.id == scope.rule.id) {
+                return place as u32;
+            }
             rules.push(RuleStats { id: scope.rule.id.clone(), ..RuleStats::default() });
             next
         })
+    }
+
+    /// Other rules are in force: addresses of the old ones may be used again.
+    pub(crate) fn forget_places(&mut self) {
+        self.places.clear();
     }
 
     /// The number of what refuses without a rule.

@@ -127,6 +127,7 @@ fn live(calls: &[Call]) -> (Vec<String>, String, Vec<u8>) {
                 ("endpoint", endpoint),
                 ("region", region),
             ],
+            ..Entry::default()
         };
         recording.extend(writer.push(&entry).unwrap_or_default());
         let cost = call.cost.map_or_else(String::new, |cost| format!(",\"cost\":{cost}"));
@@ -176,6 +177,7 @@ fn a_sample_names_the_rules_that_it_cannot_judge() {
         amounts: tollgate_recording::Amounts::default(),
         rule_id: None,
         attributes: vec![("user_id", "ann"), ("endpoint", "/fixed")],
+        ..Entry::default()
     };
     assert!(writer.push(&entry).is_none());
     writer.add_dropped(3);

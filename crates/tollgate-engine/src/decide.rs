@@ -14,8 +14,8 @@ use crate::answer::{Answer, shape};
 use crate::claims::Claimed;
 use crate::decision::Decision;
 use crate::limit_checks::{LimitChecks, Stores, charge, check_slots, collect, new_slot};
-use crate::observer::{TRACE_TARGET, is_traced};
-use crate::request::Request;
+use crate::observer::{TRACE_TARGET, is_traced, new_link};
+use crate::request::{Refunds, Request};
 use crate::verdict::{Reason, Verdict};
 use crate::{ActiveRules, Enforcement, Engine, EngineError};
 
@@ -94,6 +94,9 @@ impl<S: Store> Engine<S> {
     ) {
         decision.now = self.clock.now();
         decision.asked_at = decision.now;
+        if request.refunds != Refunds::Never && self.observer.is_some() {
+            decision.link = new_link(self.instance);
+        }
         // Who may call at all does not depend on whether limits are enforced.
         if let Some(refusal) = rules.set.refused_key(&request.attributes, decision.now)
             && !is_under_way(request)

@@ -125,6 +125,8 @@ pub struct Decision<'r> {
     pub(crate) price: Option<&'r Price>,
     /// When it was asked for, by this node's clock.
     pub(crate) asked_at: Nanos,
+    /// Links receipts that the caller keeps to this decision; 0 where it keeps none.
+    pub(crate) link: u64,
 }
 
 impl<'r> Decision<'r> {
@@ -148,6 +150,7 @@ impl<'r> Decision<'r> {
             note: None,
             price: None,
             asked_at: 0,
+            link: 0,
         }
     }
 
@@ -160,6 +163,15 @@ impl<'r> Decision<'r> {
     pub fn reservation_id(&self) -> Option<u128> {
         let slot = self.slot.map(|slot| slot.0);
         self.reservation.map(|reservation| reservation.id).or(slot)
+    }
+
+    /// Names what this request holds to the [`crate::Observer`]; 0 if it holds nothing that can change later.
+    pub fn hold_link(&self) -> u64 {
+        match self.reservation_id() {
+            _ if self.link != 0 => self.link,
+            Some(id) => crate::observer::link_of(id),
+            None => 0,
+        }
     }
 
     /// Every enforced limit, one entry each.

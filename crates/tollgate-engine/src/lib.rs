@@ -32,6 +32,7 @@ mod reservations;
 mod reset;
 mod slots;
 mod together;
+mod used;
 mod verdict;
 
 use std::sync::Arc;
@@ -51,7 +52,7 @@ pub use holding::SlotShares;
 pub use idempotency::REMEMBERED_FOR;
 pub use limit_override::{LimitOverride, OVERRIDE_WINDOWS};
 pub use missing::MissingKey;
-pub use observer::{Observer, TRACE_TARGET};
+pub use observer::{HoldChange, HoldChanged, Observer, TRACE_TARGET};
 pub use receipts::{Receipts, Settled};
 pub use request::{MAX_ATTRIBUTES, MAX_COST, MAX_VALUE_BYTES, Refunds, Request};
 pub use reservations::{

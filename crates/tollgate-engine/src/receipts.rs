@@ -13,6 +13,7 @@ use tollgate_store::{
 use crate::debt::{changed_limit, max_owed};
 use crate::decision::{Decision, applied};
 use crate::limit_checks::Stores;
+use crate::observer::{HoldChange, HoldChanged, link_of};
 use crate::{Actual, Amounts, Engine, EngineError, Request};
 
 /// For how long a settlement is remembered beside the counters it changed: as long as anybody may
@@ -31,6 +32,8 @@ pub struct Receipts {
     pub(crate) price: Option<Box<Price>>,
     /// Whether it charged a hard budget. Not among the bytes of a record: only this process asks for it.
     pub(crate) is_hard: bool,
+    /// [`Decision::hold_link`], where the caller keeps them; 0 for those of a record.
+    pub(crate) link: u64,
 }
 
 /// One charge.
@@ -287,6 +290,18 @@ impl Receipts {
         parts.map(adjusted).collect()
     }
 
+    /// What happened to it. Those of a record are named by its id.
+    pub(crate) fn change(&self, id: u128, at: Nanos, how: HoldChanged) -> HoldChange {
+        let is_slot = |part: &Part| matches!(part.receipt, Receipt::Slot(_));
+        HoldChange {
+            link: if self.link == 0 { link_of(id) } else { self.link },
+            at,
+            has_slots: self.parts.iter().any(is_slot),
+            has_charges: !self.parts.iter().all(is_slot),
+            how,
+        }
+    }
+
     const fn settlement<'a>(&self, id: u128, adjustments: &'a [Adjustment<'a>]) -> Settlement<'a> {
         Settlement { id, remember: SETTLEMENT_REMEMBERED, is_here: self.is_here, adjustments }
     }
@@ -317,6 +332,7 @@ impl<S: Store> Engine<S> {
             parts: decision.scopes.iter().filter(charged).filter_map(part).collect(),
             is_here: decision.degraded.is_some(),
             is_hard: decision.scopes.iter().filter(charged).any(|it| it.rule.is_hard_budget()),
+            link: decision.link,
             currency: priced.and_then(|scope| scope.rule.currency),
             price: priced.and(decision.price).map(|price| {
                 let mut price = Box::new(price.clone());
@@ -334,8 +350,10 @@ impl<S: Store> Engine<S> {
         if receipts.is_empty() {
             return Ok(());
         }
-        let keys = receipts.keys();
-        Ok(self.store.give_back(&receipts.returns(&keys), self.clock().now()).await?)
+        let (keys, now) = (receipts.keys(), self.clock().now());
+        self.store.give_back(&receipts.returns(&keys), now).await?;
+        self.notify_change(|| receipts.change(0, now, HoldChanged::Released));
+        Ok(())
     }
 
     /// [`Engine::give_back`] without a future. `None`: the store has to be awaited, and nothing was given back.
@@ -345,12 +363,19 @@ impl<S: Store> Engine<S> {
             return Some(Ok(()));
         }
         let (keys, now) = (receipts.keys(), self.clock().now());
-        Some(store.give_back_sync(&receipts.returns(&keys), now).map_err(EngineError::from))
+        let given_back = store.give_back_sync(&receipts.returns(&keys), now);
+        if given_back.is_ok() {
+            self.notify_change(|| receipts.change(0, now, HoldChanged::Released));
+        }
+        Some(given_back.map_err(EngineError::from))
     }
 
     /// Holds the slots among it for another lifetime. False if one is no longer held.
     pub async fn renew(&self, receipts: &Receipts) -> Result<bool, EngineError> {
-        self.renew_for(receipts, Nanos::MAX).await
+        let now = self.clock().now();
+        let held = self.renew_for(receipts, Nanos::MAX).await?;
+        self.notify_change(|| receipts.change(0, now, HoldChanged::Renewed(None)));
+        Ok(held)
     }
 
     /// The same, for at most so long.
@@ -414,7 +439,8 @@ impl<S: Store> Engine<S> {
             return Some(Err(error));
         }
         let truth = receipts.truth(&actual);
-        let adjusted = self.adjust_now(store, id, receipts, |part| part.change(&truth));
+        let how = HoldChanged::Settled(actual);
+        let adjusted = self.adjust_now(store, id, receipts, how, |part| part.change(&truth));
         Some(adjusted.map(|adjusted| {
             let settled = receipts.settled(&truth, &adjusted.refunded);
             if adjusted.applied != Applied::Before {
@@ -447,7 +473,8 @@ impl<S: Store> Engine<S> {
         actual: Actual,
     ) -> Result<(Settled, Applied), EngineError> {
         let truth = receipts.truth(&actual);
-        let adjusted = self.adjust(id, receipts, |part| part.change(&truth)).await?;
+        let how = HoldChanged::Settled(actual);
+        let adjusted = self.adjust(id, receipts, how, |part| part.change(&truth)).await?;
         Ok((receipts.settled(&truth, &adjusted.refunded), adjusted.applied))
     }
 
@@ -456,7 +483,7 @@ impl<S: Store> Engine<S> {
         id: u128,
         receipts: &Receipts,
     ) -> Result<(Settled, Applied), EngineError> {
-        let adjusted = self.adjust(id, receipts, Part::undone).await?;
+        let adjusted = self.adjust(id, receipts, HoldChanged::Released, Part::undone).await?;
         Ok((receipts.settled(&Amounts::NONE, &adjusted.refunded), adjusted.applied))
     }
 
@@ -466,20 +493,26 @@ impl<S: Store> Engine<S> {
         id: u128,
         receipts: &Receipts,
     ) -> Result<Adjusted, EngineError> {
-        self.adjust_now(store, id, receipts, Part::undone)
+        self.adjust_now(store, id, receipts, HoldChanged::Released, Part::undone)
     }
 
     async fn adjust(
         &self,
         id: u128,
         receipts: &Receipts,
+        how: HoldChanged,
         change: impl Fn(&Part) -> Change,
     ) -> Result<Adjusted, EngineError> {
         let keys = receipts.keys();
         let rules = self.rules();
         let adjustments = receipts.adjustments(&keys, &rules.set, change);
         let settlement = receipts.settlement(id, &adjustments);
-        Ok(self.store.settle(&settlement, self.clock().now()).await?)
+        let now = self.clock().now();
+        let adjusted = self.store.settle(&settlement, now).await?;
+        if adjusted.applied != Applied::Before {
+            self.notify_change(|| receipts.change(id, now, how));
+        }
+        Ok(adjusted)
     }
 
     fn adjust_now(
@@ -487,12 +520,18 @@ impl<S: Store> Engine<S> {
         store: &dyn SyncStore,
         id: u128,
         receipts: &Receipts,
+        how: HoldChanged,
         change: impl Fn(&Part) -> Change,
     ) -> Result<Adjusted, EngineError> {
         let keys = receipts.keys();
         let rules = self.rules();
         let adjustments = receipts.adjustments(&keys, &rules.set, change);
         let settlement = receipts.settlement(id, &adjustments);
-        Ok(store.settle_sync(&settlement, self.clock().now())?)
+        let now = self.clock().now();
+        let adjusted = store.settle_sync(&settlement, now)?;
+        if adjusted.applied != Applied::Before {
+            self.notify_change(|| receipts.change(id, now, how));
+        }
+        Ok(adjusted)
     }
 }

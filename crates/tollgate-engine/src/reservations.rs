@@ -20,6 +20,7 @@ use tollgate_policy::Unit;
 use tollgate_store::{Applied, RecordAnswer, RecordAsk, Store};
 
 use crate::ending::{Ending, How, decode_answer, encode_answer};
+use crate::observer::HoldChanged;
 use crate::receipts::{Receipts, Settled};
 use crate::{Actual, Engine, EngineError, encode};
 
@@ -289,6 +290,7 @@ impl<S: Store> Engine<S> {
         let has_own_lifetime = only_slots && ttl.is_none();
         let rest = if has_own_lifetime { Nanos::MAX } else { expires_at.saturating_sub(now) };
         let is_held = self.renew_for(&receipts, rest).await?;
+        self.notify_change(|| receipts.change(id, now, HoldChanged::Renewed(ttl)));
         let slots_end = receipts.slot_ttl().map(|ttl| now.saturating_add(ttl));
         let expires_at = match slots_end {
             Some(end) if only_slots => end.min(expires_at),

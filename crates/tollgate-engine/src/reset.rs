@@ -31,6 +31,9 @@ impl<S: Store> Engine<S> {
         self.store.reset(&counters, decision.now).await?;
         let mut ids: Vec<String> = checks.iter().map(|line| line.rule.id.clone()).collect();
         ids.dedup();
+        if let Some(observer) = &self.observer {
+            observer.was_reset(request, &ids, decision.now);
+        }
         Ok(ids)
     }
 }

@@ -8,7 +8,7 @@ use flate2::write::DeflateEncoder;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{Amounts, MAX_BLOCK_BYTES, Verdict};
+use crate::{Amounts, Kind, MAX_BLOCK_BYTES, Part, Refunds, Verdict};
 
 /// The bytes in front of a block: its length and its checksum.
 pub(crate) const FRAME_BYTES: usize = 8;
@@ -33,6 +33,21 @@ pub(crate) struct Packed {
     pub(crate) amounts: Amounts,
     pub(crate) rule_id: u32,
     pub(crate) attributes: Vec<(u32, u32)>,
+    /// What few entries have.
+    pub(crate) rest: Option<Rest>,
+}
+
+/// What entries have that are no plain decision.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Rest {
+    pub(crate) kind: Kind,
+    pub(crate) hold: u64,
+    pub(crate) part: Part,
+    pub(crate) ttl: Option<u64>,
+    pub(crate) refunds: Refunds,
+    /// Rule, limit, how much.
+    pub(crate) used: Vec<(u32, u32, u64)>,
+    pub(crate) names: Vec<u32>,
 }
 
 /// Why bytes are no block.

@@ -2,8 +2,8 @@
 
 use std::io::{self, Read};
 
-use crate::block::{self, Block, FRAME_BYTES};
-use crate::{Entry, Header, MAGIC, MAX_BLOCK_BYTES, VERSION};
+use crate::block::{self, Block, FRAME_BYTES, Rest};
+use crate::{Entry, Header, MAGIC, MAX_BLOCK_BYTES, Used, VERSION};
 
 /// Why a file cannot be read, or not any further.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +16,11 @@ pub enum ReadError {
         "the recording has version {0}, and this Tollgate reads up to {VERSION}: use a newer Tollgate"
     )]
     NewerVersion(u32),
+    /// An early build wrote it.
+    #[error(
+        "the recording has version {0}, which was never released; this Tollgate reads {VERSION}: record again"
+    )]
+    OlderVersion(u32),
     /// A block does not have its checksum, or is no block.
     #[error("block {0} of the recording is damaged")]
     Damaged(u64),
@@ -51,6 +56,9 @@ impl<R: Read> Reader<R> {
         if header.version > VERSION {
             return Err(ReadError::NewerVersion(header.version));
         }
+        if header.version < VERSION {
+            return Err(ReadError::OlderVersion(header.version));
+        }
         Ok(Self { source, header, block: Block::default(), next: 0, at: 0, blocks: 0, dropped: 0 })
     }
 
@@ -83,16 +91,32 @@ impl<R: Read> Reader<R> {
         let text = |place: u32| self.block.texts.get(place as usize).map(String::as_str);
         let pair = |(name, value): &(u32, u32)| Some((text(*name)?, text(*value)?));
         let attributes: Option<Vec<_>> = packed.attributes.iter().map(pair).collect();
-        let (Some(attributes), Some(rule_id)) = (attributes, text(packed.rule_id)) else {
+        let none = Rest::default();
+        let rest = packed.rest.as_ref().unwrap_or(&none);
+        let used = |(rule_id, tag, used): &(u32, u32, u64)| {
+            Some(Used { rule_id: text(*rule_id)?, tag: text(*tag)?, used: *used })
+        };
+        let used: Option<Vec<_>> = rest.used.iter().map(used).collect();
+        let names: Option<Vec<_>> = rest.names.iter().map(|name| text(*name)).collect();
+        let (Some(attributes), Some(used), Some(names), Some(rule_id)) =
+            (attributes, used, names, text(packed.rule_id))
+        else {
             return Err(damaged);
         };
         Ok(Some(Entry {
             at: self.at,
+            kind: rest.kind,
             verdict: packed.verdict,
             is_degraded: packed.is_degraded,
             amounts: packed.amounts,
+            hold: rest.hold,
+            part: rest.part,
+            ttl: rest.ttl,
+            refunds: rest.refunds,
             rule_id: (!rule_id.is_empty()).then_some(rule_id),
             attributes,
+            used,
+            names,
         }))
     }
 

@@ -3,7 +3,8 @@
 use proptest::prelude::*;
 
 use crate::{
-    Amounts, Entry, Header, ReadError, Reader, Sample, VERSION, Verdict, Writer, header_bytes,
+    Amounts, Entry, Header, Kind, Part, ReadError, Reader, Refunds, Sample, Used, VERSION, Verdict,
+    Writer, header_bytes,
 };
 
 fn header() -> Header {
@@ -27,6 +28,7 @@ fn write(entries: &[Flat]) -> Vec<u8> {
             amounts: Amounts { cost: *cost, tokens: *tokens, ..Amounts::default() },
             rule_id: rule_id.as_deref(),
             attributes,
+            ..Entry::default()
         };
         file.extend(writer.push(&entry).unwrap_or_default());
     }
@@ -140,10 +142,47 @@ fn many_entries_are_several_blocks_and_few_bytes() {
 }
 
 #[test]
+fn what_happens_after_a_decision_is_read_as_it_was_written() {
+    let used = Used { rule_id: "per-user", tag: "fixed_window+60s", used: 7 };
+    let entries = [
+        Entry {
+            at: 5,
+            kind: Kind::Rules,
+            names: vec!["shadow", "{\"rules\":[]}"],
+            ..Entry::default()
+        },
+        Entry {
+            at: 6,
+            hold: 9,
+            ttl: Some(60),
+            refunds: Refunds::Always,
+            attributes: vec![("user_id", "ann")],
+            used: vec![used],
+            ..Entry::default()
+        },
+        Entry { at: 7, kind: Kind::Settled, hold: 9, part: Part::Charges, ..Entry::default() },
+        Entry { at: 8, kind: Kind::Reset, names: vec!["per-user"], ..Entry::default() },
+    ];
+    let mut file = header_bytes(&header()).unwrap();
+    let mut writer = Writer::default();
+    for entry in &entries {
+        assert!(writer.push(entry).is_none());
+    }
+    file.extend(writer.finish().unwrap());
+    let mut reader = Reader::open(file.as_slice()).unwrap();
+    for entry in &entries {
+        assert_eq!(reader.next_entry().unwrap().as_ref(), Some(entry));
+    }
+    assert!(reader.next_entry().unwrap().is_none());
+}
+
+#[test]
 fn a_newer_version_is_named() {
     let file = header_bytes(&Header { version: VERSION + 1, ..header() }).unwrap();
     let error = read(&file).1.unwrap();
     assert!(matches!(error, ReadError::NewerVersion(_)), "{error}");
+    let file = header_bytes(&Header { version: VERSION - 1, ..header() }).unwrap();
+    assert!(matches!(read(&file).1, Some(ReadError::OlderVersion(1))));
     assert!(matches!(read(b"GET / HTTP/1.1\r\n").1, Some(ReadError::NoRecording)));
 }
 

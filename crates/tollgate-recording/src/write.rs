@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use crate::block::{self, Block, Packed};
+use crate::block::{self, Block, Packed, Rest};
 use crate::{Entry, Header, MAGIC};
 
 /// A block is written when its texts and entries take about so many bytes. What one entry adds is bounded far below
@@ -37,6 +37,12 @@ impl Writer {
         let attributes = attributes.map(|(name, value)| (self.place(name), self.place(value)));
         let attributes: Vec<_> = attributes.collect();
         let rule_id = self.place(entry.rule_id.unwrap_or_default());
+        let used = entry.used.iter();
+        let used = used.map(|one| (self.place(one.rule_id), self.place(one.tag), one.used));
+        let used: Vec<_> = used.collect();
+        let names: Vec<_> = entry.names.iter().map(|name| self.place(name)).collect();
+        let Entry { kind, hold, part, ttl, refunds, .. } = *entry;
+        let rest = Rest { kind, hold, part, ttl, refunds, used, names };
         self.bytes += ENTRY_BYTES + ATTRIBUTE_BYTES * attributes.len();
         self.block.times.push(entry.at.wrapping_sub(self.last_at).cast_signed());
         self.last_at = entry.at;
@@ -46,8 +52,15 @@ impl Writer {
             amounts: entry.amounts,
             rule_id,
             attributes,
+            rest: (rest != Rest::default()).then_some(rest),
         });
         (self.bytes >= BLOCK_BYTES).then(|| self.finish()).flatten()
+    }
+
+    /// Whether nothing was added since the last block.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.block.entries.is_empty()
     }
 
     /// Counts decisions that could not be recorded.

@@ -19,6 +19,7 @@ use tollgate_store::Store;
 
 use crate::control::ControlFigures;
 use crate::control::figures::Source;
+use crate::recorder::Recorder;
 
 /// How often the file is looked at without an event.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -63,22 +64,22 @@ pub enum RulesError {
 pub(crate) struct Loaded {
     pub(crate) rules: RuleSet,
     path: PathBuf,
-    content: u64,
+    text: String,
 }
 
 /// Reads and compiles a rule file.
 pub(crate) fn load(path: &Path, stores: &[String]) -> Result<Loaded, RulesError> {
     let text = read(path)?;
     let rules = compile(&text, path, stores)?;
-    Ok(Loaded { rules, path: path.to_owned(), content: fingerprint(&text) })
+    Ok(Loaded { rules, path: path.to_owned(), text })
 }
 
 impl Loaded {
     /// The rules, and what is needed to watch their file from this content on.
     pub(crate) fn split(self) -> (RuleSet, WatchedFile) {
-        let file =
-            WatchedFile { path: self.path, stamp: None, seen: Some(self.content), trouble: None };
-        (self.rules, file)
+        let seen = Some(fingerprint(&self.text));
+        let first = Some(self.text);
+        (self.rules, WatchedFile { path: self.path, stamp: None, seen, trouble: None, first })
     }
 }
 
@@ -144,7 +145,14 @@ impl RuleWatch {
         engine: Arc<Engine<S>>,
         mut file: WatchedFile,
         figures: Arc<ControlFigures>,
+        recorder: Option<Arc<Recorder>>,
     ) -> std::io::Result<Self> {
+        if let Some(text) = file.first.take() {
+            record(recorder.as_deref(), &engine, &text);
+        }
+        let recorder = move |engine: &Engine<S>, text: &str| {
+            record(recorder.as_deref(), engine, text);
+        };
         let (events, received) = channel();
         let watcher = watch(&file.path, events.clone());
         // The file may have changed between the first reading and the watch.
@@ -161,12 +169,12 @@ impl RuleWatch {
                                 return;
                             }
                         }
-                        file.look(&engine, &figures);
+                        file.look(&engine, &figures, &recorder);
                     }
-                    Ok(Event::Look) => file.look(&engine, &figures),
+                    Ok(Event::Look) => file.look(&engine, &figures, &recorder),
                     Err(RecvTimeoutError::Timeout) => {
                         if file.seems_changed() {
-                            file.look(&engine, &figures);
+                            file.look(&engine, &figures, &recorder);
                         }
                     }
                 }
@@ -237,6 +245,20 @@ pub(crate) struct WatchedFile {
     seen: Option<u64>,
     /// Why it could not be read the last time, reported once.
     trouble: Option<String>,
+    /// What the rules in force were read from at the start.
+    first: Option<String>,
+}
+
+/// Records the rules that came into force.
+fn record<S: Store>(recorder: Option<&Recorder>, engine: &Engine<S>, text: &str) {
+    let Some(recorder) = recorder else { return };
+    let options = serde_saphyr::options! { strict_booleans: true, with_snippet: false };
+    let document: Option<serde_json::Value> =
+        serde_saphyr::from_str_with_options(text, options).ok();
+    // An empty file is no document: its rules are the built-in ones.
+    let document = document.filter(serde_json::Value::is_object);
+    let document = document.unwrap_or_else(|| serde_json::json!({}));
+    recorder.rules_in_force(document, engine.enforcement(), engine.clock().now());
 }
 
 impl WatchedFile {
@@ -249,7 +271,12 @@ impl WatchedFile {
         self.stamp_now() != self.stamp
     }
 
-    fn look<S: Store>(&mut self, engine: &Engine<S>, figures: &ControlFigures) {
+    fn look<S: Store>(
+        &mut self,
+        engine: &Engine<S>,
+        figures: &ControlFigures,
+        record: &dyn Fn(&Engine<S>, &str),
+    ) {
         self.stamp = self.stamp_now();
         let text = match read_again(&self.path) {
             Ok(text) => text,
@@ -279,6 +306,7 @@ impl WatchedFile {
             Ok(rules) => {
                 let count = rules.rules().len();
                 let version = engine.swap_rules(rules);
+                record(engine, &text);
                 figures.in_force(Source::File, i64::try_from(version).unwrap_or(i64::MAX));
                 figures.success();
                 tracing::info!(file = %self.path.display(), rules = count, version,

@@ -105,6 +105,11 @@ impl Inside {
         Arc::clone(&self.observed)
     }
 
+    /// Who records decisions, if they are recorded.
+    pub(crate) fn recorder(&self) -> Option<Arc<Recorder>> {
+        self.observed.witness.recorder().cloned()
+    }
+
     /// What operators can read about it.
     pub(crate) fn seen(&self) -> Seen {
         Seen {

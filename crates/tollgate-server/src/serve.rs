@@ -142,7 +142,10 @@ fn run_until_shutdown(
     let housekeeping =
         Housekeeping::start(Arc::clone(engine), Arc::clone(clock), config.journal_interval)?;
     let watch_rules = file
-        .map(|file| RuleWatch::start(Arc::clone(engine), file, Arc::clone(figures)))
+        .map(|file| {
+            let (engine, figures) = (Arc::clone(engine), Arc::clone(figures));
+            RuleWatch::start(engine, file, figures, inside.recorder())
+        })
         .transpose()?;
     if !signals.is_ending() {
         listeners.announce(&config, control.admin())?;
@@ -213,6 +216,7 @@ fn surroundings(
         node: inside.node.clone(),
         announced,
         tls,
+        recorder: inside.recorder(),
     }
 }
 

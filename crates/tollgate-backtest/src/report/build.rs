@@ -11,7 +11,9 @@ use super::words::sentences;
 use super::{ClientRow, CountRow, Figures, Input, LimitPeak, Peak, Report, RuleRow, TimeRow};
 use crate::error::BacktestError;
 use crate::recommend::recommend;
-use crate::replay::{Options, Replay, Side};
+use crate::recorded_rules;
+use crate::replay::{Options, Replay};
+use crate::side::Side;
 use crate::table::{Table, sanitized};
 use crate::tally::{AFTER, BEFORE, ClientStats, Counts, RuleStats, Tally};
 
@@ -32,7 +34,7 @@ pub(crate) fn build(
     replay: Replay,
     input: Input,
 ) -> Result<Report, BacktestError> {
-    let Replay { before, after, tally, trace, shadows, .. } = replay;
+    let Replay { before, after, tally, trace, shadows, recorded, .. } = replay;
     let Some(first) = tally.first else {
         return Err(BacktestError::NothingReplayed { details: details(&input) });
     };
@@ -50,7 +52,7 @@ pub(crate) fn build(
     let mut report = Report {
         sentences: Vec::new(),
         rules: sanitized(&options.rules_name),
-        baseline: options.baseline.as_ref().map(|(_, name)| sanitized(name)),
+        baseline: baseline_name(options, recorded.is_used),
         requests: tally.requests,
         clients: tally.clients.len() as u64,
         has_more_clients: tally.clients.is_full,
@@ -80,6 +82,13 @@ pub(crate) fn build(
     report.sentences = sentences(&report);
     report.guards = options.guards.iter().map(|guard| guard.test(&report)).collect();
     Ok(report)
+}
+
+fn baseline_name(options: &Options, is_recorded: bool) -> Option<String> {
+    match &options.baseline {
+        Some((_, name)) => Some(sanitized(name)),
+        None => is_recorded.then(|| recorded_rules::NAME.to_owned()),
+    }
 }
 
 /// What was wrong with the first lines, and what to do.

@@ -16,7 +16,7 @@ use crate::recommend::Recommendation;
 use crate::shadows::Shadow;
 
 pub(crate) use build::build;
-pub(crate) use units::percent;
+pub(crate) use units::{instant, percent};
 
 /// What a backtest found. As JSON it has the same fields.
 #[derive(Debug, Clone, Serialize)]

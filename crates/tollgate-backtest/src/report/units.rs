@@ -53,7 +53,7 @@ pub(super) fn length(seconds: f64) -> String {
 }
 
 /// An instant in RFC 3339.
-pub(super) fn instant(nanos: Nanos) -> String {
+pub(crate) fn instant(nanos: Nanos) -> String {
     second(nanos / SECOND, "%Y-%m-%dT%H:%M:%SZ")
 }
 

@@ -14,6 +14,7 @@ use tollgate_store::Store as _;
 
 use super::Surroundings;
 use super::figures::{ControlFigures, Source};
+use crate::recorder::Recorder;
 use crate::stores::Stores;
 
 /// A set up to this size is kept on disk at once; a larger one not more often than [`KEEP_EVERY`].
@@ -31,6 +32,7 @@ pub(super) struct Installer {
     /// What each node goes by where the set says nothing.
     enforcement: Enforcement,
     kept: Option<PathBuf>,
+    recorder: Option<Arc<Recorder>>,
     state: Mutex<State>,
 }
 
@@ -55,6 +57,7 @@ impl Installer {
             figures: Arc::clone(&around.figures),
             enforcement: around.config.enforcement,
             kept,
+            recorder: around.recorder.clone(),
             state: Mutex::default(),
         }
     }
@@ -128,6 +131,13 @@ impl Installer {
             let version = u64::try_from(revision).unwrap_or_default();
             self.engine.swap_rules_as(RuleSet::clone(&compiled.rules), version);
             self.engine.set_enforcement(mode.unwrap_or(self.enforcement));
+            if let Some(recorder) = &self.recorder
+                && let Ok(text) = compiled.content.document_text()
+                && let Ok(document) = serde_json::from_str(text)
+            {
+                let at = self.engine.clock().now();
+                recorder.rules_in_force(document, self.engine.enforcement(), at);
+            }
             state.is_kept = false;
             if source != Source::Kept {
                 tracing::info!(

@@ -41,6 +41,7 @@ use tollgate_store::redis::RedisStore;
 use crate::admin::Admin;
 use crate::audit::AuditTrail;
 use crate::config::Config;
+use crate::recorder::Recorder;
 use crate::stores::Stores;
 use crate::telemetry::Observed;
 use crate::tls::Tls;
@@ -101,6 +102,8 @@ pub(crate) struct Surroundings {
     pub(crate) announced: watch::Receiver<bool>,
     /// The certificates of the listeners, if they have any.
     pub(crate) tls: Option<Arc<Tls>>,
+    /// Who records decisions, if they are recorded.
+    pub(crate) recorder: Option<Arc<Recorder>>,
 }
 
 /// What runs on the thread.

@@ -13,6 +13,9 @@ use super::RecorderOptions;
 /// A file is full at this part of all bytes, or at the most.
 const FILES: u64 = 8;
 const MAX_FILE_BYTES: u64 = 64 << 20;
+/// A file that is so full is closed, so that the next block begins another one. What a block must begin with depends on
+/// it.
+const FULL_PER_CENT: u64 = 85;
 
 /// Recording stops before the disk has less room than this part of it, or than the most: rules, counters and the audit log
 /// come first.
@@ -70,6 +73,11 @@ impl Files {
         &self.dir
     }
 
+    /// Whether the next block is appended to a file that has others.
+    pub(super) const fn is_open(&self) -> bool {
+        self.current.is_some()
+    }
+
     /// Bytes of all files.
     pub(super) fn bytes(&self) -> u64 {
         self.others + self.current.as_ref().map_or(0, |current| current.bytes)
@@ -107,7 +115,11 @@ impl Files {
         };
         current.file.write_all(block)?;
         current.bytes += length;
+        let is_full = current.bytes * 100 >= file_bytes * FULL_PER_CENT;
         self.current = Some(current);
+        if is_full {
+            self.close();
+        }
         if self.bytes() > self.max_bytes { self.prune() } else { Ok(()) }
     }
 

@@ -43,7 +43,7 @@ impl Collector for DecisionCollector {
         let help = "Lines of the log of decisions: handed to its writer, or dropped";
         let samples = [of("written", written), of("dropped", dropped)];
         counters(&mut encoder, "decision_logs", help, samples)?;
-        recording(&mut encoder, self.0.recorder())
+        recording(&mut encoder, self.0.recorder().map(|recorder| &**recorder))
     }
 }
 

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use tollgate_core::Nanos;
-use tollgate_engine::{Decision, Observer, Request};
+use tollgate_engine::{Decision, HoldChange, Observer, Request};
 
 use crate::audit::AuditTrail;
 use crate::recorder::Recorder;
@@ -108,8 +108,8 @@ impl Witness {
         self
     }
 
-    pub(crate) fn recorder(&self) -> Option<&Recorder> {
-        self.recorder.as_deref()
+    pub(crate) const fn recorder(&self) -> Option<&Arc<Recorder>> {
+        self.recorder.as_ref()
     }
 
     pub(crate) const fn tally(&self) -> &Tally {
@@ -173,6 +173,24 @@ impl Observer for Witness {
         }
         if let Some(recorder) = &self.recorder {
             recorder.decided(request, decision);
+        }
+    }
+
+    fn decided_more(&self, request: &Request<'_>, decision: &Decision<'_>) {
+        if let Some(recorder) = &self.recorder {
+            recorder.decided_more(request, decision);
+        }
+    }
+
+    fn changed(&self, change: &HoldChange) {
+        if let Some(recorder) = &self.recorder {
+            recorder.changed(change);
+        }
+    }
+
+    fn was_reset(&self, request: &Request<'_>, rule_ids: &[String], at: Nanos) {
+        if let Some(recorder) = &self.recorder {
+            recorder.was_reset(request, rule_ids, at);
         }
     }
 }
