@@ -81,6 +81,10 @@ describe('the other sentences', () => {
     expect(all({ consistency: 'local' })).toContain('Each node counts alone');
     expect(all({ on_store_failure: 'closed', store: 'eu' })).toContain('Counted in the store eu. While the store is unavailable, requests are refused.');
     expect(all({ starts_at: '2027-01-01T00:00:00Z', ends_at: '2027-02-01T00:00:00Z' })).toContain('In force from 2027-01-01T00:00:00Z until 2027-02-01T00:00:00Z.');
+    expect(all({ active_when: [{ days: ['sat', 'sun'], timezone: 'Europe/Berlin' }, { from: '22:00', to: '06:00' }] })).toContain(
+      'Active on sat and sun from 00:00 to 24:00 (Europe/Berlin) and every day from 22:00 to 06:00 (UTC).',
+    );
+    expect(all({ limits: [{ limit: 2, window: '1h', active_when: [{ days: 'mon' }] }] })).toContain('The limit of 2 requests per hour holds on mon from 00:00 to 24:00 (UTC).');
     expect(all({ costs: [{ endpoint: '/v1/reports/*', method: 'POST', cost: 25 }, { endpoint: '/v1/health', cost: 0 }] })).toContain('POST /v1/reports/* costs 25; /v1/health costs 0; anything else costs 1.');
   });
 

@@ -271,6 +271,28 @@ function storage(rule: Rule): string[] {
 }
 
 function period(rule: Rule): string[] {
+  return [...dates(rule), ...schedules(rule)];
+}
+
+/** When a rule, or one of its limits, holds. */
+function schedules(rule: Rule): string[] {
+  const said = rule.active_when ? [`Active ${windows(rule.active_when)}.`] : [];
+  for (const limit of rule.limits ?? []) {
+    if (limit.active_when) said.push(`The limit of ${amount(rule, limit)} holds ${windows(limit.active_when)}.`);
+  }
+  return said;
+}
+
+function windows(active: NonNullable<RuleLimit['active_when']>): string {
+  return list(
+    active.map(({ days, from, to, timezone }) => {
+      const on = days === undefined ? 'every day' : `on ${list(typeof days === 'string' ? [days] : days)}`;
+      return `${on} from ${from ?? '00:00'} to ${to ?? '24:00'} (${timezone ?? 'UTC'})`;
+    }),
+  );
+}
+
+function dates(rule: Rule): string[] {
   const { starts_at: from, ends_at: until } = rule;
   if (from && until) return [`In force from ${from} until ${until}.`];
   if (from) return [`In force from ${from} on.`];

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tollgate_core::Nanos;
+use tollgate_core::{Nanos, SECOND};
 use tollgate_engine::{Amounts, Decision, Engine, ManualClock, MissingKey, Request};
 use tollgate_policy::{Known, RequestPath};
 use tollgate_recording::{Entry, Header, Sample, VERSION, Writer, header_bytes};
@@ -200,4 +200,32 @@ fn a_sample_names_the_rules_that_it_cannot_judge() {
     options.format = tollgate_backtest::Format::Recording;
     let error = support::run(&options).unwrap_err().to_string();
     assert!(error.contains("this is not a recording of Tollgate"), "{error}");
+}
+
+/// Windows of `active_when` are by the time of the traffic, not by that of the replay.
+#[test]
+fn schedules_hold_at_the_time_of_the_traffic() {
+    let rules = "
+default: none
+rules:
+  - {rule_id: night, limit: 1, window: 30d, algorithm: fixed_window,
+     active_when: [{days: [fri], from: \"22:00\", to: \"06:00\", timezone: Europe/Berlin}]}
+";
+    // A request an hour from Friday, 2026-07-10T12:00:00Z on; in Berlin it is two hours later.
+    let noon = 1_783_684_800_u64;
+    let lines: String = (0..24)
+        .map(|hour| format!("{{\"time\":{},\"user_id\":\"ann\"}}\n", noon + hour * 3_600))
+        .collect();
+    let traffic = file(lines);
+    let mut refused = Vec::new();
+    let options = options(rules, &[&traffic]);
+    let report = tollgate_backtest::run_observed(&options, &mut |_| {}, &mut |decision| {
+        if !decision.is_allowed() {
+            refused.push((decision.now / SECOND - noon) / 3_600);
+        }
+    })
+    .unwrap();
+    assert_eq!(report.requests, 24);
+    // Active from 20:00 to 04:00 UTC: the first of those hours passes.
+    assert_eq!(refused, (9..16).collect::<Vec<_>>());
 }

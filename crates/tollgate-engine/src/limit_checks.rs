@@ -78,7 +78,9 @@ pub(crate) fn collect<'r>(
             unit => request.amounts.of(unit),
         };
         for limit in rule.limits_for(&request.attributes, now) {
-            if let Some(Quota::Limited(quota)) = limit.for_tier(tier) {
+            if let Some(Quota::Limited(quota)) = limit.for_tier(tier)
+                && limit.is_active(now)
+            {
                 checks.push(LimitCheck {
                     applied: number,
                     rule,

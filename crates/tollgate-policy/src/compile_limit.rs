@@ -12,6 +12,7 @@ use crate::model::{Quota, RuleLimit, Unit};
 use crate::prices::Currency;
 use crate::problem::Report;
 use crate::raw::{At, RawLimit, RawQuota, RawRule};
+use crate::schedule::compile_windows;
 
 /// The highest quota: Redis scripts count in doubles, which are exact up to here.
 pub const MAX_QUOTA: u64 = (1 << 53) - 1;
@@ -148,7 +149,8 @@ fn compile_limit(
         (Window::Every(nanos), _) => nanos.div_ceil(SECOND),
         (Window::Calendar(calendar), _) => calendar.nominal_nanos() / SECOND,
     };
-    Some(RuleLimit { tag, salt, window_seconds, base, tiers })
+    let active_when = compile_windows(raw.active_when.as_ref(), &raw.prefix, report);
+    Some(RuleLimit { tag, salt, window_seconds, base, tiers, active_when })
 }
 
 /// What can be said of quotas before algorithm and window are known.

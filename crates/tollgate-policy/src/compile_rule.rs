@@ -19,6 +19,7 @@ use crate::places::KeyPlaces;
 use crate::prices::Currency;
 use crate::problem::Report;
 use crate::raw::{At, RawRule};
+use crate::schedule::compile_windows;
 
 /// The longest that a throttled request may be made to wait.
 pub const MAX_DELAY_MS: u64 = 3_600_000;
@@ -102,6 +103,7 @@ pub(crate) fn compile_rule(
         identifier,
         starts_at,
         ends_at,
+        active_when: compile_windows(raw.active_when.as_ref(), "", report),
         is_default,
         grants: None,
     }

@@ -214,6 +214,8 @@ fn misses(rule: &Rule, seen: &Seen<'_, '_>) -> (&'static str, usize) {
     let matcher = &rule.matcher;
     missing.unless("starts_at", rule.starts_at.is_none_or(|start| start <= seen.now));
     missing.unless("ends_at", rule.ends_at.is_none_or(|end| seen.now < end));
+    let schedule = rule.active_when.as_ref();
+    missing.unless("active_when", schedule.is_none_or(|schedule| schedule.is_active(seen.now)));
     let fit = Fit { pattern: matcher.pattern_for(seen) };
     let has_path = matcher.endpoints.is_empty() || fit.pattern.is_some();
     missing.unless("applies_to.endpoints", has_path);

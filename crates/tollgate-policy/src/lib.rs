@@ -44,6 +44,7 @@ mod readings;
 mod request_path;
 mod resolve;
 mod review;
+mod schedule;
 mod schema;
 mod set;
 pub mod terminal;
@@ -83,6 +84,7 @@ pub use raw::RuleFile;
 pub use request_path::RequestPath;
 pub use resolve::{Applied, Resolution};
 pub use review::{Effect, Finding, FindingKind};
+pub use schedule::{MAX_ACTIVE_WINDOWS, Schedule};
 pub use schema::rule_file_schema;
 pub use set::RuleSet;
 pub use virtual_keys::{

@@ -154,6 +154,11 @@ impl Rule {
         {
             return None;
         }
+        if let Some(schedule) = &self.active_when
+            && !schedule.is_active(seen.now)
+        {
+            return None;
+        }
         for (known, values) in &self.matcher.known {
             let value = seen.attributes.get(*known)?;
             values.binary_search_by(|probe| (**probe).cmp(value)).ok()?;

@@ -7,7 +7,7 @@ use crate::envoy::EnvoyOptions;
 use crate::grants::RuleGrants;
 use crate::matcher::{Costs, Matcher};
 use crate::prices::{Currency, format_nanos};
-use crate::{KeyPlaces, Known};
+use crate::{KeyPlaces, Known, Schedule};
 
 /// What a rule counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -238,9 +238,17 @@ pub struct RuleLimit {
     pub base: Option<Quota>,
     /// The quotas of tiers that have one.
     pub tiers: Vec<(String, Quota)>,
+    /// When it holds; `None`: always.
+    pub active_when: Option<Box<Schedule>>,
 }
 
 impl RuleLimit {
+    /// Whether it holds at this instant. Its counter keeps what was counted while it does not.
+    #[inline]
+    pub fn is_active(&self, now: Nanos) -> bool {
+        self.active_when.as_ref().is_none_or(|schedule| schedule.is_active(now))
+    }
+
     /// The quota of a request of this tier. `None`: this limit does not apply to it.
     #[inline]
     pub fn for_tier(&self, tier: Option<&str>) -> Option<&Quota> {
@@ -299,6 +307,8 @@ pub struct Rule {
     pub starts_at: Option<Nanos>,
     /// It applies before this instant.
     pub ends_at: Option<Nanos>,
+    /// When it applies between these; `None`: always.
+    pub active_when: Option<Box<Schedule>>,
     /// The scopes it replaces where it applies.
     pub overrides: Vec<String>,
     /// True for the system default.

@@ -114,7 +114,8 @@ pub(crate) fn beats_on_equal_terms(rule: &Rule, other: &Rule) -> bool {
 pub(crate) fn applies_wherever(rule: &Rule, other: &Rule) -> bool {
     let starts = rule.starts_at.is_none_or(|start| other.starts_at.is_some_and(|s| start <= s));
     let ends = rule.ends_at.is_none_or(|end| other.ends_at.is_some_and(|e| e <= end));
-    starts && ends && rule.key.iter().all(|part| is_present(part, other))
+    let is_active = rule.active_when.is_none() || rule.active_when == other.active_when;
+    starts && ends && is_active && rule.key.iter().all(|part| is_present(part, other))
 }
 
 /// Whether every request that the rule applies to has this part of a key.

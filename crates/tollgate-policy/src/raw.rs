@@ -3,6 +3,7 @@
 use crate::envoy::RawEnvoy;
 use crate::node::Spot;
 use crate::problem::Report;
+use crate::schedule::RawWindow;
 use crate::{Known, Problems, read};
 
 /// A value and where it stands.
@@ -111,6 +112,7 @@ pub(crate) struct RawRule {
     pub(crate) on_store_failure: Text,
     pub(crate) starts_at: Text,
     pub(crate) ends_at: Text,
+    pub(crate) active_when: Option<At<Vec<RawWindow>>>,
 }
 
 /// A number, or `unlimited`.
@@ -138,6 +140,8 @@ pub(crate) struct RawLimit {
     pub(crate) algorithm: Text,
     pub(crate) burst: Int,
     pub(crate) tier_limits: Option<At<Vec<TierQuota>>>,
+    /// Of an entry of `limits`; a rule has its own.
+    pub(crate) active_when: Option<At<Vec<RawWindow>>>,
 }
 
 #[derive(Debug, Clone, Default)]

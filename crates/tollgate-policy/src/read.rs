@@ -8,6 +8,7 @@ use crate::raw::{
     At, RawApplies, RawClientTier, RawCost, RawDefault, RawEntry, RawGrant, RawLimit, RawRule,
     RawTier, RuleFile,
 };
+use crate::schedule::read_windows;
 use crate::{Known, Unit};
 
 pub(crate) const FILE_FIELDS: &[&str] =
@@ -59,6 +60,7 @@ pub(crate) const LIMIT_FIELDS: &[&str] = &[
     "algorithm",
     "burst",
     "tier_limits",
+    "active_when",
 ];
 
 pub(crate) const COST_FIELDS: &[&str] = &["endpoint", "method", "cost"];
@@ -140,6 +142,7 @@ fn read_rule_fields(fields: &Fields<'_>, report: &mut Report) -> RawRule {
         on_store_failure: fields.text("on_store_failure", report),
         starts_at: fields.text("starts_at", report),
         ends_at: fields.text("ends_at", report),
+        active_when: read_windows(fields, report),
         ..RawRule::default()
     };
     if let (Some(node), Some(items)) = (fields.node("limits"), fields.list("limits", report)) {
@@ -197,6 +200,7 @@ fn read_limit(
         algorithm: fields.text("algorithm", report),
         burst: if is_money { fields.money("burst", report) } else { fields.int("burst", report) },
         tier_limits,
+        active_when: if prefix.is_empty() { None } else { read_windows(fields, report) },
         prefix,
     }
 }

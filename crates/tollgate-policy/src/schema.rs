@@ -3,9 +3,11 @@
 use serde_json::{Map, Value, json};
 use tollgate_core::{Algorithm, CalendarUnit};
 
+use crate::schedule::DAYS;
 use crate::{
-    Action, BudgetMode, IdentifierType, Known, ListKind, MAX_DELAY_MS, MAX_GRANTS, MAX_KEY_PARTS,
-    MAX_LIMITS, MAX_PATTERNS, MAX_QUOTA, MAX_RULES, NoMatch, OnStoreFailure, Unit,
+    Action, BudgetMode, IdentifierType, Known, ListKind, MAX_ACTIVE_WINDOWS, MAX_DELAY_MS,
+    MAX_GRANTS, MAX_KEY_PARTS, MAX_LIMITS, MAX_PATTERNS, MAX_QUOTA, MAX_RULES, NoMatch,
+    OnStoreFailure, Unit,
 };
 
 /// The JSON Schema (draft 2020-12) of rule files, for editors.
@@ -102,7 +104,8 @@ pub fn rule_file_schema() -> Value {
                 ]
             },
             "client_tier": client_tier(),
-            "grant": grant()
+            "grant": grant(),
+            "active_window": active_window()
         }
     })
 }
@@ -225,6 +228,27 @@ fn limit_fields() -> Value {
         "tier_limits": {
             "description": "The limits of single tiers.",
             "type": "object", "additionalProperties": {"$ref": "#/$defs/quota"}
+        },
+        "active_when": {
+            "description": "Recurring windows: it holds in any of them, and its counter keeps what was counted between them. Default: always.",
+            "type": "array", "minItems": 1, "maxItems": MAX_ACTIVE_WINDOWS, "items": {"$ref": "#/$defs/active_window"}
+        }
+    })
+}
+
+fn active_window() -> Value {
+    let day = json!({"enum": DAYS});
+    let time = |description: &str| json!({"description": description, "type": "string", "pattern": "^([01][0-9]|2[0-3]):[0-5][0-9]$|^24:00$"});
+    json!({
+        "type": "object", "additionalProperties": false, "minProperties": 1,
+        "properties": {
+            "days": {
+                "description": "The days that it begins on. Default: every day.",
+                "anyOf": [day, {"type": "array", "minItems": 1, "items": day}]
+            },
+            "from": time("When it begins, by the wall clock. Default 00:00."),
+            "to": time("When it ends; not after from: on the next day. Default 24:00."),
+            "timezone": text("The IANA time zone. Default UTC.")
         }
     })
 }
@@ -277,6 +301,7 @@ mod tests {
             ("/$defs/tier/anyOf/1/properties", set(&[TIER_FIELDS])),
             ("/$defs/client_tier/properties", set(&[CLIENT_TIER_FIELDS])),
             ("/$defs/grant/properties", set(&[GRANT_FIELDS])),
+            ("/$defs/active_window/properties", set(&[crate::schedule::WINDOW_FIELDS])),
         ] {
             assert_eq!(properties(&schema, pointer), fields, "{pointer}");
         }
