@@ -18,6 +18,7 @@ mod encode;
 mod ending;
 #[cfg(fuzzing)]
 pub mod fuzzed;
+mod give_back;
 mod holding;
 mod idempotency;
 mod limit_checks;

@@ -2,7 +2,7 @@
 //! settled when the true cost is known.
 
 use smallvec::SmallVec;
-use tollgate_core::{Limit, MICRO, Nanos, Receipt, SECOND, SlotId};
+use tollgate_core::{Limit, Nanos, Receipt, SECOND, SlotId};
 use tollgate_policy::prices::{Currency, Money, Price};
 use tollgate_policy::{RuleSet, Unit};
 use tollgate_store::{
@@ -111,11 +111,11 @@ impl Part {
         if self.is_remote { Change::Keep } else { Change::GiveBack(self.receipt) }
     }
 
-    fn parts(&self) -> SmallVec<[&str; 8]> {
+    pub(crate) fn parts(&self) -> SmallVec<[&str; 8]> {
         self.key.iter().map(String::as_str).collect()
     }
 
-    fn counter<'a>(&'a self, key: &'a [&'a str]) -> Counter<'a> {
+    pub(crate) fn counter<'a>(&'a self, key: &'a [&'a str]) -> Counter<'a> {
         let Self { rule_id, tag, salt, home, .. } = self;
         Counter { rule_id, tag, salt: *salt, key, home: *home }
     }
@@ -252,12 +252,15 @@ impl Receipts {
     }
 
     /// The keys of its counters, one for each part.
-    fn keys(&self) -> Vec<SmallVec<[&str; 8]>> {
+    pub(crate) fn keys(&self) -> Vec<SmallVec<[&str; 8]>> {
         self.parts.iter().map(Part::parts).collect()
     }
 
     /// All of it as the store undoes it.
-    fn returns<'a, 'k: 'a>(&'a self, keys: &'a [SmallVec<[&'k str; 8]>]) -> Vec<GiveBack<'a>> {
+    pub(crate) fn returns<'a, 'k: 'a>(
+        &'a self,
+        keys: &'a [SmallVec<[&'k str; 8]>],
+    ) -> Vec<GiveBack<'a>> {
         let parts = self.parts.iter().zip(keys);
         let returned = |(part, key): (&'a Part, &'a SmallVec<[&'k str; 8]>)| GiveBack {
             counter: part.counter(key),
@@ -343,57 +346,6 @@ impl<S: Store> Engine<S> {
                 price
             }),
         }
-    }
-
-    /// Gives back what was charged.
-    pub async fn give_back(&self, receipts: &Receipts) -> Result<(), EngineError> {
-        if receipts.is_empty() {
-            return Ok(());
-        }
-        let (keys, now) = (receipts.keys(), self.clock().now());
-        self.store.give_back(&receipts.returns(&keys), now).await?;
-        self.notify_change(|| receipts.change(0, now, HoldChanged::Released));
-        Ok(())
-    }
-
-    /// [`Engine::give_back`] without a future. `None`: the store has to be awaited, and nothing was given back.
-    pub fn give_back_now(&self, receipts: &Receipts) -> Option<Result<(), EngineError>> {
-        let store = self.store.as_sync()?;
-        if receipts.is_empty() {
-            return Some(Ok(()));
-        }
-        let (keys, now) = (receipts.keys(), self.clock().now());
-        let given_back = store.give_back_sync(&receipts.returns(&keys), now);
-        if given_back.is_ok() {
-            self.notify_change(|| receipts.change(0, now, HoldChanged::Released));
-        }
-        Some(given_back.map_err(EngineError::from))
-    }
-
-    /// Holds the slots among it for another lifetime. False if one is no longer held.
-    pub async fn renew(&self, receipts: &Receipts) -> Result<bool, EngineError> {
-        let now = self.clock().now();
-        let held = self.renew_for(receipts, Nanos::MAX).await?;
-        self.notify_change(|| receipts.change(0, now, HoldChanged::Renewed(None)));
-        Ok(held)
-    }
-
-    /// The same, for at most so long.
-    pub(crate) async fn renew_for(
-        &self,
-        receipts: &Receipts,
-        most: Nanos,
-    ) -> Result<bool, EngineError> {
-        let most = most.max(MICRO).div_ceil(MICRO).saturating_mul(MICRO);
-        let mut held = true;
-        for part in receipts.parts.iter().filter(|part| !part.is_remote) {
-            let Receipt::Slot(slot) = part.receipt else { continue };
-            let key = part.parts();
-            let counter = part.counter(&key);
-            let limit = part.limit.clone().with_max_slot_ttl(most);
-            held &= self.store.renew(&counter, &limit, slot, self.clock().now()).await?;
-        }
-        Ok(held)
     }
 
     /// Sets what was charged by estimate to the truth: a difference is given back to the window it was
