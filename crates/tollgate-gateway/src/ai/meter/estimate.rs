@@ -6,6 +6,7 @@ use super::super::text::TextSink;
 use super::super::usage::{Plausible, View};
 
 /// What is known of a request before its answer.
+#[expect(clippy::struct_excessive_bools, reason = "each is a statement by itself")]
 pub(crate) struct Estimate {
     pub(crate) call: Call,
     /// What rules know the model as.
