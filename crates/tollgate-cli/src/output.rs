@@ -52,17 +52,22 @@ pub(crate) fn print_over(stream: &mut impl Write, line: &str) -> io::Result<()> 
 }
 
 fn safe_text(text: &str) -> Cow<'_, str> {
-    let is_escaped = |letter| is_obeyed(letter) && !matches!(letter, '\n' | '\t');
+    escaped(text, &['\n', '\t'], &[GREEN, RED, YELLOW, PLAIN])
+}
+
+/// The text with everything escaped that a terminal would obey, but these characters and these sequences.
+pub(crate) fn escaped<'t>(text: &'t str, letters: &[char], sequences: &[&str]) -> Cow<'t, str> {
+    let is_escaped = |letter| is_obeyed(letter) && !letters.contains(&letter);
     if !text.contains(is_escaped) {
         return Cow::Borrowed(text);
     }
     let mut safe = String::with_capacity(text.len() + 16);
     let mut rest = text;
     while let Some(letter) = rest.chars().next() {
-        let colour = [GREEN, RED, YELLOW, PLAIN].into_iter().find(|code| rest.starts_with(code));
-        let taken = colour.map_or(letter.len_utf8(), str::len);
-        match colour {
-            Some(code) => safe.push_str(code),
+        let sequence = sequences.iter().find(|sequence| rest.starts_with(**sequence));
+        let taken = sequence.map_or(letter.len_utf8(), |sequence| sequence.len());
+        match sequence {
+            Some(sequence) => safe.push_str(sequence),
             None if is_escaped(letter) => safe.extend(letter.escape_unicode()),
             None => safe.push(letter),
         }
