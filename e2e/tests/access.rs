@@ -69,6 +69,7 @@ fn table() -> Vec<(&'static str, &'static str, May)> {
         ("GET", "queue", OPERATE),
         ("POST", "queue/{ticket}/retry", OPERATE),
         ("DELETE", "queue/{ticket}", OPERATE),
+        ("GET", "overview", VIEW),
         ("GET", "top", VIEW),
         ("GET", "history", VIEW_OWN),
         ("GET", "node", VIEW),

@@ -19,7 +19,7 @@ export function heatOf(calls: readonly (readonly number[])[] | undefined, bounds
   return { rows, most: Math.max(0, ...rows.flatMap(({ counts }) => counts)) };
 }
 
-/** Few colours are told apart more easily than many. */
+/** Few colours are easier to distinguish than many. */
 const LEVELS = 6;
 /** The palest colour that is seen on its ground. */
 const PALEST = 0.14;

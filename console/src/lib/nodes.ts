@@ -4,7 +4,7 @@ import { list, plural } from './format';
 
 export type NodeBrief = Nodes['items'][number];
 
-/** So much of a node's name tells it from others. */
+/** So much of a node's name distinguishes it from others. */
 const ID_LETTERS = 6;
 
 /** A node by its host; names are long numbers. */
