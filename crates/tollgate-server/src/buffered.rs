@@ -5,11 +5,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
-use http::Response;
 use parking_lot::Mutex;
 
 use crate::addresses::group;
@@ -71,13 +69,6 @@ impl BufferedBytes {
         Some(Held { of: self, address, bytes: counted })
     }
 
-    /// So many bytes of an answer to this address, whether there is room or not: what it answers was done.
-    pub(crate) fn hold_anyway(&'static self, address: IpAddr, bytes: usize) -> Held {
-        let mut held = self.nothing(Some(address));
-        held.set(bytes);
-        held
-    }
-
     /// No bytes yet, for an answer to this address.
     fn nothing(&'static self, address: Option<IpAddr>) -> Held {
         let address = address.map(|address| group(address.to_canonical()));
@@ -129,38 +120,18 @@ impl AnswerRoom {
         answer: Vec<u8>,
     ) -> Bytes {
         // A vector that grew has taken more than it holds.
-        match self.take(buffered, decision_bytes, answer.capacity()) {
-            Some(held) => holding(answer.into(), held),
-            None => answer.into(),
-        }
-    }
-
-    /// As [`AnswerRoom::fill`], of a response: what it holds goes with it to the connection that sends it.
-    pub(crate) fn hold<B: http_body::Body>(self, mut response: Response<B>) -> Response<B> {
-        let bytes = usize::try_from(response.body().size_hint().lower()).unwrap_or(usize::MAX);
-        if let Some(held) = self.take(&BUFFERED, &DECISION_BYTES, bytes) {
-            response.extensions_mut().insert(Counted(Some(Arc::new(held))));
-        }
-        response
-    }
-
-    fn take(
-        self,
-        buffered: &'static BufferedBytes,
-        decision_bytes: &AtomicUsize,
-        bytes: usize,
-    ) -> Option<Held> {
+        let bytes = answer.capacity();
         let of_each = bytes.checked_div(self.requests).unwrap_or(0);
         // Answers to one request are of many kinds, and most are small: they say little of a batch.
         if self.requests > 1 || of_each > decision_bytes.load(Ordering::Relaxed) {
             learn(decision_bytes, of_each);
         }
         if bytes <= UNCOUNTED_BYTES {
-            return None;
+            return answer.into();
         }
         let mut held = self.held.unwrap_or_else(|| buffered.nothing(self.address));
         held.set(bytes);
-        Some(held)
+        holding(answer.into(), held)
     }
 }
 
@@ -170,9 +141,9 @@ fn learn(decision_bytes: &AtomicUsize, seen: usize) {
     decision_bytes.store(next, Ordering::Relaxed);
 }
 
-/// Marks a response whose bytes are counted already: by themselves, or by this.
-#[derive(Debug, Clone)]
-pub(crate) struct Counted(pub(crate) Option<Arc<Held>>);
+/// Marks a response whose bytes are counted already.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Counted;
 
 impl Counts {
     fn take(&mut self, address: Option<IpAddr>, bytes: usize) -> bool {

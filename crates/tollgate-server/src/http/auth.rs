@@ -19,7 +19,6 @@ use super::Api;
 use super::read::Prepared;
 use super::respond::ApiError;
 use super::wire::AllowBody;
-use crate::buffered::AnswerRoom;
 use crate::callers::CallerId;
 use crate::telemetry::latency::{Operation, Timed};
 
@@ -41,7 +40,6 @@ impl<S: Store + 'static> Api<S> {
         let body = attributes(&head.headers)?;
         let prepared = Prepared::new(&body)?;
         let request = self.resolved(prepared.request(&body, caller), &rules);
-        let room = AnswerRoom::reserve(caller.peer, 1).ok_or(ApiError::Busy)?;
         let show = |decision: &Decision<'_>| {
             let mut response = if decision.is_allowed() {
                 let mut response = Response::new(Body::empty());
@@ -64,7 +62,7 @@ impl<S: Store + 'static> Api<S> {
             }
             response
         };
-        Ok(room.hold(self.engine.decide_once(&rules, &request, show).await?))
+        Ok(self.engine.decide_once(&rules, &request, show).await?)
     }
 }
 
