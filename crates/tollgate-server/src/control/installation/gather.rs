@@ -194,7 +194,8 @@ impl Installation {
         let mut parts: Vec<Arc<HistoryPart>> = Vec::new();
         let (mut end, mut first) = if is_own { (own_end, own_first) } else { (0, u64::MAX) };
         if is_own {
-            let mut at = begin;
+            // Its history may begin later.
+            let mut at = begin.max(own_first);
             while let Some(part) = self.observed.history.part(resolution, at, own_end) {
                 at = part.end;
                 parts.push(Arc::new(part));
