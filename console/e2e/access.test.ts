@@ -171,6 +171,7 @@ test('everything that matters can be done by keyboard', async () => {
   await page.getByRole('dialog').waitFor({ state: 'detached' });
   expect(await page.getByRole('button', { name: 'Block somebody' }).evaluate((element) => element === document.activeElement)).toBe(true);
   await keyboard.press('Enter');
+  await page.getByRole('dialog').waitFor();
   await tabTo(page, page.getByRole('button', { name: 'Cancel' }));
   await keyboard.press('Enter');
   await page.getByRole('dialog').waitFor({ state: 'detached' });

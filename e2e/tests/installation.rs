@@ -101,7 +101,9 @@ fn three_nodes_under_load_are_one_installation() {
         eventually("so does the history", || {
             let all = &admin.get("history?minutes=60")["all"];
             let (has_allowed, has_denied) = (sum(&all["allowed"]), sum(&all["denied"]));
-            println!("history: {has_allowed} of {allowed} allowed, {has_denied} of {denied} denied");
+            println!(
+                "history: {has_allowed} of {allowed} allowed, {has_denied} of {denied} denied"
+            );
             is_near(has_allowed, allowed) && is_near(has_denied, denied)
         });
         top_keys_are_the_true_ones(&mut admin, &sent);

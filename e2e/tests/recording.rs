@@ -239,7 +239,9 @@ fn what_happens_after_decisions_is_recorded_and_replayed() {
         assert!(!content.contains("sk-secret"), "{}", file.display());
     }
     // The part after the restart alone: what the counters held is in it, exact but for the times of single entries.
-    before.iter().for_each(|file| std::fs::remove_file(file).expect("removed"));
+    for file in &before {
+        std::fs::remove_file(file).expect("removed");
+    }
     let report = backtest(&rules, &[], path);
     let (all, differently) =
         (report["recorded"].as_u64().unwrap_or(0), recorded_differently(&report));

@@ -99,7 +99,7 @@ impl Record {
         used.clear();
         names.clear();
         let event = Event { used, names, ..Event::default() };
-        *self = Self { text, extras, event, ..Self::default() };
+        *self = Self { event, text, extras, ..Self::default() };
     }
 
     fn push(&mut self, value: &str) -> Span {

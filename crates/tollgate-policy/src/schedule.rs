@@ -183,7 +183,7 @@ fn compile_window(raw: &RawWindow, report: &mut Report) -> Option<Window> {
             message,
         );
     }
-    let (from, to, days, zone) = (from?, to?, days?, zone?);
+    let (from, to, days, zone) = (from?, to?, days, zone?);
     if from == MINUTES_PER_DAY {
         report.add(raw.at, Some(&path("from")), "must be before 24:00");
         return None;
@@ -192,8 +192,8 @@ fn compile_window(raw: &RawWindow, report: &mut Report) -> Option<Window> {
     Some(Window { days, from, to, zone_name: name.to_owned(), zone })
 }
 
-fn days(raw: &RawWindow, path: &str, report: &mut Report) -> Option<u8> {
-    let Some(days) = &raw.days else { return Some(ALL_DAYS) };
+fn days(raw: &RawWindow, path: &str, report: &mut Report) -> u8 {
+    let Some(days) = &raw.days else { return ALL_DAYS };
     let mut bits = 0;
     for day in &days.value {
         let name = day.value.to_ascii_lowercase();
@@ -204,14 +204,14 @@ fn days(raw: &RawWindow, path: &str, report: &mut Report) -> Option<u8> {
         match place {
             Some(place) => bits |= 1 << place,
             None => {
-                report.add(day.at, Some(path), "must be days: mon, tue, wed, thu, fri, sat, sun")
+                report.add(day.at, Some(path), "must be days: mon, tue, wed, thu, fri, sat, sun");
             }
         }
     }
     if days.value.is_empty() {
         report.add(days.at, Some(path), "must name at least one day; leave it out for every day");
     }
-    Some(bits)
+    bits
 }
 
 const FULL_DAYS: [&str; 7] =

@@ -56,7 +56,9 @@ impl Buffers {
             let rule_ids = rule_ids.get(..rule_ids.len().min(usize::from(u8::MAX)));
             let rule_ids = rule_ids.unwrap_or_default();
             bytes.push(rule_ids.len() as u8);
-            rule_ids.iter().for_each(|id| put_text(bytes, id));
+            for id in rule_ids {
+                put_text(bytes, id);
+            }
             put_text(bytes, "");
             put_attributes(bytes, &request.attributes);
         })
