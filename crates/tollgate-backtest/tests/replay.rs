@@ -213,10 +213,8 @@ rules:
 ";
     // A request an hour from Friday, 2026-07-10T12:00:00Z on; in Berlin it is two hours later.
     let noon = 1_783_684_800_u64;
-    let lines: String = (0..24)
-        .map(|hour| format!("{{\"time\":{},\"user_id\":\"ann\"}}\n", noon + hour * 3_600))
-        .collect();
-    let traffic = file(lines);
+    let line = |hour: u64| format!("{{\"time\":{},\"user_id\":\"ann\"}}\n", noon + hour * 3_600);
+    let traffic = file((0..24).map(line).collect::<Vec<_>>().concat());
     let mut refused = Vec::new();
     let options = options(rules, &[&traffic]);
     let report = tollgate_backtest::run_observed(&options, &mut |_| {}, &mut |decision| {

@@ -1,5 +1,7 @@
 //! `active_when`: rules and limits that hold in recurring windows of time.
 
+#![expect(clippy::unwrap_used, reason = "helpers of a test")]
+
 use std::sync::Arc;
 
 use tollgate_core::SECOND;
