@@ -1,4 +1,4 @@
-//! HTTP/2 clients that open streams and do not read the answers, by flow control.
+//! HTTP/2 clients that open streams and do not read the answers, by flow control. What finds no room is not charged.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use hyper_util::rt::TokioExecutor;
 use prost::Message as _;
 use serde_json::json;
 use tokio::net::TcpStream;
-use tollgate_e2e::{Server, ServerBuilder};
+use tollgate_e2e::{Server, ServerBuilder, eventually};
 use tollgate_proto::v1::rate_limiter_service_client::RateLimiterServiceClient;
 use tollgate_proto::v1::{AllowBatchRequest, AllowRequest, AllowStreamRequest};
 use tonic::Code;
@@ -31,16 +31,24 @@ const ROUND: Duration = Duration::from_millis(20);
 /// Longer than any wait that the product states.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The least that can be configured, and so many rules that it is room for few answers to one request.
+const MIN_BYTES: usize = 1 << 20;
+const MANY_RULES: usize = 250;
+
 fn server(idle_timeout_ms: u32) -> Server {
+    server_with(32, MAX_BYTES, idle_timeout_ms)
+}
+
+fn server_with(rules: usize, max_bytes: usize, idle_timeout_ms: u32) -> Server {
     let rule = |number| {
         format!(
             "  - {{rule_id: of-all-{number}, identifier_type: global, limit: 1000000, window: 365d, algorithm: fixed_window}}"
         )
     };
-    let rules: Vec<String> = (0..32).map(rule).collect();
+    let rules: Vec<String> = (0..rules).map(rule).collect();
     ServerBuilder::default()
         .rules(&format!("default: false\nrules:\n{}", rules.join("\n")))
-        .env("TOLLGATE_LIMITS_MAX_BUFFERED_BYTES", &MAX_BYTES.to_string())
+        .env("TOLLGATE_LIMITS_MAX_BUFFERED_BYTES", &max_bytes.to_string())
         .env("TOLLGATE_LIMITS_IDLE_TIMEOUT_MS", &idle_timeout_ms.to_string())
         .start()
 }
@@ -130,6 +138,44 @@ async fn a_grpc_batch_without_room_for_its_answer_is_refused_and_not_charged() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert!(is_answered, "there is room again");
+}
+
+/// Calls of a client that reads no answer, some of which find no room.
+const UNREAD_CALLS: usize = 30;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_without_room_for_its_answer_is_refused_and_not_charged() {
+    let server = server_with(MANY_RULES, MIN_BYTES, 60_000);
+    let addr = server.addr();
+    let body = json!({"userId": "ann"}).to_string();
+    for path in ["/rate-limit/allow", "/rate-limit/reserve"] {
+        let before = counted(&server);
+        let (sender, connection) = reader(addr).await;
+        let driver = tokio::spawn(connection);
+        let mut answers = Vec::new();
+        for _ in 0..UNREAD_CALLS {
+            let mut sender = sender.clone().ready().await.expect("a connection");
+            let body = Bytes::from(body.clone());
+            let answer =
+                ask(&mut sender, addr, (path, "application/json"), body).expect("a stream");
+            answers.push(answer.await.expect("an answer"));
+        }
+        let count = |status| answers.iter().filter(|answer| answer.status() == status).count();
+        let (answered, refused) = (count(StatusCode::OK), count(StatusCode::SERVICE_UNAVAILABLE));
+        assert_eq!(answered + refused, UNREAD_CALLS, "{path}");
+        assert!(answered > 0 && refused > 0, "{path}: {answered} answered, {refused} refused");
+        drop((answers, sender));
+        driver.abort();
+        eventually("there is room again", || {
+            let answer = server.client().post("/rate-limit/peek", &json!({"userId": "ann"}));
+            answer.status == 200
+        });
+        assert_eq!(
+            counted(&server) - before,
+            answered as u64,
+            "{path}: refused ones are not charged"
+        );
+    }
 }
 
 /// Streams of a client that drips, fewer than a connection may have.

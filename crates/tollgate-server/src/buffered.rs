@@ -5,9 +5,11 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
+use http::Response;
 use parking_lot::Mutex;
 
 use crate::addresses::group;
@@ -21,6 +23,9 @@ const MIN_DECISION_BYTES: usize = 512;
 /// What a request of the last large answers took. It grows at once and shrinks by this part with every answer and every
 /// refusal, so that unusually large decisions do not keep others out.
 static DECISION_BYTES: AtomicUsize = AtomicUsize::new(MIN_DECISION_BYTES);
+
+/// The same of calls with one request, whose answers are of more kinds than those in a batch.
+static CALL_BYTES: AtomicUsize = AtomicUsize::new(MIN_DECISION_BYTES);
 const SHRINKING_PART: usize = 8;
 
 /// Those of this process. `limits.max_buffered_bytes` sets its bound.
@@ -69,6 +74,13 @@ impl BufferedBytes {
         Some(Held { of: self, address, bytes: counted })
     }
 
+    /// So many bytes of an answer to this address, whether there is room or not: what it answers was done.
+    pub(crate) fn hold_anyway(&'static self, address: IpAddr, bytes: usize) -> Held {
+        let mut held = self.nothing(Some(address));
+        held.set(bytes);
+        held
+    }
+
     /// No bytes yet, for an answer to this address.
     fn nothing(&'static self, address: Option<IpAddr>) -> Held {
         let address = address.map(|address| group(address.to_canonical()));
@@ -87,7 +99,7 @@ pub(crate) struct AnswerRoom {
 impl AnswerRoom {
     /// For the answer to so many requests from this address, if there is room.
     pub(crate) fn reserve(address: Option<IpAddr>, requests: usize) -> Option<Self> {
-        Self::reserve_in(&BUFFERED, &DECISION_BYTES, address, requests)
+        Self::reserve_in(&BUFFERED, expected_bytes(requests), address, requests)
     }
 
     fn reserve_in(
@@ -110,7 +122,8 @@ impl AnswerRoom {
     /// The answer, which counts with its own length until it is sent. What it takes beyond its room is not refused any
     /// more, since its requests are charged; it is missing to the next ones.
     pub(crate) fn fill(self, answer: Vec<u8>) -> Bytes {
-        self.fill_in(&BUFFERED, &DECISION_BYTES, answer)
+        let expected = expected_bytes(self.requests);
+        self.fill_in(&BUFFERED, expected, answer)
     }
 
     fn fill_in(
@@ -120,19 +133,46 @@ impl AnswerRoom {
         answer: Vec<u8>,
     ) -> Bytes {
         // A vector that grew has taken more than it holds.
-        let bytes = answer.capacity();
+        match self.take(buffered, decision_bytes, answer.capacity()) {
+            Some(held) => holding(answer.into(), held),
+            None => answer.into(),
+        }
+    }
+
+    /// As [`AnswerRoom::fill`], of a response: what it holds goes with it to the connection that sends it.
+    pub(crate) fn hold<B: http_body::Body>(self, mut response: Response<B>) -> Response<B> {
+        let bytes = usize::try_from(response.body().size_hint().lower()).unwrap_or(usize::MAX);
+        let expected = expected_bytes(self.requests);
+        if let Some(held) = self.take(&BUFFERED, expected, bytes) {
+            response.extensions_mut().insert(Counted(Some(Arc::new(held))));
+        }
+        response
+    }
+
+    fn take(
+        self,
+        buffered: &'static BufferedBytes,
+        decision_bytes: &AtomicUsize,
+        bytes: usize,
+    ) -> Option<Held> {
         let of_each = bytes.checked_div(self.requests).unwrap_or(0);
-        // Answers to one request are of many kinds, and most are small: they say little of a batch.
-        if self.requests > 1 || of_each > decision_bytes.load(Ordering::Relaxed) {
+        // Of calls with small answers, which most are, nothing is to be learned.
+        if self.requests > 1 || bytes.max(decision_bytes.load(Ordering::Relaxed)) > UNCOUNTED_BYTES
+        {
             learn(decision_bytes, of_each);
         }
         if bytes <= UNCOUNTED_BYTES {
-            return answer.into();
+            return None;
         }
         let mut held = self.held.unwrap_or_else(|| buffered.nothing(self.address));
         held.set(bytes);
-        holding(answer.into(), held)
+        Some(held)
     }
+}
+
+/// What a request of an answer to so many of them is expected to take.
+const fn expected_bytes(requests: usize) -> &'static AtomicUsize {
+    if requests == 1 { &CALL_BYTES } else { &DECISION_BYTES }
 }
 
 fn learn(decision_bytes: &AtomicUsize, seen: usize) {
@@ -141,9 +181,9 @@ fn learn(decision_bytes: &AtomicUsize, seen: usize) {
     decision_bytes.store(next, Ordering::Relaxed);
 }
 
-/// Marks a response whose bytes are counted already.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Counted;
+/// Marks a response whose bytes are counted already: by themselves, or by this.
+#[derive(Debug, Clone)]
+pub(crate) struct Counted(pub(crate) Option<Arc<Held>>);
 
 impl Counts {
     fn take(&mut self, address: Option<IpAddr>, bytes: usize) -> bool {

@@ -87,8 +87,8 @@ impl<B> BusyBody<B> {
     }
 
     /// Counts with its bytes.
-    pub(crate) fn holding(self, held: Option<Held>) -> Self {
-        Self { held: held.map(Arc::new), ..self }
+    pub(crate) fn holding(self, held: Option<Arc<Held>>) -> Self {
+        Self { held, ..self }
     }
 }
 

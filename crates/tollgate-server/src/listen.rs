@@ -278,8 +278,9 @@ fn answering<A: Answer>(
         Box::pin(async move {
             let _busy = activity.request();
             let is_http2 = request.version() == http::Version::HTTP_2;
+            let changes_nothing = request.method().is_safe();
             let peer = connection.peer.ip();
-            let response = answers.answer(request, connection).await;
+            let mut response = answers.answer(request, connection).await;
             if A::is_endless(&response) {
                 return Ok(response.map(|body| {
                     let body = BusyBody::new(body, &activity, is_http2);
@@ -287,14 +288,17 @@ fn answering<A: Answer>(
                 }));
             }
             let bytes = usize::try_from(response.body().size_hint().lower()).unwrap_or(usize::MAX);
-            let is_counted = response.extensions().get::<Counted>().is_some();
-            let held = if bytes > UNCOUNTED_BYTES && !is_counted {
-                let Some(held) = BUFFERED.hold(Some(peer), bytes) else {
-                    return Ok(ApiError::Busy.respond().map(Either::Right));
-                };
-                Some(held)
-            } else {
-                None
+            let held = match response.extensions_mut().remove::<Counted>() {
+                Some(Counted(held)) => held,
+                None if bytes <= UNCOUNTED_BYTES => None,
+                None if changes_nothing => {
+                    let Some(held) = BUFFERED.hold(Some(peer), bytes) else {
+                        return Ok(ApiError::Busy.respond().map(Either::Right));
+                    };
+                    Some(Arc::new(held))
+                }
+                // An error would hide that it was done.
+                None => Some(Arc::new(BUFFERED.hold_anyway(peer, bytes))),
             };
             Ok(response
                 .map(|body| Either::Left(BusyBody::new(body, &activity, is_http2).holding(held))))

@@ -69,6 +69,12 @@ impl Call {
             Self::EnvoyJson => Operation::Envoy,
         }
     }
+
+    /// Whether its answer grows with the rules, so that it needs room. The answer to a batch does too, which reserves
+    /// room by the number of its requests.
+    const fn answers_with_limits(self) -> bool {
+        matches!(self, Self::Allow | Self::Peek | Self::Reserve | Self::EnvoyJson)
+    }
 }
 
 impl<S: Store + 'static> Api<S> {
@@ -79,13 +85,19 @@ impl<S: Store + 'static> Api<S> {
         caller: CallerId<'_>,
     ) -> Result<Response<Body>, ApiError> {
         let _timed = Timed::new(call.operation());
+        if !call.answers_with_limits() {
+            return Box::pin(self.decide_in_time(call, bytes, caller)).await;
+        }
+        // Before anything is charged: the answer would not be sent.
+        let room = AnswerRoom::reserve(caller.peer, 1).ok_or(ApiError::Busy)?;
         if call == Call::Allow
             && let Some(answer) = self.allow_at_once(bytes, caller)
         {
-            return answer;
+            return answer.map(|response| room.hold(response));
         }
         // What a decision needs is large. It is kept apart, so that a request does not carry it about.
-        Box::pin(self.decide_in_time(call, bytes, caller)).await
+        let response = Box::pin(self.decide_in_time(call, bytes, caller)).await?;
+        Ok(room.hold(response))
     }
 
     /// The call that nearly all are, without a future. `None` where the store has to be awaited, or another call under
@@ -222,7 +234,6 @@ impl<S: Store + 'static> Api<S> {
             let message = format!("at most {MAX_BATCH} requests are taken at once");
             return Err(ApiError::invalid("requests", message));
         }
-        // Before anything is charged: the answer would not be sent.
         let room = AnswerRoom::reserve(caller.peer, batch.requests.len()).ok_or(ApiError::Busy)?;
         let rules = self.engine.rules();
         let prepared: Vec<_> = batch.requests.iter().map(Prepared::without_ttl).collect();
@@ -263,7 +274,7 @@ impl<S: Store + 'static> Api<S> {
         }
         answer.extend_from_slice(b"]}");
         let mut response = raw(StatusCode::OK, JSON, room.fill(answer));
-        response.extensions_mut().insert(Counted);
+        response.extensions_mut().insert(Counted(None));
         Ok(response)
     }
 }
