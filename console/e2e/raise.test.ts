@@ -37,10 +37,14 @@ test('the limit that refused is raised from a decision, with before and after', 
   await window.heading('per-user');
   await page.getByText('Raise this limit: 3 requests per calendar day (UTC).').waitFor();
   await expect.poll(focused).toBe('limit-1');
+  const validated = page.waitForResponse((answer) => answer.url().includes('dry_run') && /"limit":\s*50\b/.test(answer.request().postData() ?? ''));
   await page.keyboard.type('50');
   const side = page.getByRole('list', { name: 'Before and after' });
   await side.getByText('3 requests per calendar day (UTC)', { exact: true }).waitFor();
   await side.getByText('50 requests per calendar day (UTC)').waitFor();
+  // A button that becomes enabled while it is checked has no contrast.
+  await validated;
+  await page.getByRole('button', { name: 'Review and save', disabled: false }).waitFor();
   await window.accessible('a raised limit');
   expect(await limitsOf('per-user')).toEqual([1000, 3]);
   await page.getByRole('button', { name: 'Review and save' }).click();
