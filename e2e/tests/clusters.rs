@@ -204,7 +204,7 @@ fn sentinel_leads_to_the_new_master() {
     for url in &urls {
         args.extend(["--redis", url]);
     }
-    let fleet = Fleet::start(2, RULES, &args);
+    let fleet = Fleet::patient(2, RULES, &args);
     for node in 0..2 {
         let answer = fleet.ask(node, "/rate-limit/allow", &json!({"userId": "ann"})).json();
         assert_eq!(
