@@ -58,6 +58,8 @@ fn table() -> Vec<(&'static str, &'static str, May)> {
         ("PUT", "settings/{name}", OPERATE),
         ("DELETE", "settings/{name}", OPERATE),
         ("GET", "audit", VIEW_OWN),
+        ("GET", "audit/export", VIEW),
+        ("GET", "audit/key", VIEW),
         ("GET", "decisions", VIEW_OWN),
         ("GET", "decisions/feed", VIEW_OWN),
         ("GET", "clients/{identifier_type}/{identifier}", VIEW_OWN),

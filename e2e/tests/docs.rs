@@ -18,9 +18,10 @@ use tollgate_e2e::server::binary;
 use tollgate_e2e::{Server, ServerBuilder};
 
 /// What commands start with that are run; others are for the reader's machine.
-const RUN: [&str; 7] = [
+const RUN: [&str; 8] = [
     "curl ",
     "for ",
+    "tollgate audit",
     "tollgate backtest",
     "tollgate check",
     "tollgate rules",

@@ -42,6 +42,7 @@ mod reload;
 mod remote;
 mod reservation_storm;
 mod reservations;
+mod signed_history;
 mod startup;
 mod tls;
 mod unread_answers;

@@ -4,7 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::{HistoryBounds, PostgresRepository, Repository, RepositoryError, SqliteRepository};
+use crate::{
+    HistoryBounds, PostgresRepository, Repository, RepositoryError, Signer, SqliteRepository,
+};
 
 /// Where the control plane keeps what it knows.
 #[derive(Clone, PartialEq, Eq)]
@@ -28,18 +30,23 @@ impl fmt::Debug for DatabaseConfig {
 impl DatabaseConfig {
     /// The repository. The server of a URL may come up later. To be called within a Tokio runtime.
     pub fn open(&self) -> Result<Arc<dyn Repository>, RepositoryError> {
-        self.open_with(HistoryBounds::default())
+        self.open_with(HistoryBounds::default(), None)
     }
 
-    /// As [`DatabaseConfig::open`], with these bounds of the history of changes.
+    /// As [`DatabaseConfig::open`], with these bounds of the history of changes, and with the key that signs it.
     pub fn open_with(
         &self,
         history: HistoryBounds,
+        signer: Option<Arc<Signer>>,
     ) -> Result<Arc<dyn Repository>, RepositoryError> {
         Ok(match self {
-            Self::Sqlite(path) => Arc::new(SqliteRepository::open(path)?.with_history(history)),
+            Self::Sqlite(path) => {
+                let repository = SqliteRepository::open(path)?;
+                Arc::new(repository.with_history(history).with_signer(signer))
+            }
             Self::Postgres(url) => {
-                Arc::new(PostgresRepository::connect_lazy(url)?.with_history(history))
+                let repository = PostgresRepository::connect_lazy(url)?;
+                Arc::new(repository.with_history(history).with_signer(signer))
             }
         })
     }

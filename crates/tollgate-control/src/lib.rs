@@ -7,6 +7,7 @@
 //! This crate knows no HTTP and no Redis: the server puts it behind the admin API and carries its
 //! [`Loaded`] sets to the nodes.
 
+pub mod chain;
 mod compiled;
 pub mod content;
 mod database;
@@ -26,6 +27,7 @@ mod tenant;
 mod tier_names;
 mod token;
 
+pub use chain::{ChainPage, ChainPlace, PublicKey, Signer};
 pub use compiled::{CompileError, Compiled};
 pub use database::DatabaseConfig;
 pub use error::{ControlError, FieldProblem, RepositoryError};

@@ -5,9 +5,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::{
-    Actor, ChangeFilter, ChangeRecord, Checkpoint, Committed, DecisionFilter, DecisionPlace,
-    DecisionRecord, Entry, EntryFilter, Kind, Loaded, Millis, Page, RepositoryError, Revision,
-    RuleVersionAt, StoredDecision, Write,
+    Actor, ChainPage, ChainPlace, ChangeFilter, ChangeRecord, Checkpoint, Committed,
+    DecisionFilter, DecisionPlace, DecisionRecord, Entry, EntryFilter, Kind, Loaded, Millis, Page,
+    PublicKey, RepositoryError, Revision, RuleVersionAt, StoredDecision, Write,
 };
 
 /// Where the control plane keeps what it knows. One suite holds for all of them.
@@ -83,6 +83,12 @@ pub trait Repository: Send + Sync + 'static {
         filter: &ChangeFilter,
         page: &Page,
     ) -> Result<Vec<ChangeRecord>, RepositoryError>;
+
+    /// A part of the signed history: at most so many links after a place.
+    async fn chain(&self, after: ChainPlace, limit: u32) -> Result<ChainPage, RepositoryError>;
+
+    /// The public key with which this process signs the history; `None`: it has no key.
+    fn public_key(&self) -> Option<PublicKey>;
 
     /// Keeps decisions. Those that are kept already (by their event id) are left as they are. Says how
     /// many were new. Texts are cut at 1 kB, for clients choose them.

@@ -24,7 +24,7 @@ pub(crate) use admin::{
     Client, GrantsCommand, HealthArgs, KnownArgs, ListName, ListedArgs, ListsCommand, LogLevelArgs,
     QueueCommand, SettingsCommand, TiersCommand, TokenCommand, TopArgs, UsageCommand,
 };
-pub(crate) use audit::AuditArgs;
+pub(crate) use audit::{AuditArgs, AuditCommand};
 pub(crate) use backtest::BacktestArgs;
 pub(crate) use bench::{BenchArgs, Form};
 pub(crate) use decisions::DecisionsArgs;

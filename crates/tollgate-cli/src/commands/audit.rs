@@ -21,6 +21,9 @@ const FOLLOW_FEW: usize = 50;
 const FOLLOW_MOST: usize = 1_000;
 
 pub(super) fn run(args: &AuditArgs) -> Ended {
+    if let Some(command) = &args.command {
+        return super::audit_chain::run(command);
+    }
     let server = Server::new(&args.reach);
     let mut records = fetch(&server, args, args.limit as usize)?;
     if !args.follow {

@@ -1,6 +1,7 @@
 //! What the binary does, one module for each command.
 
 mod audit;
+mod audit_chain;
 mod backtest;
 mod bench;
 mod check;

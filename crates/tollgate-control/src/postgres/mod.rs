@@ -1,5 +1,6 @@
 //! PostgreSQL, from version 13: one database for many processes, which hear of each other's changes.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::sql::session::{Session, pool_session};
 use crate::sql::{Access, Dialect, Driver, Migration, failure};
-use crate::{HistoryBounds, RepositoryError, Waker};
+use crate::{HistoryBounds, RepositoryError, Signer, Waker};
 
 /// How many connections a process has.
 const CONNECTIONS: u32 = 8;
@@ -91,6 +92,10 @@ static DIALECT: Dialect = Dialect {
             version: 9,
             sql: include_str!("../../migrations/postgres/0009_node_figures.sql"),
         },
+        Migration {
+            version: 10,
+            sql: include_str!("../../migrations/postgres/0010_signed_history.sql"),
+        },
     ],
 };
 
@@ -98,6 +103,7 @@ static DIALECT: Dialect = Dialect {
 pub struct PostgresRepository {
     pool: PgPool,
     history: HistoryBounds,
+    signer: Option<Arc<Signer>>,
     /// Bytes of records that were removed since the last [`VACUUM`].
     removed_bytes: AtomicU64,
 }
@@ -115,7 +121,18 @@ impl PostgresRepository {
             .max_connections(CONNECTIONS)
             .acquire_timeout(CONNECT)
             .connect_lazy_with(options);
-        Ok(Self { pool, history: HistoryBounds::default(), removed_bytes: AtomicU64::default() })
+        Ok(Self {
+            pool,
+            history: HistoryBounds::default(),
+            signer: None,
+            removed_bytes: AtomicU64::default(),
+        })
+    }
+
+    /// With this key, which signs the history of changes.
+    #[must_use]
+    pub fn with_signer(self, signer: Option<Arc<Signer>>) -> Self {
+        Self { signer, ..self }
     }
 
     /// With these bounds of the history of changes.
@@ -135,6 +152,10 @@ impl Driver for PostgresRepository {
 
     fn history(&self) -> &HistoryBounds {
         &self.history
+    }
+
+    fn signer(&self) -> Option<&Signer> {
+        self.signer.as_deref()
     }
 
     async fn session(&self, _: Access) -> Result<Box<dyn Session>, RepositoryError> {

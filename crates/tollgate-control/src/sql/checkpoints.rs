@@ -135,6 +135,7 @@ pub(super) async fn fold_checkpoints(
             at: own.until,
             body_bytes: 0,
             rest: vec![own.digest.clone()],
+            link: None,
         };
         add(&mut all, &summary);
         if let Some(all) = &mut all {

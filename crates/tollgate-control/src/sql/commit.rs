@@ -7,7 +7,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
-use super::batch::{Batch, Cell, Column, int, text};
+use super::batch::{Batch, Column, int, text};
+use super::chain::{self, Chain};
 use super::checkpoints;
 use super::decisions::cut;
 use super::driver::Dialect;
@@ -15,7 +16,10 @@ use super::history::{self, Added};
 use super::query::Query;
 use super::session::{Session, fetch_all, fetch_int};
 use super::table::{MAX_ID_BYTES, NewRow, Table, client_bucket};
-use crate::{Actor, Committed, Expected, HistoryBounds, Kind, RepositoryError, Revision, Write};
+use crate::chain::ChainedChange;
+use crate::{
+    Actor, Committed, Expected, HistoryBounds, Kind, RepositoryError, Revision, Signer, Write,
+};
 
 /// What is known of an entry while the change is played through.
 #[derive(Debug, Clone, Copy, Default)]
@@ -65,6 +69,13 @@ struct Step<'a> {
     is_change: bool,
 }
 
+/// How the history of changes is kept.
+pub(super) struct Kept<'a> {
+    pub(super) bounds: &'a HistoryBounds,
+    /// What signs it.
+    pub(super) signer: Option<&'a Signer>,
+}
+
 /// One change on its way into the database.
 struct Change<'a> {
     dialect: &'a Dialect,
@@ -77,7 +88,7 @@ struct Change<'a> {
 pub(super) async fn commit(
     session: &mut dyn Session,
     dialect: &Dialect,
-    bounds: &HistoryBounds,
+    kept: &Kept<'_>,
     base: Option<Revision>,
     writes: &[Write],
     actor: &Actor,
@@ -104,8 +115,13 @@ pub(super) async fn commit(
     change.mark_key_buckets(session).await?;
     change.write_entries(session).await?;
     change.write_rule_versions(session).await?;
-    change.write_audit(session).await?;
-    history::keep_bounds(session, dialect, bounds, &change.added()).await?;
+    if !change.steps.is_empty() {
+        let mut chain = Chain::load(session, kept.signer).await?;
+        change.write_audit(session, &mut chain).await?;
+        let bounds = (kept.bounds, &mut chain);
+        history::keep_bounds(session, dialect, bounds, &change.added()).await?;
+        chain.store(session).await?;
+    }
     if is_in_set {
         let query = Query::new("UPDATE control_state SET revision = $1 WHERE id = 1");
         session.execute(query.bind(revision)).await?;
@@ -309,52 +325,39 @@ impl Change<'_> {
         session.execute(query).await.map(drop)
     }
 
-    async fn write_audit(&self, session: &mut dyn Session) -> Result<(), RepositoryError> {
-        const COLUMNS: [Column; 14] = [
-            int("timestamp"),
-            text("actor"),
-            text("token_id"),
-            text("action"),
-            text("kind"),
-            text("entry_id"),
-            text("tenant_id"),
-            int("version"),
-            int("revision"),
-            text("before"),
-            text("after"),
-            text("request_id"),
-            text("ip_address"),
-            text("owner"),
-        ];
-        if self.steps.is_empty() {
-            return Ok(());
-        }
+    async fn write_audit(
+        &self,
+        session: &mut dyn Session,
+        chain: &mut Chain<'_>,
+    ) -> Result<(), RepositoryError> {
         let actor = self.actor;
         let request_id = actor.request_id.as_deref().map(cut);
         let address = actor.address.as_deref().map(cut);
         let mut rows = Batch::new();
         for Step { write, version, .. } in &self.steps {
-            let before = write.note.before.as_ref().map(Value::to_string);
-            let after = write.note.after.as_ref().map(Value::to_string);
-            let cells: [Cell<'_>; 14] = [
-                self.at.into(),
-                actor.name.as_str().into(),
-                actor.token_id.as_str().into(),
-                write.note.action.into(),
-                write.kind.name().into(),
-                write.id.as_str().into(),
-                write.tenant.as_deref().into(),
-                (*version).into(),
-                self.revision.into(),
-                before.as_deref().into(),
-                after.as_deref().into(),
-                request_id.as_deref().into(),
-                address.as_deref().into(),
-                actor.tenant.as_deref().unwrap_or_default().into(),
-            ];
-            rows.row(&cells)?;
+            let mut record = ChainedChange {
+                number: 0,
+                id: 0,
+                at: self.at,
+                actor: actor.name.clone(),
+                token_id: actor.token_id.clone(),
+                action: write.note.action.to_owned(),
+                kind: write.kind.name().to_owned(),
+                entry_id: write.id.clone(),
+                tenant_id: write.tenant.clone(),
+                version: *version,
+                revision: self.revision,
+                before: write.note.before.as_ref().map(Value::to_string),
+                after: write.note.after.as_ref().map(Value::to_string),
+                request_id: request_id.as_deref().map(str::to_owned),
+                address: address.as_deref().map(str::to_owned),
+                owner: actor.tenant.clone().unwrap_or_default(),
+                hash: String::new(),
+            };
+            chain.append(&mut record);
+            rows.row(&chain::cells(&record))?;
         }
-        let query = rows.insert(self.dialect, "admin_audit_log", &COLUMNS, "");
+        let query = rows.insert(self.dialect, "admin_audit_log", &chain::COLUMNS, "");
         session.execute(query).await.map(drop)
     }
 

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 
 use super::session::Session;
-use crate::{HistoryBounds, RepositoryError, Waker};
+use crate::{HistoryBounds, RepositoryError, Signer, Waker};
 
 /// What a connection is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,9 @@ pub(crate) trait Driver: Send + Sync + 'static {
 
     /// How much of the history of changes is kept.
     fn history(&self) -> &HistoryBounds;
+
+    /// The key that signs the history of changes.
+    fn signer(&self) -> Option<&Signer>;
 
     async fn session(&self, access: Access) -> Result<Box<dyn Session>, RepositoryError>;
 

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::batch::{Batch, Cell, Column, int, text};
+use super::chain::Chain;
 use super::checkpoints::{add, checkpoint_of, fold_checkpoints, put};
 use super::driver::Dialect;
 use super::query::{Columns, Query};
@@ -104,13 +105,15 @@ pub(super) struct Removed {
     pub(super) body_bytes: i64,
     /// Everything else, for the digest.
     pub(super) rest: Vec<String>,
+    /// Its number and its hash in the chain of changes.
+    pub(super) link: Option<(i64, String)>,
 }
 
 /// Counts what was added, and removes what is too much.
 pub(super) async fn keep_bounds(
     session: &mut dyn Session,
     dialect: &Dialect,
-    bounds: &HistoryBounds,
+    (bounds, chain): (&HistoryBounds, &mut Chain<'_>),
     added: &Added<'_>,
 ) -> Result<(), RepositoryError> {
     let mut usage = Batch::new();
@@ -137,16 +140,16 @@ pub(super) async fn keep_bounds(
         }
     }
     for owner in added.versions.keys() {
-        reduce(session, dialect, bounds, (Log::Versions, owner), most).await?;
+        reduce(session, dialect, (bounds, &mut *chain), (Log::Versions, owner), most).await?;
     }
-    reduce(session, dialect, bounds, (Log::Changes, added.owner), most).await
+    reduce(session, dialect, (bounds, chain), (Log::Changes, added.owner), most).await
 }
 
 /// Removes the oldest records of an owner that are too much, but at most so many.
 async fn reduce(
     session: &mut dyn Session,
     dialect: &Dialect,
-    bounds: &HistoryBounds,
+    (bounds, chain): (&HistoryBounds, &mut Chain<'_>),
     (log, owner): (Log, &str),
     most: i64,
 ) -> Result<(), RepositoryError> {
@@ -165,7 +168,11 @@ async fn reduce(
         left -= step;
         match log {
             Log::Versions => remove_versions(session, dialect, &removed).await?,
-            Log::Changes => remove_changes(session, dialect, owner, &removed).await?,
+            Log::Changes => {
+                remove_changes(session, dialect, owner, &removed).await?;
+                let links = removed.into_iter().map(|record| record.link);
+                chain.remove(session, links.collect()).await?;
+            }
         }
     }
     Ok(())
@@ -268,7 +275,7 @@ fn read_version(row: &mut Columns<'_>) -> Result<Removed, RepositoryError> {
     let (entry, number, owner) = (row.text()?, row.int()?, row.text()?);
     let (at, by, body) = (row.int()?, row.text()?, row.text()?);
     let body_bytes = length(&body);
-    Ok(Removed { entry, number, owner, at, body_bytes, rest: vec![by, body] })
+    Ok(Removed { entry, number, owner, at, body_bytes, rest: vec![by, body], link: None })
 }
 
 async fn old_versions_of(
@@ -330,8 +337,8 @@ async fn oldest_changes(
 ) -> Result<Vec<Removed>, RepositoryError> {
     let query = "SELECT id, timestamp, actor, token_id, action, kind, entry_id, \
                  COALESCE(tenant_id, ''), version, revision, COALESCE(before, ''), \
-                 COALESCE(after, ''), COALESCE(request_id, ''), COALESCE(ip_address, '') \
-                 FROM admin_audit_log WHERE owner = $1 ORDER BY id LIMIT $2";
+                 COALESCE(after, ''), COALESCE(request_id, ''), COALESCE(ip_address, ''), \
+                 chain_number, COALESCE(chain_hash, '') FROM admin_audit_log WHERE owner = $1 ORDER BY id LIMIT $2";
     let read = |row: &mut Columns<'_>| {
         let (number, at) = (row.int()?, row.int()?);
         let mut rest = Vec::with_capacity(12);
@@ -343,7 +350,9 @@ async fn oldest_changes(
         let body_bytes = length(&before).saturating_add(length(&after));
         rest.extend([before, after, row.text()?, row.text()?]);
         let (entry, owner) = (NO_ENTRY.to_owned(), owner.to_owned());
-        Ok(Removed { entry, number, owner, at, body_bytes, rest })
+        let (place, hash) = (row.optional_int()?, row.text()?);
+        let link = place.map(|place| (place, hash));
+        Ok(Removed { entry, number, owner, at, body_bytes, rest, link })
     };
     fetch_all(session, Query::new(query).bind(owner).bind(most), read).await
 }

@@ -6,6 +6,7 @@
 
 mod audit_bound;
 mod batch;
+mod chain;
 mod checkpoints;
 mod commit;
 mod decisions;

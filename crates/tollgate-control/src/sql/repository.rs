@@ -9,12 +9,14 @@ use super::driver::{Access, Driver};
 use super::query::Query;
 use super::session::{Session, fetch_int, finish};
 use super::{
-    audit_bound, checkpoints, commit, decisions, entries, figures, load, migrate, search, verify,
+    audit_bound, chain, checkpoints, commit, decisions, entries, figures, load, migrate, search,
+    verify,
 };
 use crate::{
-    Actor, ChangeFilter, ChangeRecord, Checkpoint, Committed, DecisionFilter, DecisionPlace,
-    DecisionRecord, Entry, EntryFilter, Kind, Loaded, Millis, Page, Repository, RepositoryError,
-    Revision, RuleVersionAt, StoredDecision, Waker, Write,
+    Actor, ChainPage, ChainPlace, ChangeFilter, ChangeRecord, Checkpoint, Committed,
+    DecisionFilter, DecisionPlace, DecisionRecord, Entry, EntryFilter, Kind, Loaded, Millis, Page,
+    PublicKey, Repository, RepositoryError, Revision, RuleVersionAt, Signer, StoredDecision, Waker,
+    Write,
 };
 
 /// How long a question may take.
@@ -64,6 +66,16 @@ async fn take_step<D: Driver>(driver: &D) -> Result<(), RepositoryError> {
     Ok(())
 }
 
+/// Begins the signed history: records that are there already are covered by its genesis.
+async fn begin_chain<D: Driver>(driver: &D) -> Result<(), RepositoryError> {
+    let mut session = begin(driver).await?;
+    if let Some(sql) = driver.dialect().allow_migration {
+        session.script(sql).await?;
+    }
+    let result = chain::begin(&mut *session, driver.dialect()).await;
+    finish(session, result).await
+}
+
 async fn raise<D: Driver>(
     driver: &D,
     session: &mut dyn Session,
@@ -103,6 +115,11 @@ impl<D: Driver> Repository for D {
             loop {
                 let mut session = self.session(Access::Read).await?;
                 if let Some(version) = migrate::is_done(&mut *session, self.dialect()).await? {
+                    let has_begun = chain::has_begun(&mut *session).await?;
+                    drop(session);
+                    if !has_begun {
+                        begin_chain(self).await?;
+                    }
                     if has_changed {
                         tracing::info!(version, "the database's schema was brought up to date");
                     }
@@ -178,8 +195,9 @@ impl<D: Driver> Repository for D {
     ) -> Result<Committed, RepositoryError> {
         within(WORK, async {
             let mut session = begin(self).await?;
-            let (dialect, history) = (self.dialect(), self.history());
-            let result = commit::commit(&mut *session, dialect, history, base, writes, actor).await;
+            let kept = commit::Kept { bounds: self.history(), signer: self.signer() };
+            let result =
+                commit::commit(&mut *session, self.dialect(), &kept, base, writes, actor).await;
             finish(session, result).await
         })
         .await
@@ -232,6 +250,20 @@ impl<D: Driver> Repository for D {
             entries::changes(&mut *self.session(Access::Read).await?, filter, page).await
         })
         .await
+    }
+
+    async fn chain(&self, after: ChainPlace, limit: u32) -> Result<ChainPage, RepositoryError> {
+        within(ANSWER, async {
+            let mut session = self.session(Access::Read).await?;
+            session.begin(self.dialect().begin_read).await?;
+            let result = chain::page(&mut *session, after, limit).await;
+            finish(session, result).await
+        })
+        .await
+    }
+
+    fn public_key(&self) -> Option<PublicKey> {
+        self.signer().map(Signer::public_key)
     }
 
     async fn record(&self, decisions: &[DecisionRecord]) -> Result<u64, RepositoryError> {

@@ -12,11 +12,13 @@ const ENTRIES: &[&str] = &["INSERT", "UPDATE", "DELETE"];
 const RECORDS: &[&str] = &["INSERT", "DELETE"];
 
 /// Every table that a node reads, with what it does to the rows.
-const TABLES: [(&str, &[&str]); 21] = [
+const TABLES: [(&str, &[&str]); 23] = [
     ("admin_audit_log", RECORDS),
     ("admin_tokens", ENTRIES),
     ("api_key_buckets", &["UPDATE"]),
     ("api_keys", ENTRIES),
+    ("audit_chain", &["INSERT", "UPDATE"]),
+    ("audit_chain_removed", ENTRIES),
     ("client_tier_buckets", &["UPDATE"]),
     ("client_tiers", ENTRIES),
     ("control_state", &["UPDATE"]),

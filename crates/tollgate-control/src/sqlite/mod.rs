@@ -5,6 +5,7 @@ mod searching;
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,7 +21,7 @@ use self::searching::SearchSession;
 use crate::sql::query::Query;
 use crate::sql::session::{Session, fetch_int, pool_session};
 use crate::sql::{Access, Dialect, Driver, Migration, failure};
-use crate::{HistoryBounds, RepositoryError, Waker};
+use crate::{HistoryBounds, RepositoryError, Signer, Waker};
 
 /// How many may read at once; readers do not wait for the writer.
 const READERS: u32 = 4;
@@ -93,6 +94,10 @@ static DIALECT: Dialect = Dialect {
             version: 9,
             sql: include_str!("../../migrations/sqlite/0009_node_figures.sql"),
         },
+        Migration {
+            version: 10,
+            sql: include_str!("../../migrations/sqlite/0010_signed_history.sql"),
+        },
     ],
 };
 
@@ -104,6 +109,7 @@ pub struct SqliteRepository {
     /// there.
     writer: SqlitePool,
     history: HistoryBounds,
+    signer: Option<Arc<Signer>>,
 }
 
 impl SqliteRepository {
@@ -136,7 +142,14 @@ impl SqliteRepository {
             searchers: pool(SEARCHERS),
             writer: pool(1),
             history: HistoryBounds::default(),
+            signer: None,
         })
+    }
+
+    /// With this key, which signs the history of changes.
+    #[must_use]
+    pub fn with_signer(self, signer: Option<Arc<Signer>>) -> Self {
+        Self { signer, ..self }
     }
 
     /// With these bounds of the history of changes.
@@ -199,6 +212,10 @@ impl Driver for SqliteRepository {
 
     fn history(&self) -> &HistoryBounds {
         &self.history
+    }
+
+    fn signer(&self) -> Option<&Signer> {
+        self.signer.as_deref()
     }
 
     async fn session(&self, access: Access) -> Result<Box<dyn Session>, RepositoryError> {

@@ -18,7 +18,7 @@ const BOUNDS: HistoryBounds = HistoryBounds {
 };
 
 async fn bounded(ground: &Ground) -> Arc<dyn Repository> {
-    let repository = ground.config.open_with(BOUNDS).expect("a repository");
+    let repository = ground.config.open_with(BOUNDS, None).expect("a repository");
     repository.migrate().await.expect("a migration");
     repository
 }
@@ -113,7 +113,7 @@ pub(crate) async fn a_lowered_bound_is_reached_step_by_step(ground: Ground) {
     assert_eq!(versions(&repository, "r").await.len(), 40);
     repository.close().await;
     let bounds = HistoryBounds { versions_per_rule: 3, changes: 5, ..BOUNDS };
-    let repository = ground.config.open_with(bounds).expect("a repository");
+    let repository = ground.config.open_with(bounds, None).expect("a repository");
     write(&repository, &[rule("r", 41)], &actor()).await;
     assert_eq!(versions(&repository, "r").await, [41, 40, 39]);
     assert_eq!(changes(&repository, ChangeFilter::default()).await.len(), 5);
@@ -141,7 +141,7 @@ pub(crate) async fn the_history_is_bounded_in_bytes(ground: Ground) {
         bytes_per_tenant: 120_000,
         ..BOUNDS
     };
-    let repository = ground.config.open_with(bounds).expect("a repository");
+    let repository = ground.config.open_with(bounds, None).expect("a repository");
     repository.migrate().await.expect("a migration");
     for number in 1..=20 {
         write(&repository, &[large_rule("r", number, 10_000)], &actor()).await;

@@ -9,6 +9,7 @@
     reason = "helpers of tests fail like tests, and wait for real events with deadlines"
 )]
 
+mod chain;
 mod commits;
 mod decisions;
 mod entries;
@@ -56,6 +57,13 @@ on_both! {
     commits::every_write_is_audited,
     commits::tokens_are_no_part_of_the_set,
     commits::ten_thousand_clients_are_one_change,
+    chain::every_change_is_signed_and_follows_the_one_before,
+    chain::every_altered_field_is_found_and_named,
+    chain::missing_changes_are_found,
+    chain::removed_changes_leave_signed_statements,
+    chain::nodes_that_write_at_once_do_not_fork_the_chain,
+    chain::records_from_before_are_covered_by_the_genesis,
+    chain::pages_of_every_size_are_one_chain,
     history::versions_of_a_rule_are_bounded,
     history::a_tenant_has_a_share_of_the_history,
     history::a_lowered_bound_is_reached_step_by_step,

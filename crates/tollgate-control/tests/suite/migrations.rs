@@ -34,7 +34,7 @@ pub(crate) async fn from_nothing_and_again(ground: Ground) {
 }
 
 /// Makes the schema of this version.
-async fn make(ground: &Ground, version: usize) {
+pub(crate) async fn make(ground: &Ground, version: usize) {
     let create = "CREATE TABLE schema_version (version BIGINT PRIMARY KEY, \
                   applied_at BIGINT NOT NULL);";
     ground.run(create).await;

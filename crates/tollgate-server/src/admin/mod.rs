@@ -21,7 +21,7 @@
 //! | `installation.rs` | top keys, history and nodes of the whole installation |
 //! | `seen.rs` | how this node is |
 //! | `view.rs`, `respond.rs` | answers and errors |
-//! | `openapi.rs`, `openapi_keys.rs`, `openapi_seen.rs`, `schemas.rs`, `schemas_seen.rs` | all of it described |
+//! | `openapi.rs`, `openapi_audit.rs`, `openapi_keys.rs`, `openapi_seen.rs`, `schemas.rs`, `schemas_seen.rs` | all of it described |
 
 mod client_page;
 mod clients;
@@ -34,6 +34,7 @@ mod file_entries;
 mod installation;
 mod keys;
 pub(crate) mod openapi;
+mod openapi_audit;
 mod openapi_keys;
 mod openapi_seen;
 mod playground;
@@ -405,6 +406,8 @@ impl Admin {
             Call::Settings => Box::pin(self.settings(asked)),
             Call::PutSetting | Call::DeleteSetting => Box::pin(self.set(asked)),
             Call::Audit => Box::pin(self.audit(asked)),
+            Call::AuditExport => Box::pin(self.audit_export(asked)),
+            Call::AuditKey => return self.audit_key(asked).map(Answer::respond),
             Call::Decisions => Box::pin(self.search_decisions(asked)),
             Call::Explain => Box::pin(self.explain(asked)),
             Call::Decide | Call::Peek => Box::pin(self.decide(asked)),

@@ -311,6 +311,7 @@ impl Described {
                 let answer = pages_with("AdminRecord", fields);
                 Self { query, ..Self::plain("What was changed, or decided", answer) }
             }
+            Call::AuditExport | Call::AuditKey => super::openapi_audit::describe(call),
             Call::Decisions | Call::DecisionFeed => {
                 let is_feed = call == Call::DecisionFeed;
                 let mut query = if is_feed { Vec::new() } else { page() };

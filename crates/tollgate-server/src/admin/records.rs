@@ -1,6 +1,7 @@
 //! The audit log: what was changed, and what was decided.
 
-use tollgate_control::{ChangeFilter, DecisionFilter, Kind};
+use serde_json::json;
+use tollgate_control::{ChainPlace, ChangeFilter, DecisionFilter, Kind};
 
 use super::read::Query;
 use super::respond::{AdminError, Answer};
@@ -47,6 +48,29 @@ impl Admin {
         let items: Vec<_> = found.iter().map(view::change).collect();
         let removed = removed.iter().map(view::checkpoint).collect();
         Ok(Answer::ok(view::bounded_page(&items, next.as_deref(), &removed)))
+    }
+
+    /// The signed history, link by link.
+    pub(super) async fn audit_export(&self, asked: &Asked) -> Result<Answer, AdminError> {
+        let mut query = Query::new(&asked.query)?;
+        let page = query.page()?;
+        query.end()?;
+        let wrong = || AdminError::invalid("cursor", "must be a next_cursor of this call");
+        let after = match page.after.as_deref() {
+            None => ChainPlace::Start,
+            Some(cursor) => ChainPlace::parse(cursor).ok_or_else(wrong)?,
+        };
+        let limit = page.limit.min(MAX_CHANGES);
+        let found = self.control.repository().chain(after, limit).await?;
+        let next = found.next.map(ChainPlace::cursor);
+        Ok(Answer::ok(json!({ "items": found.links, "next_cursor": next })))
+    }
+
+    /// The public key of this node.
+    pub(super) fn audit_key(&self, asked: &Asked) -> Result<Answer, AdminError> {
+        Query::new(&asked.query)?.end()?;
+        let key = self.control.repository().public_key().map(|key| key.to_string());
+        Ok(Answer::ok(json!({ "algorithm": "ed25519", "public_key": key })))
     }
 
     async fn decisions(&self, asked: &Asked, mut query: Query<'_>) -> Result<Answer, AdminError> {

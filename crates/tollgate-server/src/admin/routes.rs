@@ -65,6 +65,8 @@ pub(crate) enum Call {
     PutSetting,
     DeleteSetting,
     Audit,
+    AuditExport,
+    AuditKey,
     Decisions,
     DecisionFeed,
     Client,
@@ -123,6 +125,8 @@ impl Call {
             | Self::Document
             | Self::Settings
             | Self::Audit
+            | Self::AuditExport
+            | Self::AuditKey
             | Self::Decisions
             | Self::DecisionFeed
             | Self::Client
@@ -210,6 +214,8 @@ pub(crate) const ROUTES: &[Route] = &[
     route(PUT, "settings/{}", Call::PutSetting, Access::Operate),
     route(DELETE, "settings/{}", Call::DeleteSetting, Access::Operate),
     route(GET, "audit", Call::Audit, Access::ViewOwn),
+    route(GET, "audit/export", Call::AuditExport, Access::View),
+    route(GET, "audit/key", Call::AuditKey, Access::View),
     route(GET, "decisions", Call::Decisions, Access::ViewOwn),
     route(GET, "decisions/feed", Call::DecisionFeed, Access::ViewOwn),
     route(GET, "clients/{}/{}", Call::Client, Access::ViewOwn),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::check::parse_address;
 use super::read::{Reader, Said};
 use super::{Config, Secret};
-use tollgate_control::HistoryBounds;
+use tollgate_control::{HistoryBounds, Signer};
 
 /// What this node does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -83,6 +83,8 @@ pub struct ControlConfig {
     pub take_over: bool,
     /// How much of the history of changes is kept.
     pub history: HistoryBounds,
+    /// The key that signs the history of changes; `None`: one in the data directory.
+    pub signing_key: Secret,
     /// What is kept of decisions.
     pub audit: AuditConfig,
     /// The first admin token, instead of `TOLLGATE_ADMIN_TOKEN`. No file or variable sets it.
@@ -117,6 +119,7 @@ pub(super) fn check(reader: &mut Reader) -> ControlConfig {
             .unwrap_or(u32::MAX),
         take_over: reader.boolean("admin.take_over"),
         history: history(reader),
+        signing_key: signing_key(reader),
         audit: AuditConfig {
             is_on: reader.boolean("audit.decisions"),
             sample_allowed: reader.number("audit.sample_allowed", 0..=1_000_000_000),
@@ -129,6 +132,18 @@ pub(super) fn check(reader: &mut Reader) -> ControlConfig {
             aggregate: Duration::from_secs(reader.number("audit.aggregate_seconds", 1..=3_600)),
         },
     }
+}
+
+/// The key, checked: a node with a key that it cannot use would not sign.
+fn signing_key(reader: &mut Reader) -> Secret {
+    const KEY: &str = "history.signing_key_file";
+    let origin = reader.optional_path(KEY).map(|said| said.origin);
+    let secret = Secret::read(reader, KEY, 64);
+    if let (Some(origin), Some(Err(error))) = (origin, secret.text.as_deref().map(Signer::from_hex))
+    {
+        reader.wrong(&origin, KEY, error.to_string());
+    }
+    secret
 }
 
 /// The fewest bytes of a bound of the history.

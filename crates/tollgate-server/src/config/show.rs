@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tollgate_control::HistoryBounds;
 
-use super::{Config, DataAuth, StoreConfig, without_password};
+use super::{Config, DataAuth, Secret, StoreConfig, without_password};
 
 /// Stands where a secret would.
 const HIDDEN: &str = "(hidden)";
@@ -136,10 +136,11 @@ struct History {
     max_bytes_per_rule: u64,
     max_bytes_per_tenant: u64,
     max_bytes: u64,
+    signing_key_file: Option<String>,
 }
 
 impl History {
-    const fn of(bounds: &HistoryBounds) -> Self {
+    fn of(bounds: &HistoryBounds, signing_key: &Secret) -> Self {
         Self {
             max_versions_per_rule: bounds.versions_per_rule,
             max_versions_per_tenant: bounds.versions_per_tenant,
@@ -149,6 +150,7 @@ impl History {
             max_bytes_per_rule: bounds.bytes_per_rule,
             max_bytes_per_tenant: bounds.bytes_per_tenant,
             max_bytes: bounds.bytes,
+            signing_key_file: signing_key.file.as_ref().map(|file| file.display().to_string()),
         }
     }
 }
@@ -287,7 +289,7 @@ impl Config {
                 wrong_tokens: self.control.wrong_tokens,
                 take_over: self.control.take_over,
             },
-            history: History::of(&self.control.history),
+            history: History::of(&self.control.history, &self.control.signing_key),
             audit: Audit {
                 decisions: self.control.audit.is_on,
                 sample_allowed: self.control.audit.sample_allowed,

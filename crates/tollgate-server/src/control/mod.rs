@@ -23,6 +23,7 @@ pub(crate) mod installation;
 mod ownership;
 mod redis;
 mod roll;
+mod signing;
 mod startup;
 mod take_over;
 
@@ -248,7 +249,8 @@ fn open_database(
     database: &DatabaseConfig,
     around: &Surroundings,
 ) -> Result<Option<Arc<dyn Repository>>, ControlStartError> {
-    match database.open_with(around.config.control.history) {
+    let signer = signing::signer(&around.config);
+    match database.open_with(around.config.control.history, signer) {
         Ok(repository) => Ok(Some(repository)),
         Err(error) if around.config.rules.is_some() => {
             tracing::error!(%error, "{DATA_DIR_UNUSABLE}");

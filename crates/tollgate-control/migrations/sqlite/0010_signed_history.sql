@@ -1,0 +1,29 @@
+-- The log of changes is a hash chain whose head is signed. Records from before have no number; the genesis covers them.
+ALTER TABLE admin_audit_log ADD COLUMN chain_number BIGINT;
+ALTER TABLE admin_audit_log ADD COLUMN chain_hash TEXT;
+CREATE UNIQUE INDEX admin_audit_log_by_chain ON admin_audit_log (chain_number) WHERE chain_number IS NOT NULL;
+CREATE INDEX admin_audit_log_unchained ON admin_audit_log (id) WHERE chain_number IS NULL;
+
+-- One row, which the program adds: hashes are not computed in SQL.
+CREATE TABLE audit_chain (
+    id BIGINT PRIMARY KEY NOT NULL CHECK (id = 1),
+    earlier BIGINT NOT NULL,
+    earlier_last_id BIGINT NOT NULL,
+    earlier_digest TEXT NOT NULL,
+    genesis_hash TEXT NOT NULL,
+    earlier_left BIGINT NOT NULL,
+    number BIGINT NOT NULL,
+    hash TEXT NOT NULL,
+    public_key TEXT NOT NULL,
+    signature TEXT NOT NULL
+);
+
+-- Changes that were removed to keep a bound. Neighbours are one row, so that there are at most as many as changes.
+CREATE TABLE audit_chain_removed (
+    first_number BIGINT PRIMARY KEY NOT NULL,
+    last_number BIGINT NOT NULL UNIQUE,
+    previous_hash TEXT NOT NULL,
+    hash TEXT NOT NULL,
+    public_key TEXT NOT NULL,
+    signature TEXT NOT NULL
+);
