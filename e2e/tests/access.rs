@@ -63,6 +63,7 @@ fn table() -> Vec<(&'static str, &'static str, May)> {
         ("GET", "decisions", VIEW_OWN),
         ("GET", "decisions/feed", VIEW_OWN),
         ("GET", "clients/{identifier_type}/{identifier}", VIEW_OWN),
+        ("GET", "usage/report", VIEW_OWN),
         ("GET", "usage/{identifier_type}/{identifier}", VIEW_OWN),
         ("POST", "usage/{identifier_type}/{identifier}/reset", OPERATE_OWN),
         ("POST", "decide", OPERATE),

@@ -27,6 +27,7 @@ mod history;
 mod input;
 mod installation;
 mod keys;
+mod ledger;
 mod lifecycle;
 mod many_nodes;
 mod observability;

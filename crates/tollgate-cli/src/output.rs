@@ -126,37 +126,47 @@ const MAX_CELL: usize = 48;
 
 /// Prints a table; long cells are cut on a terminal, and complete otherwise.
 pub(crate) fn print_table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> io::Result<()> {
+    print_columns(&head, &rows.iter().map(|row| row.to_vec()).collect::<Vec<_>>())
+}
+
+/// The same, where the columns depend on what was asked for.
+pub(crate) fn print_columns(head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
     if !io::stdout().is_terminal() {
-        return print(&table(head, rows));
+        return print(&columns(head, rows));
     }
     let cut = |cell: &String| match cell.char_indices().nth(MAX_CELL) {
         Some((end, _)) => format!("{}…", cell.get(..end).unwrap_or(cell)),
         None => cell.clone(),
     };
-    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(cut)).collect();
-    print(&table(head, &rows))
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(cut).collect()).collect();
+    print(&columns(head, &rows))
 }
 
 /// A table with aligned columns.
 pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
-    let mut widths = head.map(str::len);
-    let rows: Vec<_> = rows.iter().map(|row| row.each_ref().map(|cell| visible(cell))).collect();
+    columns(&head, &rows.iter().map(|row| row.to_vec()).collect::<Vec<_>>())
+}
+
+fn columns(head: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = head.iter().map(|cell| cell.len()).collect();
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| visible(cell)).collect()).collect();
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
     }
     let mut text = String::new();
-    let mut add = |cells: [&str; N]| {
+    let mut add = |cells: &mut dyn Iterator<Item = &str>| {
         let mut line = String::new();
-        for (cell, width) in cells.into_iter().zip(widths) {
+        for (cell, width) in cells.zip(&widths) {
             let _ = write!(line, "{cell:width$}  ");
         }
         let _ = writeln!(text, "{}", line.trim_end());
     };
-    add(head);
+    add(&mut head.iter().copied());
     for row in &rows {
-        add(row.each_ref().map(String::as_str));
+        add(&mut row.iter().map(String::as_str));
     }
     text
 }

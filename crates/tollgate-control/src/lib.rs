@@ -26,6 +26,7 @@ mod sqlite;
 mod tenant;
 mod tier_names;
 mod token;
+mod usage;
 
 pub use chain::{ChainPage, ChainPlace, PublicKey, Signer};
 pub use compiled::{CompileError, Compiled};
@@ -49,3 +50,6 @@ pub use service::{
 pub use sqlite::SqliteRepository;
 pub use tenant::{TENANT_SCOPE, tenant_scope};
 pub use token::{Identity, MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, Role, digest};
+pub use usage::{
+    UsageAmounts, UsageDimension, UsageEvent, UsageQuery, UsageRetention, UsageRow, UsageSweep,
+};

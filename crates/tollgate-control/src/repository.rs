@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use crate::{
     Actor, ChainPage, ChainPlace, ChangeFilter, ChangeRecord, Checkpoint, Committed,
     DecisionFilter, DecisionPlace, DecisionRecord, Entry, EntryFilter, Kind, Loaded, Millis, Page,
-    PublicKey, RepositoryError, Revision, RuleVersionAt, StoredDecision, Write,
+    PublicKey, RepositoryError, Revision, RuleVersionAt, StoredDecision, UsageEvent, UsageQuery,
+    UsageRetention, UsageRow, UsageSweep, Write,
 };
 
 /// Where the control plane keeps what it knows. One suite holds for all of them.
@@ -151,6 +152,23 @@ pub trait Repository: Send + Sync + 'static {
         node: &str,
         fields: &[String],
     ) -> Result<Vec<Option<Vec<u8>>>, RepositoryError>;
+
+    /// Adds events to the ledger of usage, each once by its id, in one transaction; says how many were new. Where a day has
+    /// `max_rows_per_day` rows, further names are left out, and the usage is counted all the same.
+    async fn record_usage(
+        &self,
+        events: &[UsageEvent],
+        max_rows_per_day: u32,
+    ) -> Result<u64, RepositoryError>;
+
+    /// Counts what is open and has expired as it was estimated; says how many of it were looked at.
+    async fn sweep_usage(&self, sweep: &UsageSweep) -> Result<u64, RepositoryError>;
+
+    /// Usage within a time, grouped.
+    async fn usage_report(&self, query: &UsageQuery) -> Result<Vec<UsageRow>, RepositoryError>;
+
+    /// Removes what is no longer kept of the ledger; says how many rows.
+    async fn prune_usage(&self, retention: &UsageRetention) -> Result<u64, RepositoryError>;
 
     /// Whether everything can be read and something be written: tables of a server, pages of a file. Slow; for a
     /// database that has failed, since a question that succeeds does not prove that another would.

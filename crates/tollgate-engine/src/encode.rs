@@ -8,6 +8,7 @@ use tollgate_policy::Unit;
 use tollgate_policy::prices::{Currency, Price};
 use tollgate_store::{Consistency, Home, OnFailure, Store};
 
+use crate::ledger::Spend;
 use crate::receipts::{Part, Receipts};
 
 /// Changes when the bytes do.
@@ -19,6 +20,9 @@ const FORMAT_HERE: u8 = 2;
 /// The formats of charges of which some are money: the currency and the price at admission come last.
 const FORMAT_MONEY: u8 = 3;
 const FORMAT_MONEY_HERE: u8 = 4;
+
+/// What a ledger is to know comes first, then the charges in one of the other formats.
+const FORMAT_SPEND: u8 = 6;
 
 /// The most charges that are read.
 const MAX_PARTS: u16 = 1024;
@@ -42,12 +46,17 @@ const UNITS: [Unit; 8] = [
 /// a charge that only this process could find again, by the secret itself, is left out and not
 /// refunded.
 pub(crate) fn encode<S: Store>(receipts: &Receipts, instance: u64, store: &S) -> Vec<u8> {
-    let mut bytes = vec![match (receipts.is_here, receipts.currency.is_some()) {
+    let mut bytes = Vec::new();
+    if let Some(spend) = &receipts.spend {
+        bytes.push(FORMAT_SPEND);
+        spend.write(&mut bytes);
+    }
+    bytes.push(match (receipts.is_here, receipts.currency.is_some()) {
         (false, false) => FORMAT,
         (true, false) => FORMAT_HERE,
         (false, true) => FORMAT_MONEY,
         (true, true) => FORMAT_MONEY_HERE,
-    }];
+    });
     bytes.extend_from_slice(&instance.to_le_bytes());
     let count = bytes.len();
     bytes.extend_from_slice(&[0; 2]);
@@ -175,6 +184,13 @@ fn push_receipt(bytes: &mut Vec<u8>, receipt: &Receipt) {
 
 /// Reads receipts. What a process that is not `instance` counted alone stays as it is.
 pub(crate) fn decode(bytes: &[u8], instance: u64) -> Option<Receipts> {
+    let (spend, bytes) = match bytes.split_first()? {
+        (&FORMAT_SPEND, rest) => {
+            let (spend, rest) = Spend::read(rest)?;
+            (Some(Box::new(spend)), rest)
+        }
+        _ => (None, bytes),
+    };
     let mut reader = Reader(bytes);
     let (is_here, has_money) = match reader.byte()? {
         FORMAT => (false, false),
@@ -188,7 +204,7 @@ pub(crate) fn decode(bytes: &[u8], instance: u64) -> Option<Receipts> {
     if count > MAX_PARTS {
         return None;
     }
-    let mut receipts = Receipts { is_here, ..Receipts::default() };
+    let mut receipts = Receipts { is_here, spend, ..Receipts::default() };
     for _ in 0..count {
         let mut part = reader.part()?;
         part.is_remote = part.is_local() && !is_own;

@@ -1,10 +1,11 @@
 //! Charges that are given back, and slots that are held for longer.
 
 use tollgate_core::{MICRO, Nanos, Receipt};
-use tollgate_store::Store;
+use tollgate_store::{Applied, Store};
 
 use crate::observer::HoldChanged;
-use crate::{Engine, EngineError, Receipts};
+use crate::receipts::Settled;
+use crate::{Amounts, Engine, EngineError, Receipts};
 
 impl<S: Store> Engine<S> {
     /// Gives back what was charged.
@@ -30,6 +31,26 @@ impl<S: Store> Engine<S> {
             self.notify_change(|| receipts.change(0, now, HoldChanged::Released));
         }
         Some(given_back.map_err(EngineError::from))
+    }
+
+    /// [`Engine::release`] without a future. `None`: the store has to be awaited, and nothing was released.
+    pub fn release_now(
+        &self,
+        id: u128,
+        receipts: &Receipts,
+    ) -> Option<Result<Settled, EngineError>> {
+        let store = self.store.as_sync()?;
+        self.note_released(id, receipts);
+        if receipts.is_empty() {
+            return Some(Ok(Settled::default()));
+        }
+        Some(self.undo_now(store, id, receipts).map(|adjusted| {
+            let released = receipts.settled(&Amounts::NONE, &adjusted.refunded);
+            if adjusted.applied != Applied::Before {
+                self.reserved.released(&released);
+            }
+            released
+        }))
     }
 
     /// Holds the slots among it for another lifetime. False if one is no longer held.

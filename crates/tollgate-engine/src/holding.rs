@@ -164,6 +164,9 @@ impl<S: Store> Engine<S> {
     /// if it holds any.
     fn holding(&self, request: &Request<'_>, decision: &Decision<'_>) -> Option<Holding> {
         if !decision.is_allowed() {
+            if request.reserve.is_some() {
+                self.note_refusal(request);
+            }
             return None;
         }
         let all = self.receipts(request, decision);
@@ -195,6 +198,7 @@ impl<S: Store> Engine<S> {
         if request.reserve.is_some() {
             decision.reservation = Some(Reservation { id: holding.id, expires_at });
             self.reserved.made(&holding.all);
+            self.note_open(holding.id, &holding.all, expires_at);
         }
     }
 

@@ -21,6 +21,7 @@ pub mod fuzzed;
 mod give_back;
 mod holding;
 mod idempotency;
+mod ledger;
 mod limit_checks;
 mod limit_override;
 mod missing;
@@ -51,6 +52,7 @@ pub use decision::{Decision, Scope, Warning};
 pub use ending::Ending;
 pub use holding::SlotShares;
 pub use idempotency::REMEMBERED_FOR;
+pub use ledger::{Appending, SettledUsage, Spender, UsageLedger};
 pub use limit_override::{LimitOverride, OVERRIDE_WINDOWS};
 pub use missing::MissingKey;
 pub use observer::{HoldChange, HoldChanged, Observer, TRACE_TARGET};
@@ -219,6 +221,7 @@ pub struct Engine<S> {
     debts: budgets::DebtBook,
     slot_book: slots::SlotBook,
     slot_shares: Option<Arc<dyn SlotShares>>,
+    ledger: Option<Arc<dyn UsageLedger>>,
     missing_key: MissingKey,
     /// Names this process: what it counts alone no other can give back.
     instance: u64,
@@ -244,6 +247,7 @@ impl<S: Store> Engine<S> {
             debts: budgets::DebtBook::default(),
             slot_book: slots::SlotBook::default(),
             slot_shares: None,
+            ledger: None,
             missing_key: MissingKey::default(),
             instance: new_reservation_id() as u64,
         }

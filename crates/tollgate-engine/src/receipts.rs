@@ -12,6 +12,7 @@ use tollgate_store::{
 
 use crate::debt::{changed_limit, max_owed};
 use crate::decision::{Decision, applied};
+use crate::ledger::Spend;
 use crate::limit_checks::Stores;
 use crate::observer::{HoldChange, HoldChanged, link_of};
 use crate::{Actual, Amounts, Engine, EngineError, Request};
@@ -32,6 +33,8 @@ pub struct Receipts {
     pub(crate) price: Option<Box<Price>>,
     /// Whether it charged a hard budget. Not among the bytes of a record: only this process asks for it.
     pub(crate) is_hard: bool,
+    /// What a ledger is to know when it is settled.
+    pub(crate) spend: Option<Box<Spend>>,
     /// [`Decision::hold_link`], where the caller keeps them; 0 for those of a record.
     pub(crate) link: u64,
 }
@@ -140,6 +143,7 @@ impl Receipts {
     #[must_use]
     pub fn slots(mut self) -> Self {
         self.parts.retain(|part| matches!(part.receipt, Receipt::Slot(_)));
+        self.spend = None;
         self
     }
 
@@ -213,7 +217,7 @@ impl Receipts {
     }
 
     /// The truth by unit: money that is not stated is the price of the usage, as it was at admission.
-    fn truth(&self, actual: &Actual) -> Amounts {
+    pub(crate) fn truth(&self, actual: &Actual) -> Amounts {
         let price = || actual.amounts.priced(self.price.as_ref()?, actual.usage);
         let money = actual.amounts.money.or_else(price);
         let money = money.filter(|money| self.currency == Some(money.currency));
@@ -225,7 +229,7 @@ impl Receipts {
     }
 
     /// What settling it with this truth comes to, if the store gave so much of each part back.
-    fn settled(&self, truth: &Amounts, refunds: &[u64]) -> Settled {
+    pub(crate) fn settled(&self, truth: &Amounts, refunds: &[u64]) -> Settled {
         let extra = self.amounts(|unit| {
             let (charged, truth) = (self.charged(unit)?, truth.get(unit)?);
             Some(truth.saturating_sub(charged))
@@ -335,6 +339,7 @@ impl<S: Store> Engine<S> {
             parts: decision.scopes.iter().filter(charged).filter_map(part).collect(),
             is_here: decision.degraded.is_some(),
             is_hard: decision.scopes.iter().filter(charged).any(|it| it.rule.is_hard_budget()),
+            spend: self.spend(request, decision),
             link: decision.link,
             currency: priced.and_then(|scope| scope.rule.currency),
             price: priced.and(decision.price).map(|price| {
@@ -363,6 +368,10 @@ impl<S: Store> Engine<S> {
         actual: Actual,
     ) -> Result<Settled, EngineError> {
         receipts.check_truth(&actual)?;
+        self.append_usage(id, receipts, &actual).await;
+        if receipts.is_empty() {
+            return Ok(Settled::default());
+        }
         let (settled, applied) = self.apply_truth(id, receipts, actual).await?;
         if applied != Applied::Before {
             self.reserved.settled(&settled);
@@ -372,6 +381,10 @@ impl<S: Store> Engine<S> {
 
     /// Gives all of it back, requests too; once under an id, as [`Engine::settle`].
     pub async fn release(&self, id: u128, receipts: &Receipts) -> Result<Settled, EngineError> {
+        self.note_released(id, receipts);
+        if receipts.is_empty() {
+            return Ok(Settled::default());
+        }
         let (released, applied) = self.undo(id, receipts).await?;
         if applied != Applied::Before {
             self.reserved.released(&released);
@@ -390,31 +403,20 @@ impl<S: Store> Engine<S> {
         if let Err(error) = receipts.check_truth(&actual) {
             return Some(Err(error));
         }
+        if receipts.is_empty() {
+            self.note_usage(id, receipts, &actual);
+            return Some(Ok(Settled::default()));
+        }
         let truth = receipts.truth(&actual);
         let how = HoldChanged::Settled(actual);
         let adjusted = self.adjust_now(store, id, receipts, how, |part| part.change(&truth));
         Some(adjusted.map(|adjusted| {
             let settled = receipts.settled(&truth, &adjusted.refunded);
             if adjusted.applied != Applied::Before {
+                self.note_usage(id, receipts, &actual);
                 self.reserved.settled(&settled);
             }
             settled
-        }))
-    }
-
-    /// [`Engine::release`] without a future. `None`: the store has to be awaited, and nothing was released.
-    pub fn release_now(
-        &self,
-        id: u128,
-        receipts: &Receipts,
-    ) -> Option<Result<Settled, EngineError>> {
-        let store = self.store.as_sync()?;
-        Some(self.undo_now(store, id, receipts).map(|adjusted| {
-            let released = receipts.settled(&Amounts::NONE, &adjusted.refunded);
-            if adjusted.applied != Applied::Before {
-                self.reserved.released(&released);
-            }
-            released
         }))
     }
 

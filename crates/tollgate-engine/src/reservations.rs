@@ -223,8 +223,15 @@ impl<S: Store> Engine<S> {
         let receipts = encode::decode(&content, self.instance);
         let receipts = receipts.ok_or(EngineError::ReservationUnreadable)?;
         let (settled, applied) = match how {
-            How::Settle(actual) => self.apply_truth(id, &receipts, actual).await?,
-            How::Release => self.undo(id, &receipts).await?,
+            How::Settle(actual) => {
+                self.append_usage(id, &receipts, &actual).await;
+                self.apply_truth(id, &receipts, actual).await?
+            }
+            How::Release => {
+                let undone = self.undo(id, &receipts).await?;
+                self.note_released(id, &receipts);
+                undone
+            }
         };
         if self.complete(id, wanted, &settled, applied).await {
             match wanted {
@@ -290,6 +297,7 @@ impl<S: Store> Engine<S> {
         let has_own_lifetime = only_slots && ttl.is_none();
         let rest = if has_own_lifetime { Nanos::MAX } else { expires_at.saturating_sub(now) };
         let is_held = self.renew_for(&receipts, rest).await?;
+        self.note_open(id, &receipts, expires_at);
         self.notify_change(|| receipts.change(id, now, HoldChanged::Renewed(ttl)));
         let slots_end = receipts.slot_ttl().map(|ttl| now.saturating_add(ttl));
         let expires_at = match slots_end {

@@ -20,6 +20,7 @@ mod edge;
 pub mod envoy;
 pub mod grpc;
 pub mod http;
+mod ledger;
 mod listen;
 mod log_level;
 mod own_certificate;

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::sync::Arc;
 
 use tollgate_core::Nanos;
-use tollgate_engine::{Clock, Engine, MissingKey, SharedClock, SystemClock};
+use tollgate_engine::{Clock, Engine, MissingKey, SharedClock, SystemClock, UsageLedger};
 use tollgate_policy::RuleSet;
 use tollgate_store::MemoryStore;
 use tollgate_store::memory::MemoryOptions;
@@ -18,6 +18,7 @@ use crate::buffered::BUFFERED;
 use crate::config::{Config, LogFormat};
 use crate::control::ControlFigures;
 use crate::control::figures::Source;
+use crate::ledger::Ledger;
 use crate::recorder::Recorder;
 use crate::reservation_shares::ReservationShares;
 use crate::serve::ServeError;
@@ -38,6 +39,7 @@ pub(crate) struct Inside {
     /// What this node is called.
     pub(crate) node: String,
     pub(crate) trail: Option<Arc<AuditTrail>>,
+    pub(crate) ledger: Option<Arc<Ledger>>,
     pub(crate) figures: Arc<ControlFigures>,
     pub(crate) doors: Arc<EdgeFigures>,
     pub(crate) telemetry: Arc<Telemetry>,
@@ -60,15 +62,17 @@ impl Inside {
         let secret = stores::api_key_secret(config);
         let (witness, trail) = witness(config, &node, &secret, clock.now())?;
         let reservations = Arc::new(ReservationShares::new(config.max_reservations));
+        let figures = Arc::new(ControlFigures::default());
+        let ledger = ledger(config, &store, &secret, &figures);
         let engine = Engine::new(store, Arc::<SharedClock>::clone(&shared_clock), rules)
             // Callers say what they know of a request: a rule without its key does not apply.
             .with_missing_key(MissingKey::Allow)
             .with_observer(Arc::<Witness>::clone(&witness))
-            .with_slot_shares(Arc::<ReservationShares>::clone(&reservations));
+            .with_slot_shares(Arc::<ReservationShares>::clone(&reservations))
+            .with_ledger(ledger.clone().map(|ledger| ledger as Arc<dyn UsageLedger>));
         engine.set_enforcement(config.enforcement);
         engine.swap_prices(config.prices.load()?);
         let engine = Arc::new(engine);
-        let figures = Arc::new(ControlFigures::default());
         if config.rules.is_some() {
             figures.in_force(Source::File, 1);
             figures.success();
@@ -85,6 +89,7 @@ impl Inside {
             secret,
             node,
             trail,
+            ledger,
             figures,
             doors,
             telemetry: Arc::new(telemetry),
@@ -119,6 +124,20 @@ impl Inside {
             started: self.started,
         }
     }
+}
+
+/// Where settled requests report what they used, if there is a Redis or a database to keep it in.
+fn ledger(
+    config: &Config,
+    store: &Stores,
+    secret: &Arc<[u8]>,
+    figures: &Arc<ControlFigures>,
+) -> Option<Arc<Ledger>> {
+    let is_shared = !store.shared().is_empty();
+    let has_database = config.control.postgres.url.is_some()
+        || (config.data_dir.is_some() && config.has_control());
+    let is_kept = config.control.ledger.is_on && config.decides() && (is_shared || has_database);
+    is_kept.then(|| Arc::new(Ledger::new(Arc::clone(secret), is_shared, Arc::clone(figures))))
 }
 
 /// Who sees every decision: for metrics, for the audit log and for the log of decisions.

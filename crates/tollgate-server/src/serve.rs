@@ -216,6 +216,7 @@ fn surroundings(
         node: inside.node.clone(),
         announced,
         tls,
+        ledger: inside.ledger.clone(),
         recorder: inside.recorder(),
     }
 }

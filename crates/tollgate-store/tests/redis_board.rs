@@ -184,6 +184,24 @@ async fn a_user_who_may_not_publish_may_write() {
 }
 
 #[tokio::test]
+async fn usage_waits_within_a_bound_until_it_is_done() {
+    let server = Redis::start();
+    let board = board(&options(&[server.url()]));
+    let events = |count: u8| (0..count).map(|number| vec![number]).collect::<Vec<_>>();
+    assert_eq!(board.usage_waiting().await, Ok(0));
+    assert_eq!(board.push_usage(&events(3), 5).await, Ok(true));
+    assert_eq!(board.push_usage(&events(3), 5).await, Ok(false), "all of them or none");
+    assert_eq!(board.usage_waiting().await, Ok(3));
+    let first = board.pull_usage("control", 10).await.unwrap();
+    assert_eq!(first.iter().map(|(_, event)| event[0]).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(board.pull_usage("control", 10).await.unwrap(), first, "until it is done");
+    let ids: Vec<String> = first.into_iter().map(|(id, _)| id).collect();
+    board.done_usage(&ids).await.unwrap();
+    assert_eq!(board.usage_waiting().await, Ok(0));
+    assert_eq!(board.records_waiting().await, Ok(0), "decisions have a stream of their own");
+}
+
+#[tokio::test]
 async fn a_foreign_key_is_reported() {
     let server = Redis::start();
     let board = board(&options(&[server.url()]));

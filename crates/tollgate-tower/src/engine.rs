@@ -148,7 +148,12 @@ impl<S: Store + 'static> InProcess<S> {
                 let wait = Duration::from_nanos(decision.wait);
                 Ruling::Pass(Pass { wait, headers, held, charge, lines })
             }
-            Verdict::Denied => Ruling::Refuse(self.refusal(asked, decision)),
+            Verdict::Denied => {
+                if asked.tokens.is_some() {
+                    self.engine.note_refusal(request);
+                }
+                Ruling::Refuse(self.refusal(asked, decision))
+            }
             Verdict::Queued => {
                 let deciding = decision.deciding();
                 Ruling::Queue(Postponed {
@@ -173,12 +178,16 @@ impl<S: Store + 'static> InProcess<S> {
         request: &Request<'_>,
         place: Option<Held>,
     ) -> Option<PendingCharge> {
-        if receipts.is_empty() {
+        if receipts.is_empty() && !receipts.has_spend() {
             return None;
         }
-        self.engine.count_reserved(&receipts);
+        if !receipts.is_empty() {
+            self.engine.count_reserved(&receipts);
+        }
         let (engine, money) = (Arc::clone(&self.engine), receipts.money());
-        let account = Charged { engine, receipts, id: new_reservation_id(), _place: place };
+        let id = new_reservation_id();
+        self.engine.note_admitted(id, &receipts);
+        let account = Charged { engine, receipts, id, _place: place };
         let tokens = request.amounts.tokens.unwrap_or(0);
         Some(PendingCharge::new(account, tokens).with_money(money))
     }

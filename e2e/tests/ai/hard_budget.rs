@@ -257,6 +257,17 @@ prices:
         true
     }
 
+    /// What the ledger says was spent with the key.
+    fn in_ledger(&self) -> u64 {
+        let report = self.nodes[0].admin().get("usage/report?group_by=key");
+        let nanos = |row: &Value| {
+            let money = row["money"].as_str().unwrap_or("0");
+            let (units, rest) = money.split_once('.').unwrap_or((money, ""));
+            format!("{units}{rest:0<9}").parse::<u64>().expect("a decimal")
+        };
+        report["items"].as_array().expect("rows").iter().map(nanos).sum()
+    }
+
     /// What the upstream charges for the requests that arrived with this fate: money, input, output.
     fn charged(&self, fate: &str) -> [u64; 3] {
         let mut sums = [0; 3];
@@ -341,6 +352,10 @@ prices:
             "seed {seed}: {spent} spent of {BUDGET}: {money} reported, {counted:?} unreported"
         );
         assert_eq!(spent, money + counted[0], "seed {seed}");
+        let in_ledger = || self.in_ledger();
+        eventually_within(SETTLED_WITHIN, "the ledger is what the counters say", || {
+            in_ledger() == spent
+        });
         for node in &self.nodes {
             let metrics = node.client().get("/metrics").text();
             let debts =

@@ -11,6 +11,7 @@ mod reach;
 mod request;
 mod reservations;
 mod rules;
+mod spend;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -34,6 +35,7 @@ pub(crate) use reach::{CertificateArgs, Reach, TlsArgs};
 pub(crate) use request::{CheckArgs, RequestArgs, UsageArgs};
 pub(crate) use reservations::{HeldArgs, RenewArgs, ReserveArgs, SettleArgs, SlotsCommand};
 pub(crate) use rules::{ApplyArgs, ExplainArgs, RulesCommand};
+pub(crate) use spend::SpendArgs;
 
 /// A rate limiter: every request pays a toll out of one or more budgets, or is refused.
 #[derive(Debug, Parser)]
@@ -77,6 +79,7 @@ pub(crate) enum Command {
     /// What a client has used.
     #[command(subcommand)]
     Usage(UsageCommand),
+    Spend(SpendArgs),
     /// Slots of concurrency rules that are held.
     #[command(subcommand)]
     Slots(SlotsCommand),

@@ -16,6 +16,7 @@ mod reservations;
 mod rules;
 mod serve;
 mod settings;
+mod spend;
 mod tiers;
 mod tokens;
 mod top;
@@ -43,6 +44,7 @@ pub(crate) fn run(args: Args, signals: Option<EarlySignals>) -> Ended {
         Command::Grants(command) => grants::run(command),
         Command::Keys(command) => keys::run(command),
         Command::Usage(command) => usage::run(command),
+        Command::Spend(args) => spend::run(&args),
         Command::Slots(command) => reservations::slots(command),
         Command::Reserve(args) => reservations::reserve(&args),
         Command::Settle(args) => reservations::settle(&args),

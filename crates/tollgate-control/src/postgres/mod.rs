@@ -96,6 +96,7 @@ static DIALECT: Dialect = Dialect {
             version: 10,
             sql: include_str!("../../migrations/postgres/0010_signed_history.sql"),
         },
+        Migration { version: 11, sql: include_str!("../../migrations/postgres/0011_usage.sql") },
     ],
 };
 

@@ -22,6 +22,8 @@ mod repository;
 mod search;
 pub(crate) mod session;
 mod table;
+mod usage;
+mod usage_open;
 mod verify;
 
 pub(crate) use driver::{Access, Dialect, Driver, Migration};

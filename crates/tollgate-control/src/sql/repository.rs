@@ -10,13 +10,13 @@ use super::query::Query;
 use super::session::{Session, fetch_int, finish};
 use super::{
     audit_bound, chain, checkpoints, commit, decisions, entries, figures, load, migrate, search,
-    verify,
+    usage, usage_open, verify,
 };
 use crate::{
     Actor, ChainPage, ChainPlace, ChangeFilter, ChangeRecord, Checkpoint, Committed,
     DecisionFilter, DecisionPlace, DecisionRecord, Entry, EntryFilter, Kind, Loaded, Millis, Page,
-    PublicKey, Repository, RepositoryError, Revision, RuleVersionAt, Signer, StoredDecision, Waker,
-    Write,
+    PublicKey, Repository, RepositoryError, Revision, RuleVersionAt, Signer, StoredDecision,
+    UsageEvent, UsageQuery, UsageRetention, UsageRow, UsageSweep, Waker, Write,
 };
 
 /// How long a question may take.
@@ -385,6 +385,45 @@ impl<D: Driver> Repository for D {
         within(ANSWER, async {
             let mut session = self.session(Access::Read).await?;
             figures::figures(&mut *session, self.dialect(), node, fields).await
+        })
+        .await
+    }
+
+    async fn record_usage(
+        &self,
+        events: &[UsageEvent],
+        max_rows_per_day: u32,
+    ) -> Result<u64, RepositoryError> {
+        within(WORK, async {
+            let mut session = begin(self).await?;
+            let result =
+                usage_open::record(&mut *session, self.dialect(), events, max_rows_per_day).await;
+            finish(session, result).await
+        })
+        .await
+    }
+
+    async fn sweep_usage(&self, sweep: &UsageSweep) -> Result<u64, RepositoryError> {
+        within(WORK, async {
+            let mut session = begin(self).await?;
+            let result = usage_open::sweep(&mut *session, self.dialect(), sweep).await;
+            finish(session, result).await
+        })
+        .await
+    }
+
+    async fn usage_report(&self, query: &UsageQuery) -> Result<Vec<UsageRow>, RepositoryError> {
+        within(ANSWER, async {
+            usage::report(&mut *self.session(Access::Search).await?, query).await
+        })
+        .await
+    }
+
+    async fn prune_usage(&self, retention: &UsageRetention) -> Result<u64, RepositoryError> {
+        within(WORK, async {
+            let mut session = begin(self).await?;
+            let result = usage::prune(&mut *session, retention).await;
+            finish(session, result).await
         })
         .await
     }

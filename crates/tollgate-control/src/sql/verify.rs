@@ -12,7 +12,7 @@ const ENTRIES: &[&str] = &["INSERT", "UPDATE", "DELETE"];
 const RECORDS: &[&str] = &["INSERT", "DELETE"];
 
 /// Every table that a node reads, with what it does to the rows.
-const TABLES: [(&str, &[&str]); 23] = [
+const TABLES: [(&str, &[&str]); 26] = [
     ("admin_audit_log", RECORDS),
     ("admin_tokens", ENTRIES),
     ("api_key_buckets", &["UPDATE"]),
@@ -35,6 +35,9 @@ const TABLES: [(&str, &[&str]); 23] = [
     ("rate_limit_rules", ENTRIES),
     ("rate_limit_whitelist", ENTRIES),
     ("settings", ENTRIES),
+    ("usage_days", ENTRIES),
+    ("usage_events", RECORDS),
+    ("usage_open", ENTRIES),
     ("user_tiers", ENTRIES),
 ];
 

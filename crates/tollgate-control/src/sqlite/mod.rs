@@ -98,6 +98,7 @@ static DIALECT: Dialect = Dialect {
             version: 10,
             sql: include_str!("../../migrations/sqlite/0010_signed_history.sql"),
         },
+        Migration { version: 11, sql: include_str!("../../migrations/sqlite/0011_usage.sql") },
     ],
 };
 

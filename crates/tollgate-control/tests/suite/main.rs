@@ -20,6 +20,7 @@ mod migrations;
 mod outage;
 mod sharing;
 mod texts;
+mod usage;
 
 use ground::Ground;
 
@@ -87,6 +88,12 @@ on_both! {
     sharing::two_repositories_see_each_other,
     sharing::a_change_given_up_leaves_nothing_behind,
     sharing::figures_of_nodes_come_back,
+    usage::an_event_counts_once_however_often_it_is_delivered,
+    usage::two_writers_of_the_same_events_count_them_once,
+    usage::reports_group_and_filter,
+    usage::invented_names_and_amounts_stay_within_bounds,
+    usage::old_usage_is_removed,
+    usage::what_expires_counts_as_estimated_and_what_ends_does_not_expire,
     migrations::from_nothing_and_again,
     migrations::from_every_earlier_version_with_rows,
     migrations::a_filled_log_keeps_its_records_and_their_bytes,

@@ -25,6 +25,7 @@
 
 mod client_page;
 mod clients;
+mod csv;
 mod damping;
 mod decisions;
 mod entries;
@@ -50,6 +51,7 @@ mod sentence;
 mod session;
 mod sign_in_link;
 mod slots;
+mod spend;
 mod tenant_changes;
 mod tenant_places;
 mod tokens;
@@ -427,6 +429,7 @@ impl Admin {
             Call::SetLogLevel => return Self::set_log_level(asked).map(Answer::respond),
             Call::WhoAmI => return Ok(Answer::ok(view::identity(&asked.identity)).respond()),
             Call::Events => return self.events(asked),
+            Call::UsageReport => return self.usage_report(asked).await,
             Call::DecisionFeed => return self.decision_feed(asked).await,
         };
         answer.await.map(Answer::respond)

@@ -367,6 +367,7 @@ impl Described {
             | Call::Nodes
             | Call::Overview
             | Call::Incidents
+            | Call::UsageReport
             | Call::Node => super::openapi_seen::describe(call),
             Call::SetLogLevel => Self {
                 body: Some((

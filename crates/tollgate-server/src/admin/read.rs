@@ -94,7 +94,7 @@ impl<'q> Query<'q> {
 }
 
 /// A length of time such as `15m`.
-fn millis(text: &str) -> Option<Millis> {
+pub(super) fn millis(text: &str) -> Option<Millis> {
     let unit = text.chars().next_back()?;
     let count: Millis = text.strip_suffix(unit)?.parse().ok().filter(|count| *count >= 0)?;
     count.checked_mul(match unit {

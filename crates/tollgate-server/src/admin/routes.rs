@@ -72,6 +72,7 @@ pub(crate) enum Call {
     Client,
     Usage,
     ResetUsage,
+    UsageReport,
     Slots,
     Queue,
     RetryQueued,
@@ -132,6 +133,7 @@ impl Call {
             | Self::Client
             | Self::Usage
             | Self::ResetUsage
+            | Self::UsageReport
             | Self::Slots
             | Self::Queue
             | Self::RetryQueued
@@ -219,6 +221,7 @@ pub(crate) const ROUTES: &[Route] = &[
     route(GET, "decisions", Call::Decisions, Access::ViewOwn),
     route(GET, "decisions/feed", Call::DecisionFeed, Access::ViewOwn),
     route(GET, "clients/{}/{}", Call::Client, Access::ViewOwn),
+    route(GET, "usage/report", Call::UsageReport, Access::ViewOwn),
     route(GET, "usage/{}/{}", Call::Usage, Access::ViewOwn),
     route(POST, "usage/{}/{}/reset", Call::ResetUsage, Access::OperateOwn),
     route(POST, "decide", Call::Decide, Access::Operate),

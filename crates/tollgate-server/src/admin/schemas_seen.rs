@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use tollgate_control::{UsageAmounts, UsageDimension};
 use tollgate_policy::Unit;
 
 use super::schemas::{reference, text};
@@ -33,6 +34,27 @@ fn by_result() -> Value {
     object(
         &json!({ "allowed": number(), "denied": number(), "throttled": number(), "queued": number(),
             "would_deny": number() }),
+    )
+}
+
+/// Usage, grouped. What a report is not grouped by is absent.
+fn usage_report() -> Value {
+    let mut figures = Map::new();
+    for name in UsageAmounts::NAMES.into_iter().filter(|name| *name != "nanos") {
+        figures.insert(name.to_owned(), number());
+    }
+    figures.insert("currency".to_owned(), or_null("string"));
+    figures.insert(
+        "money".to_owned(),
+        json!({ "type": ["string", "null"], "description": "A decimal" }),
+    );
+    let mut item = object(&Value::Object(figures));
+    for dimension in UsageDimension::ALL {
+        item["properties"][dimension.column()] = or_null("string");
+    }
+    object(
+        &json!({ "from": text(), "until": text(), "group_by": list(&text()), "items": list(&item),
+        "truncated": { "type": "boolean" } }),
     )
 }
 
@@ -74,6 +96,7 @@ pub(super) fn schemas() -> Map<String, Value> {
             "requests": list(&request), "limits": list(&limit) }),
         ),
     );
+    add("AdminUsageReport", usage_report());
     add(
         "AdminReset",
         object(&json!({ "identifier_type": text(), "identifier": text(), "reset": list(&text()),

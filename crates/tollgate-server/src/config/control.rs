@@ -68,6 +68,17 @@ pub struct AuditConfig {
     pub aggregate: Duration,
 }
 
+/// What is kept of usage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LedgerConfig {
+    /// Whether a ledger is kept.
+    pub is_on: bool,
+    /// For how many days.
+    pub retention_days: u32,
+    /// How many rows one day may have.
+    pub max_rows_per_day: u32,
+}
+
 /// The settings of the control plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlConfig {
@@ -87,6 +98,8 @@ pub struct ControlConfig {
     pub signing_key: Secret,
     /// What is kept of decisions.
     pub audit: AuditConfig,
+    /// What is kept of usage.
+    pub ledger: LedgerConfig,
     /// The first admin token, instead of `TOLLGATE_ADMIN_TOKEN`. No file or variable sets it.
     pub first_token: Secret,
 }
@@ -131,6 +144,11 @@ pub(super) fn check(reader: &mut Reader) -> ControlConfig {
             max_bytes: Some(reader.number("audit.max_bytes", 0..=1 << 40)).filter(|it| *it > 0),
             aggregate: Duration::from_secs(reader.number("audit.aggregate_seconds", 1..=3_600)),
         },
+        ledger: LedgerConfig {
+            is_on: reader.boolean("ledger.enabled"),
+            retention_days: small(reader.number("ledger.retention_days", 1..=3_650)),
+            max_rows_per_day: small(reader.number("ledger.max_rows_per_day", 100..=10_000_000)),
+        },
     }
 }
 
@@ -144,6 +162,10 @@ fn signing_key(reader: &mut Reader) -> Secret {
         reader.wrong(&origin, KEY, error.to_string());
     }
     secret
+}
+
+fn small(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// The fewest bytes of a bound of the history.

@@ -31,7 +31,7 @@ use std::time::Duration;
 use tollgate_engine::Enforcement;
 
 pub use check::parse_address;
-pub use control::{AuditConfig, ControlConfig, NodeRole, PostgresConfig};
+pub use control::{AuditConfig, ControlConfig, LedgerConfig, NodeRole, PostgresConfig};
 pub use edge::{
     AddressHeader, ClientCertificates, GatewayConfig, HealthConfig, IdentityConfig, JwtConfig,
     PoolConfig, QueueConfig, RouteConfig, ShareConfig, TargetConfig, TlsConfig,

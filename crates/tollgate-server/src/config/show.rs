@@ -28,6 +28,7 @@ struct Shown<'c> {
     admin: Admin,
     history: History,
     audit: Audit,
+    ledger: Ledger,
     redis: Store,
     stores: Option<std::collections::BTreeMap<String, Store>>,
     api_key_secret_file: Option<String>,
@@ -166,6 +167,13 @@ struct Audit {
 }
 
 #[derive(Serialize)]
+struct Ledger {
+    enabled: bool,
+    retention_days: u32,
+    max_rows_per_day: u32,
+}
+
+#[derive(Serialize)]
 struct Store {
     urls: Vec<String>,
     kind: &'static str,
@@ -297,6 +305,11 @@ impl Config {
                 max_bytes: self.control.audit.max_bytes.unwrap_or(0),
                 aggregate_seconds: self.control.audit.aggregate.as_secs(),
                 max_buffered_bytes: self.control.audit.max_buffered_bytes,
+            },
+            ledger: Ledger {
+                enabled: self.control.ledger.is_on,
+                retention_days: self.control.ledger.retention_days,
+                max_rows_per_day: self.control.ledger.max_rows_per_day,
             },
             redis: Store::of(&self.redis),
             stores: (!named.is_empty()).then_some(named),

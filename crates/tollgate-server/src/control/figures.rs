@@ -79,6 +79,14 @@ pub(crate) struct ControlFigures {
     pub(crate) decisions_lost: AtomicU64,
     /// Whether the last ones were lost.
     pub(crate) is_losing_decisions: AtomicBool,
+    /// Events of usage that this node noted, wrote to the ledger, and lost.
+    pub(crate) usage_noted: AtomicU64,
+    pub(crate) usage_written: AtomicU64,
+    pub(crate) usage_lost: AtomicU64,
+    /// Whether events of this node could not be stored lately.
+    pub(crate) is_usage_unsent: AtomicBool,
+    /// Whether events from Redis could not be written to the database lately.
+    pub(crate) is_usage_unwritten: AtomicBool,
     /// The database that the rules in force are from, by its installation id.
     installation: Mutex<Option<String>>,
     owner_changed: Notify,

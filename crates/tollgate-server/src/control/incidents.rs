@@ -32,7 +32,7 @@ const MIN_FREE_BYTES: u64 = 256 << 20;
 const START_SECONDS: i64 = 5;
 
 /// Every kind, with its title and the next step.
-pub(crate) const KINDS: [(&str, &str, &str); 11] = [
+pub(crate) const KINDS: [(&str, &str, &str); 12] = [
     (
         "audit",
         "Decisions are missing from the audit log.",
@@ -54,6 +54,11 @@ pub(crate) const KINDS: [(&str, &str, &str); 11] = [
         "Start or repair the database; decisions continue by the rules in force",
     ),
     ("disk", "The disk is nearly full.", "Free the disk of data_dir, or lower audit.max_bytes"),
+    (
+        "ledger",
+        "Usage is missing from the ledger, or waits for it.",
+        "Check the database and that a control node runs; where there is none, set ledger.enabled to false",
+    ),
     (
         "no_rules",
         "This node has not received its rules.",
@@ -149,6 +154,9 @@ struct Memory {
     dropped: u64,
     dropped_at: Option<Millis>,
     behind_since: Option<Millis>,
+    usage_lost: u64,
+    usage_lost_at: Option<Millis>,
+    usage_waits_since: Option<Millis>,
 }
 
 impl Keeper {
@@ -161,6 +169,7 @@ impl Keeper {
             figures.watched([
                 ("store", self.lost_stores()),
                 ("audit", self.dropping(now, &mut memory)),
+                ("ledger", self.lacking_usage(now, &mut memory)),
                 ("config_stale", self.stale(now)),
                 ("no_rules", self.without_rules(now)),
                 ("nodes_behind", self.behind(now, &mut memory)),
@@ -203,6 +212,28 @@ impl Keeper {
             "{dropped} records were dropped since the start, the last at {}",
             rfc3339(last)
         ))
+    }
+
+    fn lacking_usage(&self, now: Millis, memory: &mut Memory) -> Option<String> {
+        let figures = &self.around.figures;
+        let lost = figures.usage_lost.load(Ordering::Relaxed);
+        if lost > memory.usage_lost {
+            memory.usage_lost = lost;
+            memory.usage_lost_at = Some(now);
+        }
+        if let Some(last) = memory.usage_lost_at.filter(|at| now - at < DROPS_MILLIS) {
+            let last = rfc3339(last);
+            return Some(format!("{lost} events were lost since the start, the last at {last}"));
+        }
+        let is_waiting = figures.is_usage_unsent.load(Ordering::Relaxed)
+            || figures.is_usage_unwritten.load(Ordering::Relaxed);
+        if !is_waiting {
+            memory.usage_waits_since = None;
+            return None;
+        }
+        let since = *memory.usage_waits_since.get_or_insert(now);
+        let text = "usage cannot be written to the ledger, and waits; the log has the cause";
+        (now - since >= BEHIND_MILLIS).then(|| text.to_owned())
     }
 
     /// A start is no incident until it takes long.

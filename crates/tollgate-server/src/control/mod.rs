@@ -13,6 +13,7 @@
 //! | `startup.rs` | how long a start waits for the first rules |
 //! | `incidents.rs` | states that an operator must see, with their times |
 //! | `decisions.rs` | the audit log of decisions, written in batches |
+//! | `ledger.rs` | the ledger of usage, each event once |
 
 mod database;
 mod decisions;
@@ -20,6 +21,7 @@ pub(crate) mod figures;
 pub(crate) mod incidents;
 mod install;
 pub(crate) mod installation;
+mod ledger;
 mod ownership;
 mod redis;
 mod roll;
@@ -42,6 +44,7 @@ use tollgate_store::redis::RedisStore;
 use crate::admin::Admin;
 use crate::audit::AuditTrail;
 use crate::config::Config;
+use crate::ledger::Ledger;
 use crate::recorder::Recorder;
 use crate::stores::Stores;
 use crate::telemetry::Observed;
@@ -103,6 +106,8 @@ pub(crate) struct Surroundings {
     pub(crate) announced: watch::Receiver<bool>,
     /// The certificates of the listeners, if they have any.
     pub(crate) tls: Option<Arc<Tls>>,
+    /// What settled requests used, if a ledger is kept.
+    pub(crate) ledger: Option<Arc<Ledger>>,
     /// Who records decisions, if they are recorded.
     pub(crate) recorder: Option<Arc<Recorder>>,
 }
@@ -317,6 +322,8 @@ impl Keeper {
         };
         let following = tokio::spawn(follow);
         let writing = tokio::spawn(Arc::clone(&keeper).write_decisions(stopped.clone()));
+        let storing = tokio::spawn(Arc::clone(&keeper).store_usage(stopped.clone()));
+        let recording = tokio::spawn(Arc::clone(&keeper).keep_ledger());
         let calling = tokio::spawn(Arc::clone(&keeper).call_the_roll());
         let watching = tokio::spawn(Arc::clone(&keeper).watch_incidents());
         let reporting = tokio::spawn(Arc::clone(&keeper).publish_figures());
@@ -326,8 +333,9 @@ impl Keeper {
         calling.abort();
         watching.abort();
         reporting.abort();
+        recording.abort();
         let farewell = async {
-            let _ = writing.await;
+            let _ = tokio::join!(writing, storing);
             keeper.installation.report_end().await;
             keeper.installer.keep_now().await;
             if let Some(control) = &keeper.control {

@@ -84,9 +84,19 @@ impl Collector for ControlCollector {
                 (vec![("kind", kind.to_owned())], number(is_current(kind).into()))
             }),
         )?;
+        let of = |result: &str, count: u64| (vec![("result", result.to_owned())], count);
+        counters(
+            &mut encoder,
+            "ledger_events",
+            "Events of usage: noted by this node, written to the ledger by it, lost for want of room",
+            [
+                of("noted", figures.usage_noted.load(Ordering::Relaxed)),
+                of("written", figures.usage_written.load(Ordering::Relaxed)),
+                of("lost", figures.usage_lost.load(Ordering::Relaxed)),
+            ],
+        )?;
         let Some(trail) = &self.trail else { return Ok(()) };
         let kept = trail.figures();
-        let of = |result: &str, count: u64| (vec![("result", result.to_owned())], count);
         let written = figures.decisions_written.load(Ordering::Relaxed);
         let lost = figures.decisions_lost.load(Ordering::Relaxed);
         counters(

@@ -2,8 +2,8 @@
 //! control plane; and the roll of nodes (`nodes.rs`) and their figures (`figures.rs`), which do expire.
 //!
 //! All of it is under one hash tag: `<prefix>:{config}:set`, a hash, the channel
-//! `<prefix>:{config}:changed`, and the stream `<prefix>:{config}:decisions`. None of these expires, as
-//! counters do: a node that starts after a quiet month must find its rules, and records wait for a
+//! `<prefix>:{config}:changed`, and the streams `<prefix>:{config}:decisions` and `<prefix>:{config}:usage`. None of
+//! these expires, as counters do: a node that starts after a quiet month must find its rules, and records wait for a
 //! node that writes them to its database. Both are bounded by other means: a set replaces the one
 //! before, and the stream drops its oldest records.
 //!
@@ -15,6 +15,7 @@ mod figures;
 mod listener;
 mod nodes;
 mod records;
+mod usage;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -67,6 +68,7 @@ pub struct Board {
     set: Arc<[u8]>,
     channel: Arc<[u8]>,
     records: Arc<[u8]>,
+    usage: Arc<[u8]>,
     nodes: Arc<[u8]>,
     figures: Arc<[u8]>,
 }
@@ -133,6 +135,7 @@ impl RedisStore {
             set: set.into(),
             channel: own("changed").into(),
             records: own("decisions").into(),
+            usage: own("usage").into(),
             nodes: own("nodes").into(),
             figures: own("figures").into(),
         }

@@ -11,7 +11,7 @@ use crate::redis::slot_connection::Repeat;
 const GROUP: &str = "control";
 
 /// What a batch of records is called in its entry.
-const FIELD: &str = "b";
+pub(super) const FIELD: &str = "b";
 
 /// Adds a batch to the stream, if there is room. All nodes of the stream are looked at: a sample of the oldest would
 /// miss that later batches are larger. A user without the right to do so may add 64 batches.
@@ -81,34 +81,49 @@ impl Board {
         reader: &str,
         count: usize,
     ) -> Result<Vec<(String, Vec<u8>)>, Failure> {
+        self.pull(&self.records, reader, count).await
+    }
+
+    /// The same of any stream.
+    pub(super) async fn pull(
+        &self,
+        stream: &[u8],
+        reader: &str,
+        count: usize,
+    ) -> Result<Vec<(String, Vec<u8>)>, Failure> {
         let by = Instant::now() + LARGE;
         if count == 0 {
             return Ok(Vec::new());
         }
         let mut found = Found::default();
-        found.add(self.read(reader, "0", count, by).await?);
-        self.claim(reader, count, &mut found, by).await?;
+        found.add(self.read(stream, reader, "0", count, by).await?);
+        self.claim(stream, reader, count, &mut found, by).await?;
         if let Some(more) = found.wants(count) {
-            found.add(self.read(reader, ">", more, by).await?);
+            found.add(self.read(stream, reader, ">", more, by).await?);
         }
-        self.finish(&found.dropped, by).await?;
+        self.finish(stream, &found.dropped, by).await?;
         Ok(found.batches)
     }
 
     /// These batches are written down, and go.
     pub async fn done_records(&self, ids: &[String]) -> Result<(), Failure> {
-        self.finish(ids, Instant::now() + SMALL).await
+        self.finish(&self.records, ids, Instant::now() + SMALL).await
     }
 
-    async fn finish(&self, ids: &[String], by: Instant) -> Result<(), Failure> {
+    pub(super) async fn finish(
+        &self,
+        stream: &[u8],
+        ids: &[String],
+        by: Instant,
+    ) -> Result<(), Failure> {
         for some in ids.chunks(BATCH_IDS) {
             // In this order: an entry that is gone and still owed is forgotten by the next pull, whereas one
             // that is there and owed by nobody would stay.
             let mut command = redis::cmd("XDEL");
-            command.arg(&*self.records).arg(some);
+            command.arg(stream).arg(some);
             self.link.call(&command, by, Repeat::Safe).await?;
             let mut command = redis::cmd("XACK");
-            command.arg(&*self.records).arg(GROUP).arg(some);
+            command.arg(stream).arg(GROUP).arg(some);
             self.link.call(&command, by, Repeat::Safe).await?;
         }
         Ok(())
@@ -116,8 +131,12 @@ impl Board {
 
     /// How many batches are there, new and not done.
     pub async fn records_waiting(&self) -> Result<u64, Failure> {
+        self.length(&self.records).await
+    }
+
+    pub(super) async fn length(&self, stream: &[u8]) -> Result<u64, Failure> {
         let mut command = redis::cmd("XLEN");
-        command.arg(&*self.records);
+        command.arg(stream);
         let value = self.link.call(&command, Instant::now() + SMALL, Repeat::Safe).await?;
         let length = number(&value).and_then(|length| u64::try_from(length).ok());
         length.ok_or(Failure::Protocol)
@@ -126,6 +145,7 @@ impl Board {
     /// Entries of this reader from `start` on, or new ones.
     async fn read(
         &self,
+        stream: &[u8],
         reader: &str,
         start: &str,
         count: usize,
@@ -133,16 +153,16 @@ impl Board {
     ) -> Result<Vec<Entry>, Failure> {
         let mut command = redis::cmd("XREADGROUP");
         command.arg("GROUP").arg(GROUP).arg(reader).arg("COUNT").arg(count);
-        command.arg("STREAMS").arg(&*self.records).arg(start);
-        let streams = match self.grouped(&command, by).await? {
+        command.arg("STREAMS").arg(stream).arg(start);
+        let streams = match self.grouped(stream, &command, by).await? {
             Value::Nil => return Ok(Vec::new()),
             Value::Array(streams) => streams,
             // The newer protocol.
             Value::Map(streams) => streams.into_iter().map(|(_, entries)| entries).collect(),
             _ => return Err(Failure::Protocol),
         };
-        let Some(stream) = streams.into_iter().next() else { return Ok(Vec::new()) };
-        let list = match stream {
+        let Some(answer) = streams.into_iter().next() else { return Ok(Vec::new()) };
+        let list = match answer {
             Value::Array(mut pair) if matches!(pair.as_slice(), [Value::BulkString(_), _]) => {
                 pair.pop().unwrap_or(Value::Nil)
             }
@@ -154,6 +174,7 @@ impl Board {
     /// Takes over entries of readers that are taken to be dead.
     async fn claim(
         &self,
+        stream: &[u8],
         reader: &str,
         count: usize,
         found: &mut Found,
@@ -163,9 +184,9 @@ impl Board {
         for _ in 0..MAX_LOOKS {
             let Some(more) = found.wants(count) else { return Ok(()) };
             let mut command = redis::cmd("XAUTOCLAIM");
-            command.arg(&*self.records).arg(GROUP).arg(reader).arg(DEAD_AFTER_MILLIS);
+            command.arg(stream).arg(GROUP).arg(reader).arg(DEAD_AFTER_MILLIS);
             command.arg(&cursor).arg("COUNT").arg(more);
-            let Value::Array(answer) = self.grouped(&command, by).await? else {
+            let Value::Array(answer) = self.grouped(stream, &command, by).await? else {
                 return Err(Failure::Protocol);
             };
             let mut answer = answer.into_iter();
@@ -179,14 +200,14 @@ impl Board {
     }
 
     /// A command that needs the group, which is made if it is not there.
-    async fn grouped(&self, command: &Cmd, by: Instant) -> Result<Value, Failure> {
+    async fn grouped(&self, stream: &[u8], command: &Cmd, by: Instant) -> Result<Value, Failure> {
         match self.link.attempts(command, by, Repeat::Safe).await {
             Ok(value) => return Ok(value),
             Err((_, text)) if text.contains("NOGROUP") => {}
             Err(refusal) => return Err(self.link.log(&refusal)),
         }
         let mut making = redis::cmd("XGROUP");
-        making.arg("CREATE").arg(&*self.records).arg(GROUP).arg("0").arg("MKSTREAM");
+        making.arg("CREATE").arg(stream).arg(GROUP).arg("0").arg("MKSTREAM");
         match self.link.attempts(&making, by, Repeat::Safe).await {
             // Another reader was faster.
             Err((_, text)) if text.contains("BUSYGROUP") => {}
