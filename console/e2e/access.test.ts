@@ -18,7 +18,7 @@ afterAll(async () => {
   await server.end();
 });
 
-const PAGES = ['/', '/playground', '/rules', '/rules/new', '/rules/chat-per-user', '/rules/chat-per-user?tab=versions', '/clients?type=user_id&id=ann&model=gpt-4o', '/keys', '/keys/new', '/lists', '/tiers', '/audit', '/audit?kind=decisions', '/nodes', '/tokens', '/nodes/none', '/sign-in'];
+const PAGES = ['/', '/playground', '/rules', '/rules/new', '/rules/chat-per-user', '/rules/chat-per-user?tab=versions', '/clients?type=user_id&id=ann&model=gpt-4o', '/keys', '/keys/new', '/spend', '/lists', '/tiers', '/audit', '/audit?kind=decisions', '/nodes', '/tokens', '/nodes/none', '/sign-in'];
 
 test.each(['light', 'dark'] as const)('axe finds nothing serious in %s', async (colorScheme) => {
   const window = await Window.open(browser, server, { colorScheme });

@@ -17,6 +17,7 @@ import Playground from './pages/playground';
 import RulePage from './pages/rule';
 import Queue from './pages/queue';
 import Rules from './pages/rules';
+import Spend from './pages/spend';
 import Tiers from './pages/tiers';
 import { useIncidents } from './pages/timeline';
 import Tokens from './pages/tokens';
@@ -44,6 +45,7 @@ const PLACES: Place[] = [
   { path: 'rules', name: 'Rules', icon: 'rules', for: everyone },
   { path: 'clients', name: 'Clients', icon: 'clients', for: everyone },
   { path: 'keys', name: 'Keys', icon: 'keys', for: everyone },
+  { path: 'spend', name: 'Spend', icon: 'spend', for: everyone },
   { path: 'lists', name: 'Lists', icon: 'lists', for: ({ view }) => view },
   { path: 'tiers', name: 'Plans', icon: 'tiers', for: ({ view }) => view },
   { path: 'queue', name: 'Queue', icon: 'queue', for: ({ operate }) => operate },
@@ -222,6 +224,8 @@ function Page({ path, allowed }: { path: string[]; allowed: ReturnType<typeof ma
       return <Clients />;
     case 'keys':
       return second === undefined ? <Keys /> : <KeyPage key={second} id={second} />;
+    case 'spend':
+      return <Spend />;
     case 'lists':
       return <Lists />;
     case 'tiers':
