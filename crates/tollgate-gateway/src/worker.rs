@@ -135,7 +135,7 @@ impl<D: Decide> Worker<D> {
         mut request: Request<Incoming>,
         connection: &ConnectionInfo,
     ) -> Response<GatewayBody> {
-        let upgrade = Upgrade::wanted(&mut request, connection.permit.as_ref());
+        let mut upgrade = Upgrade::wanted(&mut request, connection.permit.as_ref());
         let (mut parts, body) = request.into_parts();
         let (mut asked, route) = match self.examine(&mut parts, connection) {
             Ok(examined) => examined,
@@ -170,7 +170,9 @@ impl<D: Decide> Worker<D> {
                 let rejection = ai::unknown_call(protocol, &parts, &asked);
                 return rejected(rejection, protocol.format());
             }
-            ai::keep_own_key(&mut parts.headers, &asked);
+            ai::clean_headers(&mut parts.headers, &asked);
+            // What passes through an upgraded connection is counted by nobody.
+            upgrade = upgrade.filter(|_| self.gateway.ai.may_upgrade(&asked));
             // The list of models is no model's work.
             asked.uses_no_tokens = is_list;
             asked.dialect = protocol.dialect();

@@ -88,6 +88,33 @@ fn what_nobody_counts_is_not_forwarded() {
     }
 }
 
+/// Headers by which servers behind a proxy take a request for another, and a change of the protocol: what follows it is
+/// counted by nobody.
+#[test]
+fn a_list_of_models_stays_one() {
+    let model = Model::start();
+    let server = start(&model, "");
+    let headers = [
+        ("authorization", "Bearer sk-acme"),
+        ("x-http-method-override", "POST"),
+        ("x_http_method_override", "POST"),
+        ("x-original-url", PATH),
+        ("x-model-id", "secret-large"),
+        ("connection", "upgrade"),
+        ("upgrade", "websocket"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+    let mut client = Client::connect(server.gateway_addr()).expect("a connection");
+    let answer = client.request("GET", "/v1/models", &headers, b"");
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    let arrived = model.arrived().pop().expect("a request");
+    assert_eq!(arrived.path, "/v1/models");
+    for (name, _) in &headers[1..7] {
+        assert_eq!(arrived.header(name), None, "{name}");
+    }
+}
+
 /// What is not routed is refused in the shape of the API, too.
 #[test]
 fn refusals_before_a_route_have_the_shape_of_the_api() {

@@ -5,9 +5,16 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use tollgate_tower::{EdgeRequest, Rejection};
 
 use super::protocol::Protocol;
+use crate::headers::remove;
+
+/// Removes what must not reach an upstream of models: the client's own key, and what could make it serve another model.
+pub(crate) fn clean_headers(headers: &mut HeaderMap, asked: &EdgeRequest) {
+    drop_model_headers(headers);
+    keep_own_key(headers, asked);
+}
 
 /// A key that is registered here is of no use to an upstream, and none of its business, whatever header it came in.
-pub(crate) fn keep_own_key(headers: &mut HeaderMap, asked: &EdgeRequest) {
+fn keep_own_key(headers: &mut HeaderMap, asked: &EdgeRequest) {
     let identity = &asked.identity;
     let Some(key) = identity.key_secret.as_ref().or(identity.api_key.as_ref()) else { return };
     let is_it = |value: &HeaderValue| {
@@ -22,50 +29,45 @@ pub(crate) fn keep_own_key(headers: &mut HeaderMap, asked: &EdgeRequest) {
 
 /// Headers by which some upstreams choose another model or another server than the body names, or try again unseen; those
 /// with "model" in their name are removed in any case.
-const MODEL_HEADERS: [HeaderName; 23] = [
+const MODEL_HEADERS: [&str; 23] = [
     // Azure, Amazon
-    HeaderName::from_static("x-amzn-sagemaker-target-variant"),
-    HeaderName::from_static("x-amzn-sagemaker-inference-component"),
-    HeaderName::from_static("x-amzn-sagemaker-target-container-hostname"),
+    "x-amzn-sagemaker-target-variant",
+    "x-amzn-sagemaker-inference-component",
+    "x-amzn-sagemaker-target-container-hostname",
     // Portkey, Helicone, LiteLLM
-    HeaderName::from_static("x-portkey-config"),
-    HeaderName::from_static("x-portkey-provider"),
-    HeaderName::from_static("x-portkey-virtual-key"),
-    HeaderName::from_static("x-portkey-custom-host"),
-    HeaderName::from_static("x-portkey-azure-deployment-id"),
-    HeaderName::from_static("x-portkey-azure-resource-name"),
-    HeaderName::from_static("helicone-fallbacks"),
-    HeaderName::from_static("helicone-target-url"),
-    HeaderName::from_static("helicone-openai-api-base"),
-    HeaderName::from_static("x-litellm-tags"),
+    "x-portkey-config",
+    "x-portkey-provider",
+    "x-portkey-virtual-key",
+    "x-portkey-custom-host",
+    "x-portkey-azure-deployment-id",
+    "x-portkey-azure-resource-name",
+    "helicone-fallbacks",
+    "helicone-target-url",
+    "helicone-openai-api-base",
+    "x-litellm-tags",
     // By these, an upstream gives up early and tries again unseen.
-    HeaderName::from_static("x-litellm-num-retries"),
-    HeaderName::from_static("x-litellm-timeout"),
-    HeaderName::from_static("x-litellm-stream-timeout"),
-    HeaderName::from_static("x-portkey-request-timeout"),
+    "x-litellm-num-retries",
+    "x-litellm-timeout",
+    "x-litellm-stream-timeout",
+    "x-portkey-request-timeout",
     // Inference gateways in Kubernetes
-    HeaderName::from_static("x-gateway-destination-endpoint"),
+    "x-gateway-destination-endpoint",
     // By these, frameworks behind a proxy replace the path or the method of a request.
-    HeaderName::from_static("x-original-url"),
-    HeaderName::from_static("x-rewrite-url"),
-    HeaderName::from_static("x-http-method"),
-    HeaderName::from_static("x-http-method-override"),
-    HeaderName::from_static("x-method-override"),
+    "x-original-url",
+    "x-rewrite-url",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
 ];
 
 /// Removes the headers that could make an upstream serve another model than the one that was decided on.
-pub(super) fn drop_model_headers(headers: &mut HeaderMap) {
-    for name in &MODEL_HEADERS {
-        headers.remove(name);
-    }
-    let names_model = |name: &&HeaderName| {
-        let name = name.as_str();
-        name.contains("model") || name.starts_with("helicone-retry")
-    };
-    let further: Vec<HeaderName> = headers.keys().filter(names_model).cloned().collect();
-    for name in further {
-        headers.remove(name);
-    }
+fn drop_model_headers(headers: &mut HeaderMap) {
+    remove(headers, |name| {
+        // Programs that get headers as variables cannot tell `_` from `-`.
+        let name = name.as_str().replace('_', "-");
+        let is_listed = MODEL_HEADERS.contains(&name.as_str());
+        is_listed || name.contains("model") || name.starts_with("helicone-retry")
+    });
 }
 
 /// Removes the query of a call, or keeps the part that cannot change what is called.

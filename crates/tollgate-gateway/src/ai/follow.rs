@@ -7,7 +7,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tollgate_tower::{Decide, EdgeRequest, Pass, Rejection};
 
-use super::access::{drop_model_headers, keep_own_key};
+use super::access::clean_headers;
 use super::answer::metered;
 use super::ask::{Ask, Call};
 use super::background::{self, Found, Owner, Source};
@@ -136,8 +136,7 @@ impl<D: Decide> Worker<D> {
     ) -> Request<RequestBody> {
         self.clean(parts, connection);
         let headers = &mut parts.headers;
-        drop_model_headers(headers);
-        keep_own_key(headers, asked);
+        clean_headers(headers, asked);
         headers.remove(TRANSFER_ENCODING);
         headers.remove(CONTENT_TYPE);
         headers.remove(CONTENT_LENGTH);

@@ -73,7 +73,7 @@ use tollgate_tower::{EdgeRequest, Identifier, Identity};
 pub use protocol::Protocol;
 pub use text::{EstimateMode, Tariff, Tokenizer};
 
-pub(crate) use access::{keep_own_key, no_key, restrict_query, unknown_call};
+pub(crate) use access::{clean_headers, no_key, restrict_query, unknown_call};
 pub(crate) use answer::hide_account;
 pub(crate) use list::list_of;
 pub(crate) use meter::Meter;
@@ -121,6 +121,11 @@ impl Ai {
     }
 
     /// Whether a caller is refused because nothing is known of it.
+    /// Whether the connection of a call whose tokens nobody counts may change its protocol.
+    pub(crate) fn may_upgrade(&self, asked: &EdgeRequest) -> bool {
+        other_calls::is_named(&self.options, asked.endpoint.as_deref().unwrap_or("/"))
+    }
+
     pub(crate) fn refuses(&self, identity: &Identity, identifier: &Identifier) -> bool {
         let refuses = match self.options.anonymous {
             Anonymous::Allow => false,

@@ -78,14 +78,20 @@ pub(super) fn is_forwarded(
     if is_read && BASES.into_iter().any(is_known) {
         return true;
     }
-    options.forward_paths.iter().any(|named| match named.strip_suffix("/*") {
-        // Everything below a path stands for files and the like, and not for what makes a model work.
-        Some(stem) => {
-            let below = path.strip_prefix(stem).is_some_and(|rest| rest.starts_with('/'));
-            below && !protocol.looks_like_call(path)
-        }
-        None => path == named,
-    })
+    // Everything below a path stands for files and the like, and not for what makes a model work.
+    let is_below = |named: &String| {
+        let stem = named.strip_suffix("/*");
+        stem.is_some_and(|it| path.strip_prefix(it).is_some_and(|rest| rest.starts_with('/')))
+    };
+    is_named(options, path)
+        || options.forward_paths.iter().any(is_below) && !protocol.looks_like_call(path)
+}
+
+/// Whether an operator names this path as a whole.
+pub(super) fn is_named(options: &AiOptions, path: &str) -> bool {
+    let path = path.trim_end_matches('/');
+    let mut whole = options.forward_paths.iter().filter(|it| !it.ends_with("/*"));
+    options.others == Others::Forward && whole.any(|named| named == path)
 }
 
 #[cfg(test)]
@@ -142,6 +148,7 @@ mod tests {
         for path in ["/v1/filesystem", "/v1/batches/b", "/x/chat/completions", "/x/batches", "/x"] {
             assert!(!is_forwarded(&named, "POST", path), "{path}");
         }
+        assert!(is_named(&named, "/v1/files/") && !is_named(&named, "/v1/files/f"));
     }
 
     #[test]

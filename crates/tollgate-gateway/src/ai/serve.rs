@@ -11,7 +11,7 @@ use tollgate_tower::{
     Decide, EdgeRequest, EdgeUsage, HeaderLines, Held, Identity, Line, Pass, Rejection,
 };
 
-use super::access::{drop_model_headers, keep_own_key};
+use super::access::clean_headers;
 use super::answer::metered;
 use super::ask::{Ask, Call, Wrong};
 use super::background::Source;
@@ -119,8 +119,7 @@ impl<D: Decide> Worker<D> {
         // What only counts tokens uses none.
         asked.uses_no_tokens = call.call == Call::CountTokens;
         self.clean(&mut parts, connection);
-        drop_model_headers(&mut parts.headers);
-        keep_own_key(&mut parts.headers, &asked);
+        clean_headers(&mut parts.headers, &asked);
         let path = asked.endpoint.clone().unwrap_or_default();
         let request = ModelRequest { call, path, parts, body };
         Box::pin(self.serve_model(request, taken, asked, route)).await
