@@ -5,8 +5,8 @@
 //! an upstream goes by is not known here.
 
 use super::json::Value;
+use super::labels::label_name;
 use super::names::{is_address, is_id, plain};
-use super::prompt::long_name;
 use super::resolution::scale;
 use super::sniff::{Recording, is_document, is_text, recording};
 use super::text::TextSink;
@@ -288,13 +288,13 @@ fn texts(name: &str, value: Value<'_>, sink: &mut TextSink, depth: u32) {
         };
         let is_link = text.contains("://") && !text.contains(char::is_whitespace);
         let is_media = is_data && (is_link || data.bytes().all(is_encoded));
-        if text.len() > MAX_LABEL_BYTES && !is_media {
+        if !is_media && (text.len() > MAX_LABEL_BYTES || !sink.has_free_label(text.len())) {
             sink.text(value);
         }
     } else {
         value.elements().for_each(|it| texts(name, it, sink, depth + 1));
         for member in value.members() {
-            long_name(&member.name, sink);
+            label_name(&member.name, sink);
             texts(&member.name, member.value, sink, depth + 1);
         }
     }

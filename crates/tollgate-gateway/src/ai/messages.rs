@@ -2,8 +2,9 @@
 
 use super::certain::is_certainly_read;
 use super::json::Value;
+use super::labels::{label, label_name};
 use super::media::{References, Stated, is_media, media, references, stored_files};
-use super::prompt::{MAX_WALK, long_name, option, plain, walk};
+use super::prompt::{MAX_WALK, plain, walk};
 use super::replayed::is_reference;
 use super::text::TextSink;
 use super::tools::has_server_tool;
@@ -155,16 +156,17 @@ fn message(message: Value<'_>, sink: &mut TextSink) {
     let mut found = References::default();
     for member in message.members() {
         match member.name.as_ref() {
-            name if member.value.is_null() && is_earlier => long_name(name, sink),
+            name if member.value.is_null() && is_earlier => label_name(name, sink),
             name if member.value.is_null() => unused_name(name, sink),
             "content" | "output" => content(member.value, sink, 0),
             "role" => role(member.value, sink),
-            "type" | "id" | "status" => option(member.value, sink, 0),
+            "type" if is_earlier => {}
+            "type" | "id" | "status" => label(member.value, sink),
             "result" if is_image => {
                 media("image_data", member.value, Stated::default(), sink);
             }
             name if is_earlier && !(name == "tools" && has_server_tool(member.value)) => {
-                long_name(name, sink);
+                label_name(name, sink);
                 walk(member.value, sink);
             }
             name if is_media(name) => media(name, member.value, Stated::default(), sink),
@@ -282,7 +284,9 @@ fn part(part: Value<'_>, sink: &mut TextSink, depth: u32) {
                 has_kind = true;
                 is_text &= TEXTS.contains(&&*kind);
                 is_document |= DOCUMENT_KINDS.iter().any(|it| kind.contains(it));
-                option(value, sink, 0);
+                if !TEXTS.contains(&&*kind) {
+                    label(value, sink);
+                }
             }
             "text" | "refusal" | "thinking" | "content" | "stdout" | "stderr" => {
                 has_text = true;
@@ -300,7 +304,7 @@ fn part(part: Value<'_>, sink: &mut TextSink, depth: u32) {
                 let name = if is_image && name == "file_id" { "image" } else { name };
                 media(name, value, stated, sink);
             }
-            name if PART_OPTIONS.contains(&name) => option(value, sink, 0),
+            name if PART_OPTIONS.contains(&name) => label(value, sink),
             name => has_media |= other(name, value, sink),
         }
     }
@@ -361,7 +365,7 @@ fn source(name: &str, value: Value<'_>, stated: Stated, sink: &mut TextSink, dep
     }
     for member in value.members() {
         match member.name.as_ref() {
-            "type" | "media_type" => option(member.value, sink, 0),
+            "type" | "media_type" => label(member.value, sink),
             "data" | "content" => content(member.value, sink, depth + 1),
             name => _ = other(name, member.value, sink),
         }

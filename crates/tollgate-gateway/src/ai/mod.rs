@@ -4,7 +4,7 @@
 //! 0 access     who may ask, and for what                                          access, paths, other_calls
 //! 1 read       the body, whole and bounded; its few fields that matter here        intake, ask, choosers, bounds, thinking, json
 //! 2 model      which it is, who serves it, under what name                         models
-//! 3 estimate   prompt and longest answer, in tokens                                prompt, messages, certain, replayed, media, resolution, tools, text, bound, expect
+//! 3 estimate   prompt and longest answer, in tokens                                prompt, messages, labels, certain, replayed, media, resolution, tools, text, bound, expect
 //! 4 decision   requests, tokens and slots in one step, on the estimate             tollgate-tower
 //! 5 turn       a place among those that the pool serves at once                    turn, lanes, crate::fair
 //! 6 forward    the client's bytes, changed only where they must be                 serve, crate::forward
@@ -32,6 +32,7 @@ mod follow;
 pub mod fuzzed;
 pub(crate) mod intake;
 mod json;
+mod labels;
 mod lanes;
 mod list;
 mod media;
@@ -120,12 +121,12 @@ impl Ai {
         other_calls::is_forwarded(&self.options, protocol, asked.method.as_deref(), path)
     }
 
-    /// Whether a caller is refused because nothing is known of it.
     /// Whether the connection of a call whose tokens nobody counts may change its protocol.
     pub(crate) fn may_upgrade(&self, asked: &EdgeRequest) -> bool {
         other_calls::is_named(&self.options, asked.endpoint.as_deref().unwrap_or("/"))
     }
 
+    /// Whether a caller is refused because nothing is known of it.
     pub(crate) fn refuses(&self, identity: &Identity, identifier: &Identifier) -> bool {
         let refuses = match self.options.anonymous {
             Anonymous::Allow => false,

@@ -6,16 +6,12 @@
 use super::ask::{Ask, Call};
 use super::fields::{FIELDS, NO_OPTIONS, OPTIONS, READ, STORED};
 use super::json::{Member, Value};
+use super::labels;
 use super::media::{Stated, is_media, media, outer_references};
 use super::messages::{content, messages, other, text};
+use super::names;
 use super::resolution::scale_of;
 use super::text::TextSink;
-
-/// A string in an option is free up to this; a longer one is a text.
-const MAX_OPTION_BYTES: usize = 64;
-
-/// Options of a request are free while they are together not longer than this; longer ones are texts.
-const MAX_FREE_BYTES: usize = 1_024;
 
 /// Digits of the longest id of a token.
 const MAX_TOKEN_ID: u64 = 7;
@@ -37,8 +33,8 @@ const TEXTS: [&str; 10] = [
     "title",
 ];
 
-/// Fields that hold several prompts where they are arrays, next to `prompt`.
-const PROMPTS: [&str; 5] = ["prompts", "inputs", "instances", "requests", "text"];
+/// Fields that hold several prompts where they are arrays, without underscores, in small letters.
+const PROMPTS: [&str; 6] = ["prompt", "prompts", "inputs", "instances", "requests", "text"];
 
 impl Ask<'_> {
     /// Gives everything that the model will read to `sink`.
@@ -109,20 +105,11 @@ impl Ask<'_> {
             // An upstream may not read them: the true length says nothing about the estimate.
             sink.skip_learning();
         }
-        let length: usize = options.iter().map(|it| it.name.len() + it.value.text.len()).sum();
-        let (free, counted) =
-            if length > MAX_FREE_BYTES { (&[][..], &options[..]) } else { (&options[..], &[][..]) };
-        for member in free {
-            long_name(&member.name, sink);
-            option(member.value, sink, 0);
-        }
-        if !counted.is_empty() {
-            sink.uncertain();
-        }
-        for member in unknown.iter().chain(counted) {
+        for member in unknown {
             sink.source(&member.name);
             walk(member.value, sink);
         }
+        labels::options(&options, sink);
         if self.call == Call::Chat {
             // The answer's own beginning.
             sink.message();
@@ -153,21 +140,26 @@ fn is_known(name: &str) -> bool {
 }
 
 /// How many prompts a body has, each of which is answered: texts, arrays of tokens and objects in an array, and prompts
-/// that come as numbers.
+/// that come as numbers. Of a field that is there several times, or in several spellings, the longest counts.
 pub(super) fn prompts(whole: Value<'_>) -> u64 {
-    let many = |name: &str, is_prompt: fn(&Value<'_>) -> bool| {
-        let found = whole.get(name).filter(|value| value.is_array());
-        found.map_or(0, |value| value.elements().filter(is_prompt).count() as u64)
-    };
     let is_prompt = |it: &Value<'_>| it.is_string() || it.is_array() || it.is_object();
-    let others = PROMPTS.iter().map(|name| many(name, is_prompt)).max().unwrap_or(0);
-    let prompts = many("prompt", is_prompt).max(others);
-    let embeds = match whole.get("prompt_embeds") {
-        Some(value) if value.is_string() => 1,
-        _ => many("prompt_embeds", |it| it.is_string()),
+    let count = |value: Value<'_>, fits: fn(&Value<'_>) -> bool| {
+        value.elements().filter(fits).count() as u64
     };
-    let conversations = many("messages", |it| it.is_array());
-    prompts.saturating_add(embeds).saturating_add(conversations).max(1)
+    let [mut prompts, mut embeds, mut conversations] = [0; 3];
+    for Member { name, value, .. } in whole.members() {
+        if !(value.is_array() || value.is_string()) {
+            continue;
+        }
+        match names::plain(&name).as_str() {
+            "promptembeds" if value.is_string() => embeds = embeds.max(1),
+            "promptembeds" => embeds = embeds.max(count(value, |it| it.is_string())),
+            "messages" => conversations = conversations.max(count(value, |it| it.is_array())),
+            name if PROMPTS.contains(&name) => prompts = prompts.max(count(value, is_prompt)),
+            _ => {}
+        }
+    }
+    u64::saturating_add(prompts, embeds).saturating_add(conversations).max(1)
 }
 
 /// Texts, tokens that are numbers already, and objects of llama.cpp with a text and what belongs to it.
@@ -247,33 +239,6 @@ fn unescaped(value: Value<'_>, sink: &mut TextSink, depth: u32) {
             sink.tokens(2);
             sink.source(&member.name);
             unescaped(member.value, sink, depth + 1);
-        }
-    }
-}
-
-/// The name of a member that is known, or that says nothing: only a long one counts.
-pub(super) fn long_name(name: &str, sink: &mut TextSink) {
-    if name.len() > MAX_OPTION_BYTES {
-        sink.uncertain();
-        sink.source(name);
-    }
-}
-
-/// An option: only long strings in it count.
-pub(super) fn option(value: Value<'_>, sink: &mut TextSink, depth: u32) {
-    if value.text.len() <= MAX_OPTION_BYTES {
-        return;
-    }
-    sink.uncertain();
-    if value.is_string() {
-        sink.text(value);
-    } else if depth >= MAX_WALK {
-        sink.source(value.text);
-    } else {
-        value.elements().for_each(|it| option(it, sink, depth + 1));
-        for member in value.members() {
-            long_name(&member.name, sink);
-            option(member.value, sink, depth + 1);
         }
     }
 }

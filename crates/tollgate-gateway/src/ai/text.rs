@@ -4,6 +4,7 @@ use super::bound::{self, upper_bound};
 use super::classes::{Classes, Milli};
 use super::expect::LearnedPrompt;
 use super::json::Value;
+use super::labels::MAX_FREE_LABEL_BYTES;
 
 /// How texts become numbers of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +132,8 @@ pub(crate) struct TextSink {
     is_certain: bool,
     /// What each text counts for at least.
     least: Milli,
+    /// Bytes of labels that are still free.
+    free_labels: usize,
     /// What the prompt was estimated at by its classes, where this counts its answer.
     prompt: Option<LearnedPrompt>,
 }
@@ -156,6 +159,7 @@ impl TextSink {
             is_text: true,
             is_certain: true,
             least: 1_000,
+            free_labels: MAX_FREE_LABEL_BYTES,
             prompt: None,
         }
     }
@@ -305,6 +309,13 @@ impl TextSink {
     /// The true length of this prompt says nothing about other texts.
     pub(crate) const fn skip_learning(&mut self) {
         self.is_text = false;
+    }
+
+    /// Whether a label of so many bytes is free.
+    pub(crate) const fn has_free_label(&mut self, bytes: usize) -> bool {
+        let is_free = bytes <= self.free_labels;
+        self.free_labels = self.free_labels.saturating_sub(bytes);
+        is_free
     }
 
     /// A conversation that the upstream keeps.

@@ -10,7 +10,7 @@ use super::super::names::is_alike;
 use super::super::tools::has_server_tool;
 
 /// Fields that decide what the model reads or writes. One that is there twice could be read in two ways.
-const ONCE: [&str; 14] = [
+pub(crate) const ONCE: [&str; 14] = [
     "system",
     "thinking",
     "tool_choice",

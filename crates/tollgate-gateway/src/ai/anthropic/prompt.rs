@@ -4,11 +4,13 @@
 
 use super::super::ask::Ask;
 use super::super::certain::is_plain_content;
-use super::super::json::Value;
+use super::super::json::{Member, Value};
+use super::super::labels;
 use super::super::media::outer_references;
 use super::super::messages::{content, is_kind, messages};
-use super::super::prompt::{option, walk};
+use super::super::prompt::walk;
 use super::super::text::TextSink;
+use super::ask::{BRINGING, ONCE};
 
 /// The most that the upstream's own instructions about tools have, by its documentation.
 const TOOL_INSTRUCTIONS: u64 = 530;
@@ -40,10 +42,11 @@ const OPTIONS: [&str; 18] = [
 
 /// Gives everything that the model will read to `sink`.
 pub(crate) fn prompt(ask: &Ask<'_>, sink: &mut TextSink) {
+    let mut options: Vec<Member<'_>> = Vec::new();
     for member in ask.whole.members() {
         let value = member.value;
         match member.name.as_ref() {
-            _ if value.is_null() => {}
+            name if value.is_null() && is_known(name) => options.push(member),
             "messages" => messages(value, sink),
             "system" => {
                 if !is_plain_content(value) {
@@ -60,7 +63,7 @@ pub(crate) fn prompt(ask: &Ask<'_>, sink: &mut TextSink) {
                 sink.uncertain();
                 walk(value, sink);
             }
-            name if OPTIONS.contains(&name) => option(value, sink, 0),
+            name if OPTIONS.contains(&name) => options.push(member),
             name => {
                 let count = outer_references(name, value);
                 if count > 0 {
@@ -73,11 +76,17 @@ pub(crate) fn prompt(ask: &Ask<'_>, sink: &mut TextSink) {
             }
         }
     }
+    labels::options(&options, sink);
     if ask.stored_field().is_some() {
         sink.history();
     }
     // The answer's own beginning.
     sink.message();
+}
+
+/// Whether the API has a field of this name. Clients send such fields as `null` where they are not set.
+fn is_known(name: &str) -> bool {
+    [&OPTIONS[..], &ONCE, &BRINGING].iter().any(|list| list.contains(&name))
 }
 
 fn tools(value: Value<'_>, sink: &mut TextSink) {

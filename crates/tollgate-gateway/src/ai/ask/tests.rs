@@ -52,6 +52,7 @@ fn answers_are_bounded_as_the_client_says() {
         (Call::Chat, json!({"max_tokens": null}), 1_000, 1),
         (Call::Completions, json!({"max_tokens": 5, "prompt": ["a", "b"], "best_of": 2}), 5, 4),
         (Call::Completions, json!({"max_tokens": 5, "prompt": [1, 2]}), 5, 1),
+        (Call::Completions, json!({"max_tokens": 5, "inputs": ["a"], "Inputs": ["a", "b"]}), 5, 2),
         (Call::Responses, json!({"max_output_tokens": 9, "max_tokens": 1}), 9, 1),
         (Call::Embeddings, json!({"max_tokens": 5}), 0, 1),
         // Upstreams that do not know the name of a bound write on.
@@ -125,5 +126,20 @@ fn an_answer_may_be_sound_unless_text_alone_is_wanted() {
     ] {
         let ask = Ask::read(Call::Chat, body.as_bytes(), None).unwrap();
         assert_eq!(ask.may_speak(), may_speak, "{body}");
+    }
+}
+
+/// Servers differ in which of two fields of the same name they read.
+#[test]
+fn of_prompts_that_are_there_twice_the_most_are_answered() {
+    for (body, answers) in [
+        (r#"{"model":"m","inputs":["a"],"inputs":["a","b","c"]}"#, 3),
+        (r#"{"model":"m","inputs":["a","b","c"],"inputs":["a"]}"#, 3),
+        (r#"{"model":"m","instances":[{}],"Instances":[{},{}]}"#, 2),
+        (r#"{"model":"m","promptEmbeds":["a","b"]}"#, 2),
+        (r#"{"model":"m","inputs":"a","prompts":[1,2]}"#, 1),
+    ] {
+        let ask = Ask::read(Call::Completions, body.as_bytes(), None).unwrap();
+        assert_eq!(ask.answers, answers, "{body}");
     }
 }
