@@ -73,6 +73,12 @@ const MORE_SPACE: Milli = 60;
 const LONGEST_WORD: u32 = 24;
 const DATA: Milli = 680;
 
+/// What a character outside of ASCII costs.
+pub(super) fn rate(letter: char) -> Milli {
+    let place = RATES.partition_point(|(last, _)| *last < letter);
+    RATES.get(place).map_or(4_000, |(_, rate)| *rate)
+}
+
 /// Adds up the characters of texts.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Classes {
@@ -94,9 +100,10 @@ impl Classes {
         self.total
     }
 
-    /// ASCII letters that were not kept.
-    pub(super) const fn letters(&mut self, count: u64) {
-        self.total = self.total.saturating_add(count.saturating_mul(self.letter));
+    /// A text that was not kept: its ASCII letters, and what its other characters cost.
+    pub(super) const fn letters(&mut self, count: u64, others: Milli) {
+        let letters = count.saturating_mul(self.letter);
+        self.total = self.total.saturating_add(letters).saturating_add(others);
     }
 
     /// A text, which costs at least this unless it is empty.
@@ -133,8 +140,7 @@ impl Classes {
 
     fn other(&mut self, letter: char) -> Milli {
         (self.in_word, self.after_space) = (0, false);
-        let place = RATES.partition_point(|(last, _)| *last < letter);
-        RATES.get(place).map_or(4_000, |(_, rate)| *rate)
+        rate(letter)
     }
 }
 

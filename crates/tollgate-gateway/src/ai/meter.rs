@@ -295,8 +295,7 @@ impl Meter {
     fn used(&mut self) -> Usage {
         if let Reading::Json(scan) = &mut self.reading {
             self.reported.take(scan.usage(self.plausible));
-            self.estimate.sink.characters(scan.written());
-            self.estimate.sink.written_media(scan.media());
+            scan.count_into(&mut self.estimate.sink);
         }
         self.count_partial_event();
         let counted = self.estimate.sink.total();

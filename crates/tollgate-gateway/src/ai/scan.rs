@@ -5,8 +5,10 @@
 use tollgate_policy::prices::Usage;
 
 use super::background::{MAX_ID_BYTES, Progress};
+use super::classes::{Milli, rate};
 use super::json;
 use super::protocol::Protocol;
+use super::text::TextSink;
 use super::usage::{self, Doubt, Plausible};
 use super::words::{is_about, is_label, is_media};
 
@@ -45,8 +47,11 @@ pub(crate) struct Scan {
     name: Vec<u8>,
     /// The name of the outermost object's member that one is in.
     outermost: Vec<u8>,
-    /// The characters of a model's words so far.
+    /// The ASCII characters of a model's words so far.
     written: u64,
+    /// What its other characters cost, by their scripts, and the one of them that is not whole.
+    others: Milli,
+    partial: PartialChar,
     /// Those of images and recordings.
     media: u64,
     /// What llama.cpp states of the prompt and of the answer, in digits.
@@ -58,6 +63,28 @@ pub(crate) struct Scan {
     /// The outermost object's `id` and `status`, as they stand.
     id: Vec<u8>,
     status: Vec<u8>,
+}
+
+/// A character of several bytes, as far as it has come.
+#[derive(Debug, Default, Clone, Copy)]
+struct PartialChar {
+    code: u32,
+    missing: u8,
+}
+
+impl PartialChar {
+    /// Takes a byte above ASCII. The character, where it is the last one.
+    fn take(&mut self, byte: u8) -> Option<char> {
+        let (code, missing) = match byte {
+            0x80..=0xbf if self.missing == 0 => return None,
+            0x80..=0xbf => ((self.code << 6) | u32::from(byte & 0x3f), self.missing - 1),
+            0xc0..=0xdf => (u32::from(byte & 0x1f), 1),
+            0xe0..=0xef => (u32::from(byte & 0x0f), 2),
+            _ => (u32::from(byte & 0x07), 3),
+        };
+        *self = Self { code, missing };
+        (missing == 0).then(|| char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER))
+    }
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -209,20 +236,19 @@ impl Scan {
                 self.status.push(byte);
             }
             // An escape of four digits counts as five; that is rare in what models write.
-            _ if self.text == Text::Words && byte & 0xc0 != 0x80 => self.written += 1,
+            _ if self.text == Text::Words && byte.is_ascii() => self.written += 1,
+            _ if self.text == Text::Words => {
+                self.others += self.partial.take(byte).map_or(0, rate);
+            }
             _ if self.text == Text::Media => self.media += 1,
             _ => {}
         }
     }
 
-    /// How many characters of a model's words there were.
-    pub(crate) const fn written(&self) -> u64 {
-        self.written
-    }
-
-    /// How many characters of images and recordings there were.
-    pub(crate) const fn media(&self) -> u64 {
-        self.media
+    /// Gives what a model wrote to `sink`.
+    pub(crate) fn count_into(&self, sink: &mut TextSink) {
+        sink.characters(self.written, self.others);
+        sink.written_media(self.media);
     }
 
     /// Whether an answer came that cannot be read: its levels do not close, or it is nothing like JSON.
@@ -302,7 +328,7 @@ mod tests {
             cuts.sort_unstable();
             let scan = scan(CHAT, &cuts);
             prop_assert_eq!(scan.usage(ANY), Some(Ok(Usage::new(3, 4))));
-            prop_assert_eq!(scan.written(), 13 + 11 + 1 + 5);
+            prop_assert_eq!(scan.written, 13 + 11 + 1 + 5);
             prop_assert_eq!(scan.id(), Some("c"));
         }
 
@@ -311,6 +337,22 @@ mod tests {
             let mut scan = Scan::default();
             scan.take(&bytes);
             let _ = scan.usage(ANY);
+        }
+    }
+
+    /// What a model wrote in other scripts is not counted as letters of which four are a token.
+    #[test]
+    fn what_was_written_is_counted_by_its_script() {
+        use super::super::text::{Tariff, TextSink};
+
+        for (text, tokens) in [("abcd", 100), ("中文", 200), ("😀", 220), ("аб", 80), ("𒀀a", 415)]
+        {
+            let answer = format!(r#"{{"choices":[{{"text":"{}"}}]}}"#, text.repeat(100));
+            for cuts in [&[][..], &[25, 26, 27, 28, 29, 30, 31]] {
+                let mut sink = TextSink::new(Tariff::default());
+                scan(&answer, cuts).count_into(&mut sink);
+                assert_eq!(sink.total(), tokens, "{text}");
+            }
         }
     }
 
@@ -342,7 +384,7 @@ mod tests {
         let native =
             r#"{"content":"abcd","tokens_predicted":40,"prompt":"no","tokens_evaluated":2}"#;
         assert_eq!(scan(native, &[]).usage(ANY), Some(Ok(Usage::new(2, 40))));
-        assert_eq!(scan(native, &[]).written(), 4);
+        assert_eq!(scan(native, &[]).written, 4);
         assert!(scan(&"[".repeat(1_000), &[]).usage(ANY).is_none());
     }
 }

@@ -329,9 +329,10 @@ impl TextSink {
         self.tokens = self.tokens.saturating_add(count);
     }
 
-    /// Characters of a text that was not kept. They are counted as ASCII letters, whatever the tokenizer.
-    pub(crate) const fn characters(&mut self, count: u64) {
-        self.classes.letters(count);
+    /// A text that was not kept: characters that are counted as ASCII letters, whatever the tokenizer, and what all others
+    /// cost by their scripts.
+    pub(crate) const fn characters(&mut self, letters: u64, others: Milli) {
+        self.classes.letters(letters, others);
     }
 
     /// All of it. A part of a token is one.

@@ -22,8 +22,7 @@ pub(super) fn scanned(
     sink: &mut TextSink,
 ) {
     let before = sink.total();
-    sink.characters(scan.written());
-    sink.written_media(scan.media());
+    scan.count_into(sink);
     // Usage of a message is stated in parts, of which a scan sees one.
     let is_message = view.call.protocol().event().is_some();
     let stated = if is_message { None } else { scan.usage(view.plausible) };

@@ -59,8 +59,7 @@ impl Meter {
     pub(super) fn count_partial_event(&mut self) {
         let Reading::Events(events) = &mut self.reading else { return };
         if let Some(scan) = events.partial() {
-            self.estimate.sink.characters(scan.written());
-            self.estimate.sink.written_media(scan.media());
+            scan.count_into(&mut self.estimate.sink);
         }
     }
 
