@@ -14,6 +14,8 @@ pub struct Attributes<'a> {
     extra: SmallVec<[(&'a str, &'a str); 4]>,
     /// The other readings of the endpoint.
     other_endpoints: &'a [String],
+    /// The whole texts of further attributes whose values stand for longer ones, by name.
+    whole_values: &'a [(String, String)],
 }
 
 impl<'a> Attributes<'a> {
@@ -52,6 +54,19 @@ impl<'a> Attributes<'a> {
         })
     }
 
+    /// Sets the whole texts of further attributes whose values are shortened. What a rule applies to is compared with
+    /// these, and counters are named by the short values.
+    pub const fn set_whole_values(&mut self, whole_values: &'a [(String, String)]) {
+        self.whole_values = whole_values;
+    }
+
+    /// The value of a further attribute that rules are compared with.
+    #[inline]
+    pub(crate) fn compared_extra(&self, name: &str) -> Option<&'a str> {
+        let whole = self.whole_values.iter().find(|(key, _)| key == name);
+        whole.map(|(_, value)| value.as_str()).or_else(|| self.extra(name))
+    }
+
     /// Adds a further attribute. One that has a known name is set as such, so that no name can
     /// have two values; of several with one free name the first counts.
     pub fn push_extra(&mut self, name: &'a str, value: &'a str) {
@@ -87,7 +102,8 @@ impl<'a> Attributes<'a> {
         'a: 's,
     {
         let extra = self.extra.iter().map(|(name, value)| (*name, *value)).collect();
-        Attributes { known: self.known, extra, other_endpoints: self.other_endpoints }
+        let Self { known, other_endpoints, whole_values, .. } = *self;
+        Attributes { known, extra, other_endpoints, whole_values }
     }
 
     /// The value of a further attribute.

@@ -132,9 +132,16 @@ impl Fit<'_> {
 
     /// An attribute as this rule sees it: what its path captured comes first.
     pub(crate) fn attribute<'a>(self, name: &str, seen: &Seen<'_, 'a>) -> Option<&'a str> {
-        self.pattern
-            .and_then(|pattern| pattern.captured(name, &seen.segments))
-            .or_else(|| seen.attributes.extra(name))
+        self.captured(name, seen).or_else(|| seen.attributes.extra(name))
+    }
+
+    /// The same, as it is compared with what the rule applies to: whole, where its value is shortened.
+    fn compared_attribute<'a>(self, name: &str, seen: &Seen<'_, 'a>) -> Option<&'a str> {
+        self.captured(name, seen).or_else(|| seen.attributes.compared_extra(name))
+    }
+
+    fn captured<'a>(self, name: &str, seen: &Seen<'_, 'a>) -> Option<&'a str> {
+        self.pattern.and_then(|pattern| pattern.captured(name, &seen.segments))
     }
 }
 
@@ -172,7 +179,7 @@ impl Rule {
         }
         let fit = Fit { pattern };
         for (name, wanted) in &self.matcher.named {
-            let value = fit.attribute(name, seen)?;
+            let value = fit.compared_attribute(name, seen)?;
             wanted.iter().find(|wanted| wanted.accepts(value))?;
         }
         Some(fit)

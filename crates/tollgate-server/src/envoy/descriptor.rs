@@ -35,6 +35,9 @@ const ENTRY_NAMES: [&str; MAX_ENTRIES] = [
     "entry.9", "entry.10", "entry.11", "entry.12", "entry.13", "entry.14", "entry.15", "entry.16",
 ];
 
+/// The longest value that is compared with rules as a whole. Envoy takes 60 KiB of headers by default.
+const MAX_COMPARED_BYTES: usize = 64 * 1024;
+
 /// What the hash of a long value takes, with the sign before it.
 const HASH_BYTES: usize = 33;
 
@@ -46,6 +49,8 @@ const EMPTY: &str = "\0";
 #[derive(Debug)]
 pub(crate) struct Described<'a> {
     entries: Vec<(&'a str, Cow<'a, str>)>,
+    /// The whole texts of values that are shortened, by the names of their attributes.
+    whole_values: Vec<(String, String)>,
     keys: String,
     path: Option<RequestPath<'a>>,
     ip: Option<String>,
@@ -66,6 +71,7 @@ impl<'a> Described<'a> {
             return Err(wrong(&format!(".entries: at most {MAX_ENTRIES} are taken")));
         }
         let mut entries = Vec::with_capacity(descriptor.entries.len());
+        let mut whole_values = Vec::new();
         for (place, entry) in descriptor.entries.iter().enumerate() {
             if entry.key.is_empty() {
                 return Err(wrong(&format!(".entries[{place}].key: must not be empty")));
@@ -74,7 +80,14 @@ impl<'a> Described<'a> {
                 let message = format!("must not be longer than {MAX_VALUE_BYTES} bytes");
                 return Err(wrong(&format!(".entries[{place}].key: {message}")));
             }
-            entries.push((entry.key.as_str(), shortened(&entry.value)));
+            let value = shortened(&entry.value);
+            if matches!(value, Cow::Owned(_)) {
+                let own_name = has_own_name(&entries, &entry.key).then_some(entry.key.as_str());
+                let names = ENTRY_NAMES.get(place).copied().into_iter().chain(own_name);
+                let whole = compared(&entry.value);
+                whole_values.extend(names.map(|it| (it.to_owned(), whole.clone())));
+            }
+            entries.push((entry.key.as_str(), value));
         }
         let keys = descriptor_name(entries.iter().map(|(key, _)| *key));
         if keys.len() > MAX_KEYS_BYTES {
@@ -100,6 +113,7 @@ impl<'a> Described<'a> {
             limit_override: limit_override(descriptor)
                 .map_err(|()| wrong(".limit.unit: is not known"))?,
             entries,
+            whole_values,
         })
     }
 
@@ -125,8 +139,7 @@ impl<'a> Described<'a> {
             attributes.push_extra(name, if value.is_empty() { EMPTY } else { value });
         }
         for (place, (key, value)) in self.entries.iter().enumerate() {
-            let is_repeated = self.entries.iter().take(place).any(|(before, _)| before == key);
-            if is_repeated || *key == DESCRIPTOR || key.starts_with(ENTRY_PREFIX) {
+            if !has_own_name(self.entries.get(..place).unwrap_or_default(), key) {
                 continue;
             }
             match Known::from_name(key) {
@@ -134,6 +147,7 @@ impl<'a> Described<'a> {
                 _ => attributes.push_extra(key, value),
             }
         }
+        attributes.set_whole_values(&self.whole_values);
         attributes.set(Known::Domain, domain);
         if let Some(path) = &self.path {
             attributes.set_path(path);
@@ -150,10 +164,27 @@ impl<'a> Described<'a> {
     }
 }
 
-/// A value within its bound. What is longer comes from a client, and an error would let that client past
-/// every limit, because Envoy lets pass what it cannot ask about. So its beginning stays, for rules that
-/// look at that, and a hash of all of it stands for the rest, so that different values count apart.
-/// A hash also stands for what is not UTF-8.
+/// Whether an entry with this key behind these is an attribute under its own name, too: the first of several is, and none
+/// that has the name of one of ours.
+fn has_own_name(before: &[(&str, Cow<'_, str>)], key: &str) -> bool {
+    let is_repeated = before.iter().any(|(other, _)| *other == key);
+    !is_repeated && key != DESCRIPTOR && !key.starts_with(ENTRY_PREFIX)
+}
+
+/// A value as rules are compared with it: whole, as a wildcard may stand before the end. Of what is longer than any value
+/// that Envoy sends, beginning and end.
+fn compared(value: &[u8]) -> String {
+    if value.len() <= MAX_COMPARED_BYTES {
+        return String::from_utf8_lossy(value).into_owned();
+    }
+    let (beginning, _) = value.split_at(MAX_COMPARED_BYTES / 2);
+    let (_, end) = value.split_at(value.len() - MAX_COMPARED_BYTES / 2);
+    format!("{}{}", String::from_utf8_lossy(beginning), String::from_utf8_lossy(end))
+}
+
+/// A value within its bound, as counters are named by it. What is longer comes from a client, and an error would let that
+/// client past every limit, because Envoy lets pass what it cannot ask about. So its beginning stays, and a hash of all of
+/// it stands for the rest, so that different values count apart. A hash also stands for what is not UTF-8.
 fn shortened(value: &[u8]) -> Cow<'_, str> {
     let text = String::from_utf8_lossy(value);
     if let Cow::Borrowed(text) = text

@@ -252,6 +252,50 @@ rules:
     assert_eq!(answer.overall_code(), Code::Ok);
 }
 
+/// A client makes its values as long as it likes, or puts bytes into them that are no text: the limit must be found by all
+/// of the value, and its counter stays small.
+#[tokio::test]
+async fn limits_with_a_wildcard_before_the_end_hold_for_long_values() {
+    let config = "domain: edge
+descriptors:
+- {key: path, value: '/api/*/login', share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 2}}
+- {key: agent, value: '*bot*', rate_limit: {unit: hour, requests_per_unit: 0}}";
+    let imported = tollgate_policy::import_envoy(
+        &[("c.yaml", config)],
+        tollgate_policy::ImportOptions::default(),
+    );
+    let service = service_of(&imported.unwrap(), HeaderFamilies::default());
+    let ask = async |key: &str, value: Vec<u8>| {
+        let mut asked = request(&[&[(key, "")]]);
+        asked.descriptors[0].entries[0].value = value.into();
+        service.should_rate_limit(&asked, "").await.unwrap().overall_code()
+    };
+    let path = |middle: &[u8]| [&b"/api/"[..], middle, b"/login"].concat();
+    let long = |length: usize| path(&b"x".repeat(length));
+    assert_eq!(ask("path", long(300)).await, Code::Ok);
+    assert_eq!(ask("path", long(1)).await, Code::Ok, "they share one counter");
+    for value in [long(200), long(240), long(256), long(8_000), long(200_000), path(b"\xff")] {
+        let length = value.len();
+        assert_eq!(ask("path", value).await, Code::OverLimit, "{length}");
+    }
+    let agent = |before: usize| [&b"y".repeat(before)[..], b"bot", &b"z".repeat(300)[..]].concat();
+    for before in [0, 250, 40_000] {
+        assert_eq!(ask("agent", agent(before)).await, Code::OverLimit, "{before}");
+    }
+    assert_eq!(ask("agent", b"y".repeat(3_000)).await, Code::Ok);
+    // Of several entries with one key the first is the attribute, and none replaces the value of another place.
+    let rules = "default: false
+rules:
+- {rule_id: named, identifier_type: global, limit: 0, window: 1h, algorithm: fixed_window, applies_to: {attributes: {area: login}}}
+- {rule_id: placed, identifier_type: global, limit: 0, window: 1h, algorithm: fixed_window, applies_to: {attributes: {entry.1: admin}}}";
+    let service = service_of(rules, HeaderFamilies::default());
+    let long = "x".repeat(300);
+    for entries in [[("area", "login"), ("area", &long)], [("a", "admin"), ("entry.1", &long)]] {
+        let answer = service.should_rate_limit(&request(&[&entries]), "").await.unwrap();
+        assert_eq!(answer.overall_code(), Code::OverLimit, "{}", entries[0].0);
+    }
+}
+
 #[tokio::test]
 async fn hits_above_the_largest_cost_refuse_their_own_descriptor() {
     let service = service(HeaderFamilies::default());
