@@ -155,7 +155,7 @@ impl Verifier {
         }
         match link {
             Link::Start { format, installation, genesis } => {
-                self.begin(format, installation, genesis)
+                self.begin(format, installation, &genesis)
             }
             _ if self.start.is_none() => Err(Broken::Form("it does not begin with its start")),
             Link::Earlier(record) => self.earlier(&record),
@@ -165,7 +165,7 @@ impl Verifier {
         }
     }
 
-    fn begin(&mut self, format: u32, installation: String, given: Genesis) -> Result<(), Broken> {
+    fn begin(&mut self, format: u32, installation: String, given: &Genesis) -> Result<(), Broken> {
         if format != EXPORT_FORMAT {
             return Err(Broken::Form("it has a format that this version does not know"));
         }
@@ -174,7 +174,7 @@ impl Verifier {
         }
         let genesis =
             Genesis::new(&installation, given.earlier, given.last_id, given.digest.clone());
-        if genesis != given {
+        if genesis != *given {
             return Err(Broken::Earlier("the genesis does not have the hash it says".to_owned()));
         }
         self.hash.clone_from(&genesis.hash);

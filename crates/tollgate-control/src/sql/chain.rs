@@ -121,9 +121,14 @@ pub(super) async fn begin(
     session.execute(query).await.map(drop)
 }
 
+/// A row of one text.
+fn read_text(row: &mut Columns<'_>) -> Result<String, RepositoryError> {
+    row.text()
+}
+
 async fn installation(session: &mut dyn Session) -> Result<String, RepositoryError> {
     let query = Query::new("SELECT installation FROM control_state WHERE id = 1");
-    let found = fetch_first(session, query, |row| row.text()).await?;
+    let found = fetch_first(session, query, read_text).await?;
     found.ok_or_else(|| RepositoryError::Corrupt("control_state is empty".to_owned()))
 }
 
@@ -258,7 +263,7 @@ impl<'a> Chain<'a> {
         let query = Query::new(
             "SELECT COALESCE(chain_hash, '') FROM admin_audit_log WHERE chain_number = $1",
         );
-        let found = fetch_first(session, query.bind(number), |row| row.text()).await?;
+        let found = fetch_first(session, query.bind(number), read_text).await?;
         // It was removed behind the program's back; a check of the chain reports it, and changes continue.
         Ok(found.unwrap_or_default())
     }

@@ -155,13 +155,20 @@ pub(super) fn check(reader: &mut Reader) -> ControlConfig {
 /// The key, checked: a node with a key that it cannot use would not sign.
 fn signing_key(reader: &mut Reader) -> Secret {
     const KEY: &str = "history.signing_key_file";
-    let origin = reader.optional_path(KEY).map(|said| said.origin);
-    let secret = Secret::read(reader, KEY, 64);
-    if let (Some(origin), Some(Err(error))) = (origin, secret.text.as_deref().map(Signer::from_hex))
-    {
-        reader.wrong(&origin, KEY, error.to_string());
+    let Some(Said { value: path, origin }) = reader.optional_path(KEY) else {
+        return Secret::default();
+    };
+    let text = match super::read_file(&path) {
+        Ok(text) => Some(text.trim().to_owned()),
+        Err(error) => {
+            reader.wrong(&origin, KEY, format!("{} cannot be read: {error}", path.display()));
+            None
+        }
+    };
+    if let Some(Err(error)) = text.as_deref().map(Signer::from_hex) {
+        reader.wrong(&origin, KEY, format!("{}: {error}", path.display()));
     }
-    secret
+    Secret { file: Some(path), text }
 }
 
 fn small(number: u64) -> u32 {
