@@ -43,6 +43,7 @@ mod reload;
 mod remote;
 mod reservation_storm;
 mod reservations;
+mod rollouts;
 mod signed_history;
 mod startup;
 mod tls;

@@ -44,8 +44,9 @@ pub use records::{
 };
 pub use repository::{Repository, Waker};
 pub use service::{
-    Applied, Changed, Control, ControlOptions, CreatedKey, Current, FIRST_TOKEN, MAX_KEYS,
-    MAX_KEYS_PER_TENANT, MAX_OVERLAP_SECONDS, NewToken, Precondition, Put, Step, StepKind,
+    Applied, CandidateStep, Changed, Control, ControlOptions, CreatedKey, Current, FIRST_TOKEN,
+    MAX_KEYS, MAX_KEYS_PER_TENANT, MAX_OVERLAP_SECONDS, NewToken, Precondition, Put, Step,
+    StepKind,
 };
 pub use sqlite::SqliteRepository;
 pub use tenant::{TENANT_SCOPE, tenant_scope};

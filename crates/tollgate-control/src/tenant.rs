@@ -13,7 +13,7 @@ use crate::ControlError;
 pub const TENANT_SCOPE: &str = "tenant:";
 
 /// Fields that could loosen, or touch what belongs to the installation.
-const FORBIDDEN: [&str; 8] = [
+const FORBIDDEN: [&str; 10] = [
     "scope",
     "overrides",
     "on_store_failure",
@@ -22,6 +22,8 @@ const FORBIDDEN: [&str; 8] = [
     "store",
     "quota_mode",
     "envoy",
+    "candidate",
+    "generation",
 ];
 
 /// Rules that a tenant's admins may have, those that are switched off included.

@@ -4,7 +4,7 @@
 //! store cannot be asked at all, nobody knows whether another node has charged the request: rules that are strict
 //! and closed refuse it, the others decide it as without a request id.
 
-use tollgate_store::{Claim, Consistency, Mode, OnFailure, RequestClaim, Role, Store, StoreError};
+use tollgate_store::{Claim, Consistency, Mode, OnFailure, RequestClaim, Store, StoreError};
 
 use crate::answer::Answer;
 use crate::decide::{Charges, build_charges};
@@ -123,7 +123,7 @@ impl<S: Store> Engine<S> {
         build_charges(&decision, &checks, None, &stores, &mut charges)?;
         Ok(charges.iter().any(|charge| {
             let home = &charge.counter.home;
-            charge.role != Role::Watch
+            charge.role.can_refuse()
                 && home.consistency == Consistency::Strict
                 && home.on_failure == OnFailure::Closed
         }))

@@ -176,12 +176,12 @@ impl<'r> Decision<'r> {
 
     /// Every enforced limit, one entry each.
     pub fn scopes(&self) -> impl Iterator<Item = &Scope<'r>> {
-        self.scopes.iter().filter(|scope| scope.role != Role::Watch)
+        self.scopes.iter().filter(|scope| scope.role.can_refuse())
     }
 
-    /// The limits of `log_only` rules.
+    /// The limits of `log_only` rules, and those of candidates and their rules that do not enforce.
     pub fn observed(&self) -> impl Iterator<Item = &Scope<'r>> {
-        self.scopes.iter().filter(|scope| scope.role == Role::Watch)
+        self.scopes.iter().filter(|scope| !scope.role.can_refuse())
     }
 
     /// The limits that would have refused it, had they been enforced.
@@ -194,7 +194,7 @@ impl<'r> Decision<'r> {
     pub fn would_refuse(&self, scope: &Scope<'r>) -> bool {
         scope.refuses()
             && match scope.role {
-                Role::Watch => true,
+                Role::Watch | Role::Alongside => true,
                 Role::Must => self.is_shadow,
                 Role::AnyOf => {
                     let mut group = self.scopes.iter().filter(|one| one.role == Role::AnyOf);
@@ -372,7 +372,7 @@ impl<'r> Decision<'r> {
         let waits = self
             .scopes
             .iter()
-            .filter(|scope| scope.rule.action == Action::Throttle && scope.role != Role::Watch);
+            .filter(|scope| scope.rule.action == Action::Throttle && scope.role.can_refuse());
         let wait_of = |scope: &Scope<'_>| match scope.outcome.examination {
             Examination::Admit { wait } => wait,
             Examination::Refuse { .. } => 0,

@@ -269,8 +269,9 @@ impl<S: Store> Engine<S> {
     }
 
     /// Puts other rules in force, at once and without waiting for decisions under way. Virtual keys stay.
-    pub fn swap_rules(&self, set: RuleSet) -> u64 {
+    pub fn swap_rules(&self, mut set: RuleSet) -> u64 {
         missing::log_misspelt(&set);
+        set.continue_agreements(&self.rules.load().set);
         let set = Arc::new(set);
         let before = self.rules.rcu(|now| {
             let (mut set, prices) = (Arc::clone(&set), Arc::clone(&now.prices));
@@ -284,8 +285,9 @@ impl<S: Store> Engine<S> {
 
     /// Puts other rules in force under a version that the caller gives, such as the revision of the
     /// database they come from.
-    pub fn swap_rules_as(&self, set: RuleSet, version: u64) {
+    pub fn swap_rules_as(&self, mut set: RuleSet, version: u64) {
         missing::log_misspelt(&set);
+        set.continue_agreements(&self.rules.load().set);
         let set = Arc::new(set);
         self.rules.rcu(|now| {
             let (set, prices) = (Arc::clone(&set), Arc::clone(&now.prices));

@@ -77,10 +77,18 @@ pub(crate) fn collect<'r>(
             // Money that is not stated is priced later (`Engine::check_prices`).
             unit => request.amounts.of(unit),
         };
+        let enforced = rule.candidate.as_ref().map(|candidate| {
+            let tenant = request.attributes.get(Known::TenantId);
+            candidate.enforces(&one.key, tenant, now)
+        });
         for limit in rule.limits_for(&request.attributes, now) {
             if let Some(Quota::Limited(quota)) = limit.for_tier(tier)
                 && limit.is_active(now)
             {
+                let (role, max_delay) = match enforced {
+                    Some(enforced) if enforced != limit.is_candidate => (alongside(quota), None),
+                    _ => (role, max_delay),
+                };
                 checks.push(LimitCheck {
                     applied: number,
                     rule,
@@ -102,6 +110,12 @@ pub(crate) fn collect<'r>(
         let refundable = if is_brief { Refundable::Briefly } else { Refundable::UntilClosed };
         checks.iter_mut().for_each(|line| line.refundable = refundable);
     }
+}
+
+/// The role of a limit next to the one that enforces: it counts all that passes. A bucket takes no debts, which it would pay
+/// off for as long as they were made: it is charged where it has room, as if it enforced.
+fn alongside(quota: &tollgate_core::Limit) -> Role {
+    if quota.algorithm().is_bucket() { Role::Watch } else { Role::Alongside }
 }
 
 /// What the store is asked about one line.

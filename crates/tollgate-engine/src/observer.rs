@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::Nanos;
 
+use crate::decision::Scope;
 use crate::{Actual, Decision, Engine, Request};
 
 /// The target of the spans that traces are made of. They have the lowest level, so that logs do not take
@@ -93,6 +94,7 @@ impl<S> Engine<S> {
 
     #[inline]
     pub(crate) fn notify_observer(&self, request: &Request<'_>, decision: &Decision<'_>) {
+        note_agreement(decision);
         let Some(observer) = &self.observer else { return };
         if request.is_more {
             observer.decided_more(request, decision);
@@ -106,5 +108,34 @@ impl<S> Engine<S> {
         if let Some(observer) = &self.observer {
             observer.changed(&change());
         }
+    }
+}
+
+/// Notes for every candidate that was tried whether it agrees with the limits in force.
+#[inline]
+fn note_agreement(decision: &Decision<'_>) {
+    if decision.scopes.iter().any(|scope| scope.limit.is_candidate) {
+        note_agreements(decision);
+    }
+}
+
+#[cold]
+fn note_agreements(decision: &Decision<'_>) {
+    let scopes = &decision.scopes;
+    let mut noted = None;
+    for scope in scopes.iter().filter(|scope| scope.limit.is_candidate) {
+        let Some(candidate) = &scope.rule.candidate else { continue };
+        // The limits of one rule follow each other.
+        if noted == Some(scope.applied()) {
+            continue;
+        }
+        noted = Some(scope.applied());
+        let refuses = |is_candidate: bool| {
+            let mut own = scopes.iter().filter(|one| {
+                one.applied() == scope.applied() && one.limit.is_candidate == is_candidate
+            });
+            own.any(Scope::refuses)
+        };
+        candidate.agreement.note(refuses(false), refuses(true));
     }
 }

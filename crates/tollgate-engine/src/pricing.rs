@@ -2,7 +2,7 @@
 
 use tollgate_policy::prices::{Money, Price, Usage};
 use tollgate_policy::{Known, Unit};
-use tollgate_store::{Role, Store};
+use tollgate_store::Store;
 
 use crate::decision::Decision;
 use crate::limit_checks::LimitChecks;
@@ -49,7 +49,7 @@ impl<S: Store> Engine<S> {
                     true
                 }
                 Err(error) => {
-                    if is_enforced && line.role != Role::Watch {
+                    if is_enforced && line.role.can_refuse() {
                         failed.get_or_insert(error);
                     }
                     false

@@ -36,6 +36,8 @@ pub(crate) struct Shared<'f> {
     pub(crate) slot_ttl: Nanos,
     /// The tiers of the file, where it lists them.
     pub(crate) tiers: Option<&'f HashSet<&'f str>>,
+    /// Which of the rule's counters they use.
+    pub(crate) generation: u32,
 }
 
 /// The limits of a rule. Where one cannot be, it is reported and left out.
@@ -143,6 +145,10 @@ fn compile_limit(
     if let Some(currency) = shared.currency {
         tag = format!("{tag}+{currency}");
     }
+    // Counters that a promoted candidate has begun.
+    if shared.generation > 0 {
+        tag = format!("{tag}~{}", shared.generation);
+    }
     let salt = salt(shared.rule_id, &tag);
     let window_seconds = match (&window, algorithm) {
         (_, Algorithm::Concurrency) => 0,
@@ -150,7 +156,8 @@ fn compile_limit(
         (Window::Calendar(calendar), _) => calendar.nominal_nanos() / SECOND,
     };
     let active_when = compile_windows(raw.active_when.as_ref(), &raw.prefix, report);
-    Some(RuleLimit { tag, salt, window_seconds, base, tiers, active_when })
+    let is_candidate = false;
+    Some(RuleLimit { tag, salt, window_seconds, base, tiers, active_when, is_candidate })
 }
 
 /// What can be said of quotas before algorithm and window are known.

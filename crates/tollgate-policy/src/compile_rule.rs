@@ -4,6 +4,7 @@ use hashbrown::HashSet;
 use tollgate_core::{Nanos, SECOND};
 
 use crate::Known;
+use crate::candidate::{Live, compile_candidate, generation};
 use crate::check::{
     MAX_DESCRIPTION_BYTES, MAX_NAME_BYTES, MAX_RULE_ID_BYTES, choice, currency, instant,
     parse_duration, plain, share_ppm, window_length,
@@ -54,8 +55,9 @@ pub(crate) fn compile_rule(
     let slot_ttl = slot_ttl(raw, unit, report);
     let currency = rule_currency(raw, unit, report);
     let tiers = context.tiers.as_ref();
-    let shared = Shared { rule_id: &id, unit, currency, slot_ttl, tiers };
-    let limits = compile_limits(raw, &shared, report);
+    let generation = generation(raw, report);
+    let shared = Shared { rule_id: &id, unit, currency, slot_ttl, tiers, generation };
+    let mut limits = compile_limits(raw, &shared, report);
     let (identifier, key) = compile_key(raw, report);
     let action = choice(raw.action.as_ref(), "action", Action::ALL, Action::name, report)
         .unwrap_or_default();
@@ -71,6 +73,13 @@ pub(crate) fn compile_rule(
         choice(failure, "on_store_failure", OnStoreFailure::ALL, OnStoreFailure::name, report);
     let budget_mode = budget_mode(raw, unit, action, report);
     let is_hard = budget_mode == BudgetMode::Hard;
+    let costs = Costs::new(compile_costs(raw, unit, &limits, report));
+    let shared = Shared { generation: generation.saturating_add(1), ..shared };
+    let live = Live { unit, action, budget_mode, has_key: !key.is_empty(), shared };
+    let candidate = compile_candidate(raw, live, report).map(|(candidate, tried)| {
+        limits.extend(tried);
+        Box::new(candidate)
+    });
     check_user_tiers(raw, context, report);
     Rule {
         reason: hit_reason(&scope),
@@ -90,7 +99,8 @@ pub(crate) fn compile_rule(
             .position(|standard| *standard == scope)
             .and_then(|place| u8::try_from(place).ok()),
         matcher: compile_applies(&raw.applies_to, report),
-        costs: Costs::new(compile_costs(raw, unit, &limits, report)),
+        costs,
+        candidate,
         id,
         scope,
         unit,

@@ -9,6 +9,7 @@
 //! through [`RuleSet::tier_of`]), asks [`RuleSet::listed`], then [`RuleSet::resolve`].
 
 mod attributes;
+mod candidate;
 mod check;
 mod circles;
 mod client_tiers;
@@ -53,6 +54,10 @@ mod trie;
 mod virtual_keys;
 
 pub use attributes::Attributes;
+pub use candidate::{
+    Agreement, AgreementCounts, Candidate, MAX_GENERATION, MAX_ROLLOUT_STEPS, MAX_ROLLOUT_TENANTS,
+    Rollout,
+};
 pub use check::{
     MAX_DESCRIPTION_BYTES, MAX_NAME_BYTES, MAX_RULE_ID_BYTES, MAX_VALUE_BYTES, MAX_WINDOW,
     parse_duration,

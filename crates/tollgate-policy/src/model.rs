@@ -7,7 +7,7 @@ use crate::envoy::EnvoyOptions;
 use crate::grants::RuleGrants;
 use crate::matcher::{Costs, Matcher};
 use crate::prices::{Currency, format_nanos};
-use crate::{KeyPlaces, Known, Schedule};
+use crate::{Candidate, KeyPlaces, Known, Schedule};
 
 /// What a rule counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -240,6 +240,8 @@ pub struct RuleLimit {
     pub tiers: Vec<(String, Quota)>,
     /// When it holds; `None`: always.
     pub active_when: Option<Box<Schedule>>,
+    /// Whether it belongs to the candidate of its rule.
+    pub is_candidate: bool,
 }
 
 impl RuleLimit {
@@ -285,8 +287,10 @@ pub struct Rule {
     pub max_delay: Option<Nanos>,
     /// From this share of a limit on (in millionths) a decision carries a warning.
     pub soft_limit_ppm: Option<u32>,
-    /// Its limits, at least one.
+    /// Its limits, at least one; those of its candidate come last.
     pub limits: Vec<RuleLimit>,
+    /// Other limits that are tried next to those in force.
+    pub candidate: Option<Box<Candidate>>,
     /// What names its counter; empty: one counter in all.
     pub key: Vec<KeyPart>,
     /// What the places in that key mean to a store.

@@ -1,5 +1,6 @@
 //! The rule file as typed: every value with its place, nothing checked but its type.
 
+use crate::candidate::RawCandidate;
 use crate::envoy::RawEnvoy;
 use crate::node::Spot;
 use crate::problem::Report;
@@ -113,6 +114,9 @@ pub(crate) struct RawRule {
     pub(crate) starts_at: Text,
     pub(crate) ends_at: Text,
     pub(crate) active_when: Option<At<Vec<RawWindow>>>,
+    pub(crate) candidate: Option<Box<RawCandidate>>,
+    /// Which of its counters the rule uses.
+    pub(crate) generation: Int,
 }
 
 /// A number, or `unlimited`.

@@ -1,5 +1,6 @@
 //! Nodes into raw structs. The field names known here are the ones in the schema.
 
+use crate::candidate::read_candidate;
 use crate::envoy::read_envoy;
 use crate::fields::{Fields, as_bool, as_money_quota, as_quota, as_text, as_texts};
 use crate::node::{self, Kind, Node};
@@ -47,6 +48,8 @@ pub(crate) const RULE_ONLY_FIELDS: &[&str] = &[
     "envoy",
     "starts_at",
     "ends_at",
+    "candidate",
+    "generation",
 ];
 
 pub(crate) const LIMIT_FIELDS: &[&str] = &[
@@ -143,6 +146,8 @@ fn read_rule_fields(fields: &Fields<'_>, report: &mut Report) -> RawRule {
         starts_at: fields.text("starts_at", report),
         ends_at: fields.text("ends_at", report),
         active_when: read_windows(fields, report),
+        candidate: read_candidate(fields, is_money, report),
+        generation: fields.int("generation", report),
         ..RawRule::default()
     };
     if let (Some(node), Some(items)) = (fields.node("limits"), fields.list("limits", report)) {
@@ -172,7 +177,7 @@ fn read_rule_fields(fields: &Fields<'_>, report: &mut Report) -> RawRule {
 }
 
 /// Reads a limit. Where the rule counts money, its amounts are decimal strings; here they become nanos.
-fn read_limit(
+pub(crate) fn read_limit(
     fields: &Fields<'_>,
     prefix: String,
     is_money: bool,

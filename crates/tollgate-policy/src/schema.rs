@@ -6,8 +6,8 @@ use tollgate_core::{Algorithm, CalendarUnit};
 use crate::schedule::DAYS;
 use crate::{
     Action, BudgetMode, IdentifierType, Known, ListKind, MAX_ACTIVE_WINDOWS, MAX_DELAY_MS,
-    MAX_GRANTS, MAX_KEY_PARTS, MAX_LIMITS, MAX_PATTERNS, MAX_QUOTA, MAX_RULES, NoMatch,
-    OnStoreFailure, Unit,
+    MAX_GENERATION, MAX_GRANTS, MAX_KEY_PARTS, MAX_LIMITS, MAX_PATTERNS, MAX_QUOTA,
+    MAX_ROLLOUT_STEPS, MAX_ROLLOUT_TENANTS, MAX_RULES, NoMatch, OnStoreFailure, Unit,
 };
 
 /// The JSON Schema (draft 2020-12) of rule files, for editors.
@@ -57,6 +57,7 @@ pub fn rule_file_schema() -> Value {
                 "properties": merged(&[rule_fields(), default_fields(), limit_fields()])
             },
             "limit": {"type": "object", "additionalProperties": false, "properties": limit_fields()},
+            "candidate": candidate(),
             "quota": {"anyOf": [
                 {"type": "integer", "minimum": 0, "maximum": MAX_QUOTA},
                 {"const": "unlimited"},
@@ -178,7 +179,9 @@ fn rule_fields() -> Value {
         "overrides": texts("Scopes that this rule, where it applies, replaces; rule:<rule_id> replaces that rule alone."),
         "envoy": crate::envoy::envoy_schema(),
         "starts_at": instant("It applies from then on."),
-        "ends_at": instant("It applies until then.")
+        "ends_at": instant("It applies until then."),
+        "candidate": {"$ref": "#/$defs/candidate"},
+        "generation": {"description": "Which of its counters the rule uses: promoting a candidate raises it. Default 0.", "type": "integer", "minimum": 0, "maximum": MAX_GENERATION}
     })
 }
 
@@ -233,6 +236,43 @@ fn limit_fields() -> Value {
             "description": "Recurring windows: it holds in any of them, and its counter keeps what was counted between them. Default: always.",
             "type": "array", "minItems": 1, "maxItems": MAX_ACTIVE_WINDOWS, "items": {"$ref": "#/$defs/active_window"}
         }
+    })
+}
+
+fn candidate() -> Value {
+    let percent = json!({"description": "The share of keys that it enforces for.", "type": "number", "minimum": 0, "maximum": 100});
+    let mut fields = limit_fields();
+    // The rule says when it holds.
+    if let Some(fields) = fields.as_object_mut() {
+        fields.remove("active_when");
+    }
+    let own = json!({
+        "limits": {
+            "description": "Several limits at once, instead of limit.",
+            "type": "array", "minItems": 1, "maxItems": MAX_LIMITS, "items": {"$ref": "#/$defs/limit"}
+        },
+        "rollout": {
+            "description": "For whom it enforces; one of percent, tenants and schedule. Default: nobody.",
+            "type": "object", "additionalProperties": false,
+            "properties": {
+                "percent": percent,
+                "tenants": {"description": "The tenants that it enforces for.", "type": "array", "minItems": 1, "maxItems": MAX_ROLLOUT_TENANTS, "items": {"type": "string"}},
+                "schedule": {
+                    "description": "Shares of keys, each from an instant on.",
+                    "type": "array", "minItems": 1, "maxItems": MAX_ROLLOUT_STEPS,
+                    "items": {
+                        "type": "object", "additionalProperties": false, "required": ["percent", "from"],
+                        "properties": {"percent": percent, "from": instant("When the step begins.")}
+                    }
+                },
+                "salt": text("Chooses which keys come first. Default: by the rule and the candidate's limits.")
+            }
+        }
+    });
+    json!({
+        "description": "Other limits that are tried next to those in force. What it does not state is as in the rule.",
+        "type": "object", "additionalProperties": false,
+        "properties": merged(&[fields, own])
     })
 }
 
@@ -296,6 +336,11 @@ mod tests {
             ("/$defs/rule/properties", set(&[RULE_ONLY_FIELDS, DEFAULT_FIELDS, LIMIT_FIELDS])),
             ("/$defs/rule/properties/envoy/properties", set(&[crate::envoy::ENVOY_FIELDS])),
             ("/$defs/limit/properties", set(&[LIMIT_FIELDS])),
+            ("/$defs/candidate/properties", set(&[crate::candidate::CANDIDATE_FIELDS])),
+            (
+                "/$defs/candidate/properties/rollout/properties",
+                set(&[crate::candidate::ROLLOUT_FIELDS]),
+            ),
             ("/$defs/cost/properties", set(&[COST_FIELDS])),
             ("/$defs/entry/anyOf/1/properties", set(&[ENTRY_FIELDS])),
             ("/$defs/tier/anyOf/1/properties", set(&[TIER_FIELDS])),

@@ -95,6 +95,17 @@ impl RuleSet {
         }
     }
 
+    /// Continues the figures of candidates that are still tried.
+    pub fn continue_agreements(&mut self, before: &Self) {
+        for rule in &mut self.rules {
+            let Some(candidate) = &mut rule.candidate else { continue };
+            let same = before.rule(&rule.id).and_then(|rule| rule.candidate.as_ref());
+            if let Some(same) = same.filter(|same| same.is_same(candidate)) {
+                candidate.agreement = Arc::clone(&same.agreement);
+            }
+        }
+    }
+
     /// Whether a request with these attributes may meet a hard budget: of the file, or of its virtual key.
     #[inline]
     pub fn may_meet_hard_budget(&self, request: &Attributes<'_>) -> bool {

@@ -72,6 +72,16 @@ pub enum Role {
     AnyOf,
     /// Nothing: it is charged where it fits, and reported.
     Watch,
+    /// Nothing: it is charged wherever the request passes, above the limit too, and reported. So it counts what another
+    /// charge of the request admits.
+    Alongside,
+}
+
+impl Role {
+    /// Whether a charge of this role can refuse the request.
+    pub const fn can_refuse(self) -> bool {
+        matches!(self, Self::Must | Self::AnyOf)
+    }
 }
 
 /// One limit that a request would be charged to.
@@ -119,6 +129,11 @@ impl Mode {
             Self::Owe => true,
         }
     }
+
+    /// Whether a charge of this role is made although it does not fit, once the request passes.
+    pub(crate) fn owes(self, role: Role) -> bool {
+        self == Self::Owe || role == Role::Alongside
+    }
 }
 
 /// The charges of one request: all are made or none is.
@@ -162,7 +177,7 @@ pub fn passes_as(mode: Mode, charges: &[Charge<'_>], outcomes: &[Outcome]) -> bo
         match charge.role {
             Role::Must if !admits => return false,
             Role::AnyOf => any_of = Some(any_of.unwrap_or(false) || admits),
-            Role::Must | Role::Watch => {}
+            Role::Must | Role::Watch | Role::Alongside => {}
         }
     }
     mode == Mode::Hold || any_of.unwrap_or(true)

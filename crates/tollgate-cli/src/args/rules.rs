@@ -91,6 +91,28 @@ pub(crate) enum RulesCommand {
         #[command(flatten)]
         reach: Reach,
     },
+    /// Show, widen, halt or promote the candidate of a rule.
+    #[command(after_help = "Examples:
+  tollgate rules candidate api-default
+  tollgate rules candidate api-default --percent 25
+  tollgate rules candidate api-default --halt
+  tollgate rules candidate api-default --promote")]
+    Candidate {
+        /// The rule.
+        #[arg(value_name = "ID")]
+        id: String,
+        /// Let it enforce for this share of the keys, in per cent.
+        #[arg(long, value_name = "N", conflicts_with_all = ["halt", "promote"])]
+        percent: Option<f64>,
+        /// Let it enforce for nobody; it is still tried.
+        #[arg(long, conflicts_with = "promote")]
+        halt: bool,
+        /// Put its limits in force, with what it has counted.
+        #[arg(long)]
+        promote: bool,
+        #[command(flatten)]
+        reach: Reach,
+    },
     Apply(ApplyArgs),
     /// Show what `rules apply` would change. Exit code 1 if that is anything, as diff has it.
     #[command(after_help = "Example: tollgate rules diff -f rules/ --prune")]

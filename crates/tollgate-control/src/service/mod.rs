@@ -9,6 +9,7 @@
 //! | `tokens.rs` | who may do what |
 
 mod apply;
+mod candidates;
 mod entries;
 mod keys;
 mod token_index;
@@ -34,6 +35,7 @@ use crate::{
 };
 
 pub use apply::{Applied, Step, StepKind};
+pub use candidates::CandidateStep;
 pub use entries::{Precondition, Put};
 pub use keys::{CreatedKey, MAX_KEYS, MAX_KEYS_PER_TENANT, MAX_OVERLAP_SECONDS};
 pub use tokens::{FIRST_TOKEN, NewToken};

@@ -62,7 +62,7 @@ impl Admin {
     }
 
     /// What the caller says about how to put: conditions, `?dry_run=true`, whose it is.
-    fn how(asked: &Asked) -> Result<Put, AdminError> {
+    pub(super) fn how(asked: &Asked) -> Result<Put, AdminError> {
         let mut query = Query::new(&asked.query)?;
         let is_dry = query.flag("dry_run")?;
         query.end()?;
@@ -107,7 +107,7 @@ impl Admin {
         }?)
     }
 
-    async fn answer_put(
+    pub(super) async fn answer_put(
         &self,
         asked: &Asked,
         changed: &Changed,
@@ -320,7 +320,7 @@ fn name_as_path(body: &mut Value, field: &str, id: &str) -> Result<(), AdminErro
 }
 
 /// What a change would do.
-fn dry_run(changed: &Changed, kind: Kind, id: &str) -> Value {
+pub(super) fn dry_run(changed: &Changed, kind: Kind, id: &str) -> Value {
     let (before, after) = (changed.before.entry(kind, id), changed.after.entry(kind, id));
     let action = match (before, after) {
         (None, Some(_)) => "create",

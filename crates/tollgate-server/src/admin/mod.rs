@@ -8,6 +8,7 @@
 //! | `damping.rs` | guessing tokens is made slow |
 //! | `read.rs` | queries, conditions and bodies |
 //! | `entries.rs` | rules, lists, tiers, grants, settings |
+//! | `candidates.rs` | candidates of rules and their rollout |
 //! | `records.rs` | the audit log |
 //! | `decisions.rs`, `sentence.rs` | searching decisions; a decision as a sentence |
 //! | `clients.rs` | what a client has used; which rules a request meets |
@@ -23,6 +24,7 @@
 //! | `view.rs`, `respond.rs` | answers and errors |
 //! | `openapi.rs`, `openapi_audit.rs`, `openapi_keys.rs`, `openapi_seen.rs`, `schemas.rs`, `schemas_seen.rs` | all of it described |
 
+mod candidates;
 mod client_page;
 mod clients;
 mod csv;
@@ -403,6 +405,10 @@ impl Admin {
             Call::Versions => Box::pin(self.versions(asked)),
             Call::Version => Box::pin(self.version(asked)),
             Call::RollBack => Box::pin(self.roll_back(asked)),
+            Call::Candidate => return self.candidate(asked).map(Answer::respond),
+            Call::PromoteCandidate | Call::HaltCandidate | Call::AdvanceCandidate => {
+                Box::pin(self.change_candidate(asked))
+            }
             Call::Apply => Box::pin(self.apply(asked)),
             Call::Document => Box::pin(self.document(asked)),
             Call::Settings => Box::pin(self.settings(asked)),

@@ -83,7 +83,12 @@ fn places(call: Call) -> &'static [&'static str] {
             Kind::Token => &["token_id"],
             _ => &["id"],
         },
-        Call::Versions | Call::RollBack => &["rule_id"],
+        Call::Versions
+        | Call::RollBack
+        | Call::Candidate
+        | Call::PromoteCandidate
+        | Call::HaltCandidate
+        | Call::AdvanceCandidate => &["rule_id"],
         Call::Version => &["rule_id", "version"],
         Call::PutSetting | Call::DeleteSetting => &["name"],
         Call::Usage | Call::ResetUsage | Call::Client => &["identifier_type", "identifier"],
@@ -312,6 +317,10 @@ impl Described {
                 Self { query, ..Self::plain("What was changed, or decided", answer) }
             }
             Call::AuditExport | Call::AuditKey => super::openapi_audit::describe(call),
+            Call::Candidate
+            | Call::PromoteCandidate
+            | Call::HaltCandidate
+            | Call::AdvanceCandidate => super::candidates::describe(call),
             Call::Decisions | Call::DecisionFeed => {
                 let is_feed = call == Call::DecisionFeed;
                 let mut query = if is_feed { Vec::new() } else { page() };
@@ -388,7 +397,7 @@ impl Described {
     }
 }
 
-fn put_answer(kind: Kind) -> Value {
+pub(super) fn put_answer(kind: Kind) -> Value {
     let mut answers = vec![reference(schema_of(kind)), reference("AdminDryRun")];
     if kind == Kind::ClientTier {
         answers.push(json!({ "type": "object", "required": ["put"],

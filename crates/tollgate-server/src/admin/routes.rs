@@ -56,6 +56,10 @@ pub(crate) enum Call {
     Versions,
     Version,
     RollBack,
+    Candidate,
+    PromoteCandidate,
+    HaltCandidate,
+    AdvanceCandidate,
     Explain,
     Decide,
     Peek,
@@ -115,11 +119,18 @@ impl Call {
     pub(crate) const fn changes_rule_set(self) -> bool {
         match self {
             Self::Post(kind) | Self::Put(kind) | Self::Delete(kind) => kind.is_in_set(),
-            Self::RollBack | Self::Apply | Self::PutSetting | Self::DeleteSetting => true,
+            Self::RollBack
+            | Self::PromoteCandidate
+            | Self::HaltCandidate
+            | Self::AdvanceCandidate
+            | Self::Apply
+            | Self::PutSetting
+            | Self::DeleteSetting => true,
             Self::List(_)
             | Self::Get(_)
             | Self::Versions
             | Self::Version
+            | Self::Candidate
             | Self::Explain
             | Self::Decide
             | Self::Peek
@@ -189,6 +200,10 @@ pub(crate) const ROUTES: &[Route] = &[
     route(GET, "rules/{}/versions", Call::Versions, Access::ViewOwn),
     route(GET, "rules/{}/versions/{}", Call::Version, Access::ViewOwn),
     route(POST, "rules/{}/rollback", Call::RollBack, Access::OperateOwn),
+    route(GET, "rules/{}/candidate", Call::Candidate, Access::View),
+    route(POST, "rules/{}/candidate/promote", Call::PromoteCandidate, Access::Operate),
+    route(POST, "rules/{}/candidate/halt", Call::HaltCandidate, Access::Operate),
+    route(POST, "rules/{}/candidate/advance", Call::AdvanceCandidate, Access::Operate),
     large(route(POST, "apply", Call::Apply, Access::Operate)),
     route(GET, "document", Call::Document, Access::View),
     route(GET, "whitelist", Call::List(Kind::Allow), Access::View),

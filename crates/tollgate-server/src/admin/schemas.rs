@@ -173,6 +173,7 @@ pub(super) fn schemas() -> Map<String, Value> {
     add("AdminSecret", secret);
     add("AdminKey", super::openapi_keys::schema());
     add("AdminHistoryLink", super::openapi_audit::link_schema());
+    add("AdminCandidate", super::candidates::schema());
     add(
         "AdminIdentity",
         json!({ "type": "object", "required": ["token_id", "name", "role", "tenant_id"],

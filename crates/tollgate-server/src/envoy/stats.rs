@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::RwLock;
 use tollgate_core::Receipt;
 use tollgate_engine::{Hits, Scope};
-use tollgate_store::Role;
 
 use super::descriptor::Described;
 
@@ -106,7 +105,7 @@ impl DescriptorStats {
         let used = scope.outcome.status.used;
         let is_charged = scope.outcome.receipt != Receipt::Nothing;
         let before = if is_charged { used.saturating_sub(hits) } else { used };
-        let counted = Counted::new(hits, before, scope.quota, scope.role == Role::Watch);
+        let counted = Counted::new(hits, before, scope.quota, !scope.role.can_refuse());
         let part = |(place, part): (usize, &String)| {
             if envoy.stats_values.contains(&place) {
                 described.stats_part(place).unwrap_or_else(|| part.clone())

@@ -275,7 +275,7 @@ pub(super) fn verify(
     for (index, (meter, ask, role)) in on.iter_mut().enumerate() {
         let (outcome, at) = (&outcomes[index], answer.of(index));
         let charged = match mode {
-            Mode::Charge | Mode::Hold => passes && admits(index),
+            Mode::Charge | Mode::Hold => passes && (admits(index) || *role == Role::Alongside),
             Mode::Peek => false,
             Mode::Owe => true,
         };

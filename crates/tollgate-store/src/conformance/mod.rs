@@ -101,6 +101,7 @@ macro_rules! conformance_cases {
             all_or_none_over_every_algorithm,
             any_of_charges_those_that_fit,
             watch_never_refuses,
+            alongside_counts_all_that_passes,
             peek_charges_nothing,
             owing_goes_above_the_limit,
             the_same_counter_twice,

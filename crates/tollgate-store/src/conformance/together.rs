@@ -102,6 +102,33 @@ pub async fn watch_never_refuses<H: Harness>(harness: &Arc<H>) {
     }
 }
 
+/// A counter alongside others is charged wherever the request passes, above its limit too, and refuses nothing.
+pub async fn alongside_counts_all_that_passes<H: Harness>(harness: &Arc<H>) {
+    for algorithm in Algorithm::ALL {
+        let mut beside = Meter::of("alongside", algorithm, 2, LONG);
+        let mut must = Meter::of("enforcing", algorithm, 4, LONG);
+        for (passes, used) in [(true, 1), (true, 2), (true, 3), (true, 4), (false, 4)] {
+            let (seen, needed) = (beside.ask(1), must.ask(1));
+            let charges =
+                &mut [(&mut beside, seen, Role::Alongside), (&mut must, needed, Role::Must)];
+            let decided = decide(&**harness, Mode::Charge, charges).await;
+            assert_eq!(decided.passes, passes, "{algorithm}");
+            assert_eq!(decided.outcomes[0].examination.admits(), used <= 2, "{algorithm}");
+            let now_used = (beside.used(&**harness).await, must.used(&**harness).await);
+            assert_eq!(now_used, (used, used), "{algorithm}: a refusal charges nothing");
+        }
+        // Now it enforces: what was admitted without it counts.
+        let needed = beside.ask(1);
+        let charges = &mut [(&mut beside, needed, Role::Must)];
+        assert!(!decide(&**harness, Mode::Charge, charges).await.passes, "{algorithm}");
+        // Peeking charges nothing.
+        let (seen, needed) = (beside.ask(1), must.ask(1));
+        let charges = &mut [(&mut beside, seen, Role::Alongside), (&mut must, needed, Role::Must)];
+        decide(&**harness, Mode::Peek, charges).await;
+        assert_eq!(beside.used(&**harness).await, 4, "{algorithm}");
+    }
+}
+
 /// Peeking returns what a charge would do, any number of times.
 pub async fn peek_charges_nothing<H: Harness>(harness: &Arc<H>) {
     for algorithm in Algorithm::ALL {

@@ -12,7 +12,7 @@ use super::pack::Packed;
 use super::repeat::examine_repeat;
 use super::shard::{Shard, is_large};
 use super::table::Place;
-use crate::{Charge, Mode, Outcomes, REFUSED, Request, report_broken};
+use crate::{Charge, Mode, Outcomes, REFUSED, Request, Role, report_broken};
 
 /// One charge on its way through a decision.
 pub(super) struct Step {
@@ -51,6 +51,11 @@ impl MemoryStore {
     /// Decides a request of one charge.
     #[inline]
     pub fn decide_single(&self, charge: &Charge<'_>, mode: Mode, now: Nanos) -> Outcome {
+        // The only charge of a request that refuses nothing: it passes.
+        let mode = match (charge.role, mode) {
+            (Role::Alongside, Mode::Charge | Mode::Hold) => Mode::Owe,
+            (_, mode) => mode,
+        };
         self.decide_at(self.fingerprint_of(&charge.counter), charge.limit, &charge.ask, mode, now)
     }
 
@@ -105,22 +110,23 @@ impl MemoryStore {
 
     fn decide_several(&self, request: &Request<'_>, now: Nanos, outcomes: &mut Outcomes) {
         let (mut steps, mut guards) = (Steps::new(), Guards::new());
-        let has_repeats = self.lock(request.charges, &mut steps, &mut guards);
-        if !has_repeats && matches!(request.mode, Mode::Charge | Mode::Hold) {
+        let is_simple = self.lock(request.charges, &mut steps, &mut guards);
+        if is_simple && matches!(request.mode, Mode::Charge | Mode::Hold) {
             charge_distinct(request, &steps, &mut guards, now, outcomes);
         } else {
             decide_any(request, &steps, &mut guards, now, outcomes);
         }
     }
 
-    /// Locks the shards of all charges in ascending order. True if some go to the same counter.
+    /// Locks the shards of all charges in ascending order. True if all go to different counters, and none is charged
+    /// above its limit.
     fn lock<'a>(
         &'a self,
         charges: &[Charge<'_>],
         steps: &mut Steps,
         guards: &mut Guards<'a>,
     ) -> bool {
-        let mut has_repeats = false;
+        let mut is_simple = true;
         let mut known: Option<(&[&str], u128)> = None;
         // Shards before the numbers of their charges, so that both are sorted at once.
         let mut wanted = SmallVec::<[u64; 8]>::new();
@@ -133,7 +139,7 @@ impl MemoryStore {
             known = Some((counter.key, hash));
             let fingerprint = Hasher::fingerprint(hash, counter.salt);
             let is_repeat = steps.iter().any(|earlier| earlier.fingerprint == fingerprint);
-            has_repeats |= is_repeat;
+            is_simple &= !is_repeat && charge.role != Role::Alongside;
             steps.push(Step { fingerprint, guard: 0, is_repeat });
             wanted.push((self.shard_index(fingerprint) as u64) << u32::BITS | number);
         }
@@ -151,12 +157,12 @@ impl MemoryStore {
                 step.guard = (guards.len() as u32).saturating_sub(1);
             }
         }
-        has_repeats
+        is_simple
     }
 }
 
-/// Decides a request of any kind: one that only looks, one that owes, and one that charges the same
-/// counter more than once.
+/// Decides a request of any kind: one that only looks, one that owes, one with charges above their limits, and one that
+/// charges the same counter more than once.
 fn decide_any(
     request: &Request<'_>,
     steps: &[Step],
@@ -189,7 +195,7 @@ fn decide_any(
         let Some(shard) = guards.get_mut(step.guard as usize) else { continue };
         let (fingerprint, limit) = (step.fingerprint, charge.limit);
         let found = shard.find(fingerprint, limit);
-        if charges && (request.mode == Mode::Owe || outcome.examination.admits()) {
+        if charges && (request.mode.owes(charge.role) || outcome.examination.admits()) {
             (outcome.receipt, outcome.status) =
                 shard.charge(&found, fingerprint, limit, &charge.ask, now);
         } else {

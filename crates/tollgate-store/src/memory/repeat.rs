@@ -6,7 +6,7 @@ use tollgate_core::{Algorithm, Ask, Examination, Limit, Nanos, Outcome, SlotId};
 use super::decide::Step;
 use super::fingerprint::Fingerprint;
 use super::shard::{Found, Shard};
-use crate::{Mode, Request, Role};
+use crate::{Request, Role};
 
 /// Examines a charge to a counter that earlier charges of the request go to as well: they must fit
 /// together. Of those that may be left out, the ones that do not fit are.
@@ -26,8 +26,9 @@ pub(super) fn examine_repeat(
     let mut ask = charge.ask;
     let mut slots = SmallVec::<[SlotId; 8]>::new();
     for ((before, other), outcome) in earlier.iter().zip(request.charges).zip(decided) {
-        let goes_with =
-            request.mode == Mode::Owe || other.role == Role::Must || outcome.examination.admits();
+        let goes_with = request.mode.owes(other.role)
+            || other.role == Role::Must
+            || outcome.examination.admits();
         if before.fingerprint == step.fingerprint && goes_with {
             ask.cost = ask.cost.saturating_add(other.ask.cost);
             slots.push(other.ask.slot);

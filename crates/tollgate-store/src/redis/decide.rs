@@ -389,7 +389,7 @@ pub(super) fn passes(mode: Mode, lines: &Lines<'_>, seen: &[figures::Seen]) -> b
         match line.role {
             Role::Must if !seen.fits => return false,
             Role::AnyOf => any_of = Some(any_of.unwrap_or(false) || seen.fits),
-            Role::Must | Role::Watch => {}
+            Role::Must | Role::Watch | Role::Alongside => {}
         }
     }
     mode == Mode::Hold || any_of.unwrap_or(true)

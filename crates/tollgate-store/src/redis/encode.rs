@@ -95,6 +95,7 @@ impl Encoded {
             Role::Must => 0,
             Role::AnyOf => 1,
             Role::Watch => 2,
+            Role::Alongside => 3,
         });
         push_parameters(&mut self.elements, limit, ask, now);
         if let Some(reply) = self.replies.last_mut() {

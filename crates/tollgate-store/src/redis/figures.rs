@@ -112,7 +112,7 @@ impl View {
 /// How many refundable charges became final when these charges were made, because a bucket had too many of them.
 pub(super) fn finalized(mode: Mode, lines: &[Line<'_>], seen: &[Seen]) -> u64 {
     let pushed_out = |(line, seen): &(&Line<'_>, &Seen)| {
-        (seen.fits || mode == Mode::Owe)
+        (seen.fits || mode.owes(line.role))
             && matches!(seen.view, View::Bucket { is_full: true, .. })
             && line.limit.opens_charge(&line.ask)
     };
@@ -146,7 +146,7 @@ pub(super) fn replay(
             push(crate::REFUSED);
             continue;
         };
-        let receipt = if charged && (mode == Mode::Owe || seen.fits) {
+        let receipt = if charged && (mode.owes(line.role) || seen.fits) {
             charge(line.limit, &own, view, now)
         } else {
             Receipt::Nothing
@@ -159,8 +159,9 @@ pub(super) fn replay(
 /// may be left out, the ones that do not fit are.
 #[cold]
 fn cost_before(mode: Mode, line: &Line<'_>, earlier: &[Line<'_>], seen: &[Seen]) -> u64 {
-    let goes_with =
-        |other: &Line<'_>, seen: &Seen| mode == Mode::Owe || other.role == Role::Must || seen.fits;
+    let goes_with = |other: &Line<'_>, seen: &Seen| {
+        mode.owes(other.role) || other.role == Role::Must || seen.fits
+    };
     (earlier.iter().zip(seen))
         .filter(|(other, seen)| other.counter == line.counter && goes_with(other, seen))
         .fold(0, |sum: u64, (other, _)| sum.saturating_add(other.ask.cost))

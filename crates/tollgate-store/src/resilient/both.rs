@@ -52,7 +52,7 @@ impl Held<'_> {
 /// Whether the store is asked for a charge of a request that the shares have room for: members of a
 /// group, and rules that only watch, are left out where they have no room here.
 fn is_asked(mode: Mode, charge: &Charge<'_>, on_share: Option<&OnShare>) -> bool {
-    charge.role == Role::Must
+    matches!(charge.role, Role::Must | Role::Alongside)
         || matches!(mode, Mode::Owe | Mode::Peek)
         || on_share.is_none_or(OnShare::admits)
 }

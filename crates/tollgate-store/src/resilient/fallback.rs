@@ -132,7 +132,7 @@ impl<S: SharedStore> Resilient<S> {
                         self.note(charge, charge.limit, self.owed_until(charge, at), at);
                     }
                     let refuses = match charge.role {
-                        Role::Watch => false,
+                        Role::Watch | Role::Alongside => false,
                         Role::Must => other == OnFailure::Closed,
                         Role::AnyOf => is_closed,
                     };
@@ -234,7 +234,7 @@ const fn policy(charge: &Charge<'_>) -> OnFailure {
 
 /// Whether a request is refused for want of the store, whatever the shares say.
 pub(super) fn is_closed(request: &Request<'_>) -> bool {
-    let can_refuse = |charge: &&Charge<'_>| charge.role != Role::Watch;
+    let can_refuse = |charge: &&Charge<'_>| charge.role.can_refuse();
     request.charges.iter().filter(can_refuse).any(|charge| policy(charge) == OnFailure::Closed)
 }
 

@@ -146,6 +146,18 @@ pub(super) fn roll_back(server: &Server, id: &str, to: u64, dry_run: bool) -> En
     Ok(Outcome::Done)
 }
 
+/// Shows the candidate of a rule, or takes a step of its rollout.
+pub(super) fn candidate(server: &Server, id: &str, step: Option<(&str, Value)>) -> Ended {
+    let path = format!("rules/{}/candidate", escaped(id));
+    let Some((name, body)) = step else {
+        output::print_json(&server.get(&path)?)?;
+        return Ok(Outcome::Done);
+    };
+    let done = server.post(&format!("{path}/{name}"), &body)?;
+    output::note(&format!("rule {id:?} has version {} now", shown(&done, "version")))?;
+    Ok(Outcome::Done)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,6 +8,7 @@ mod import_envoy;
 mod steps;
 mod validate;
 
+use serde_json::json;
 use tollgate_policy::ImportOptions;
 
 use crate::args::RulesCommand;
@@ -31,6 +32,15 @@ pub(super) fn run(command: RulesCommand) -> Ended {
         }
         RulesCommand::Delete { ids, yes, reach } => {
             entries::delete(&Server::new(&reach), &ids, yes)
+        }
+        RulesCommand::Candidate { id, percent, halt, promote, reach } => {
+            let step = match (percent, halt, promote) {
+                (Some(percent), ..) => Some(("advance", json!({ "percent": percent }))),
+                (None, true, _) => Some(("halt", json!({}))),
+                (None, _, true) => Some(("promote", json!({}))),
+                (None, false, false) => None,
+            };
+            entries::candidate(&Server::new(&reach), &id, step)
         }
         RulesCommand::Rollback { id, to, dry_run, reach } => {
             entries::roll_back(&Server::new(&reach), &id, to, dry_run)

@@ -2,11 +2,11 @@
 --
 -- KEYS[2..]   the counter of every charge, in order
 -- ARGV[1]     [4..] per request: mode (0 charge, 1 peek, 2 owe, 3 hold), number of charges, and per
---             charge: kind, role (0 must, 1 any of, 2 watch), parameters of the kind
+--             charge: kind, role (0 must, 1 any of, 2 watch, 3 alongside), parameters of the kind
 -- result      per request: 0 not charged, 1 charged, 2 a value is not ours, 3 no window fits, here or in an earlier
 --             request: they are sent again in order; after 0 and 1 per charge: 1 if it fits, else 0, and the counter's state before the request
 
-local MUST, ANY_OF = 0, 1
+local MUST, ANY_OF, ALONGSIDE = 0, 1, 3
 local CHARGE, PEEK, OWE, HOLD = 0, 1, 2, 3
 
 local values = #KEYS > 1 and redis.call('MGET', unpack(KEYS, 2)) or {}
@@ -51,7 +51,7 @@ while args[at] do
     k = k + 1
     local kind, role = args[at], args[at + 1]
     if verdict == 0 then
-      local insists = role == MUST or mode == OWE
+      local insists = role == MUST or role == ALONGSIDE or mode == OWE
       local admits = examine[kind](at + 2, KEYS[k + 1], values[k], request, insists)
       if admits == nil then
         verdict = 2
@@ -76,7 +76,7 @@ while args[at] do
       local p = first_at
       for c = 1, charges do
         local kind = args[p]
-        if fits[c] or mode == OWE then charge[kind](p + 2, KEYS[first_k + c + 1]) end
+        if fits[c] or mode == OWE or args[p + 1] == ALONGSIDE then charge[kind](p + 2, KEYS[first_k + c + 1]) end
         p = p + 2 + WIDTH[kind]
       end
     end
