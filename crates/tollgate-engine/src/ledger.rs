@@ -336,7 +336,8 @@ mod tests {
 
     #[test]
     fn what_is_not_stated_stays_as_estimated() {
-        let price = Price { per_request: 3, ..Price::free(Currency::USD) };
+        let mut price = Price::free(Currency::USD);
+        price.per_request = 3;
         let spend = Spend { price: Some(Box::new(price)), is_more: false, ..spend() };
         let receipts = Receipts { spend: Some(Box::new(spend)), ..Receipts::default() };
         let of = |actual: Actual| receipts.settled_usage(1, 2, &actual).unwrap();
