@@ -108,18 +108,18 @@ async fn insert_ids(
 /// same, without names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
-    ForAll,
-    ForKeys,
-    ForNone,
+    All,
+    Keys,
+    Nothing,
 }
 
 impl Room {
     fn of(rows: i64, max_rows_per_day: u32) -> Self {
         let most = i64::from(max_rows_per_day);
         match rows {
-            rows if rows < most / 2 => Self::ForAll,
-            rows if rows < most => Self::ForKeys,
-            _ => Self::ForNone,
+            rows if rows < most / 2 => Self::All,
+            rows if rows < most => Self::Keys,
+            _ => Self::Nothing,
         }
     }
 }
@@ -128,11 +128,11 @@ fn row_key(event: &UsageEvent, room: Room) -> RowKey {
     let own = |text: &str| cut(text).into_owned();
     let several = || SEVERAL.to_owned();
     let [tenant, key, user, model] = match room {
-        Room::ForAll => {
+        Room::All => {
             [&event.tenant_id, &event.api_key_id, &event.user_id, &event.model_id].map(|it| own(it))
         }
-        Room::ForKeys => [own(&event.tenant_id), own(&event.api_key_id), several(), several()],
-        Room::ForNone => [several(), several(), several(), several()],
+        Room::Keys => [own(&event.tenant_id), own(&event.api_key_id), several(), several()],
+        Room::Nothing => [several(), several(), several(), several()],
     };
     // A code of ISO 4217, or nothing.
     let currency = if event.currency.len() == 3 { own(&event.currency) } else { String::new() };

@@ -124,7 +124,7 @@ mod tests {
             };
             let charged = chat(&image(&format!(",{cut}")));
             assert!(charged > chat(&image("")) + 1_000, "an image: {charged}");
-            let item = r#"{"type":"reasoning","content":"#;
+            let item = r#"{"type":"reasoning","encrypted_content":"#;
             let item = format!(r#"{{"model":"m","input":[{item}"a",{cut}}}]}}"#);
             let charged = estimate(Call::Responses, &item);
             assert!(charged > 1_000, "an earlier item: {charged}");

@@ -343,7 +343,7 @@ mod tests {
     /// What a model wrote in other scripts is not counted as letters of which four are a token.
     #[test]
     fn what_was_written_is_counted_by_its_script() {
-        use super::super::text::{Tariff, TextSink};
+        use super::super::text::Tariff;
 
         for (text, tokens) in [("abcd", 100), ("中文", 200), ("😀", 220), ("аб", 80), ("𒀀a", 415)]
         {

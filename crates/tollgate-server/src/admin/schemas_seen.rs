@@ -49,8 +49,10 @@ fn usage_report() -> Value {
         json!({ "type": ["string", "null"], "description": "A decimal" }),
     );
     let mut item = object(&Value::Object(figures));
-    for dimension in UsageDimension::ALL {
-        item["properties"][dimension.column()] = or_null("string");
+    if let Some(properties) = item.get_mut("properties").and_then(Value::as_object_mut) {
+        for dimension in UsageDimension::ALL {
+            properties.insert(dimension.column().to_owned(), or_null("string"));
+        }
     }
     object(
         &json!({ "from": text(), "until": text(), "group_by": list(&text()), "items": list(&item),

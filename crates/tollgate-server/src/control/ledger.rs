@@ -130,16 +130,12 @@ impl Keeper {
             let Ok(found) = board.pull_usage(READER, MAX_AT_ONCE).await else { return Ok(()) };
             let (mut ids, mut events) = (Vec::new(), Vec::new());
             for (id, bytes) in found {
-                match serde_json::from_slice::<UsageEvent>(&bytes) {
-                    Ok(event) => events.push(event),
+                if let Ok(event) = serde_json::from_slice::<UsageEvent>(&bytes) {
+                    events.push(event);
+                } else {
                     // What cannot be read will not be readable later either.
-                    Err(_) => {
-                        self.around.figures.usage_lost.fetch_add(1, Ordering::Relaxed);
-                        tracing::error!(
-                            bytes = bytes.len(),
-                            "usage of another node cannot be read"
-                        );
-                    }
+                    self.around.figures.usage_lost.fetch_add(1, Ordering::Relaxed);
+                    tracing::error!(bytes = bytes.len(), "usage of another node cannot be read");
                 }
                 ids.push(id);
             }

@@ -290,7 +290,8 @@ rules:
 - {rule_id: placed, identifier_type: global, limit: 0, window: 1h, algorithm: fixed_window, applies_to: {attributes: {entry.1: admin}}}";
     let service = service_of(rules, HeaderFamilies::default());
     let long = "x".repeat(300);
-    for entries in [[("area", "login"), ("area", &long)], [("a", "admin"), ("entry.1", &long)]] {
+    let long = long.as_str();
+    for entries in [[("area", "login"), ("area", long)], [("a", "admin"), ("entry.1", long)]] {
         let answer = service.should_rate_limit(&request(&[&entries]), "").await.unwrap();
         assert_eq!(answer.overall_code(), Code::OverLimit, "{}", entries[0].0);
     }
