@@ -72,8 +72,8 @@ bench-backtest:  ## A log of a million lines through `tollgate backtest`: time a
 distance: deps  ## How long callers wait for a Redis that is 20 to 150 ms away, leased and strict (3 minutes)
 	$(CARGO) run --locked --release -p tollgate-store --example distance
 
-search: deps  ## How long the first page of a search of decisions takes, by each filter, over 1 million records (10 minutes)
-	$(CARGO) run --locked -p tollgate-control --example decision_search
+search: deps  ## How long the first page of a search of decisions takes, by each filter, over 1 million records or ROWS
+	$(CARGO) run --locked -p tollgate-control --example decision_search $(ROWS)
 
 # How many histories of the model a soak plays, in memory and on each kind of server, and from which seed on: another one
 # every time unless it is given.
