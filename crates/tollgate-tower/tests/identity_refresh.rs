@@ -135,7 +135,10 @@ async fn keys_rotate_and_outlive_their_issuers_failures() {
         (200, b"<html>".to_vec()),
         (200, vec![b' '; (1 << 20) + 1]),
         (200, jwks(&vec![json!({}); 101])),
-        // Without a key that could be used.
+        // Without a key that could be used, or with keys of other algorithms only.
+        (200, jwks(&[Issuer::rsa().named("new", json!({}))])),
+        (200, jwks(&[Issuer::elliptic(Algorithm::ES384).named("new", json!({}))])),
+        (200, jwks(&[Issuer::secret(&[7; 32], Algorithm::HS256).named("new", json!({}))])),
         (200, jwks(&[])),
         (200, jwks(&[json!({"kty": "unknown", "kid": "new"})])),
     ];

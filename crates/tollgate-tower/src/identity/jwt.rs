@@ -82,8 +82,7 @@ impl Jwt {
             return Err(IdentityError::MixedAlgorithms);
         }
         check_names(&options.claims)?;
-        let is_secret = algorithms.iter().all(is_hmac);
-        let ring = KeyRing::new(options.key, options.refresh, is_secret)?;
+        let ring = KeyRing::new(options.key, options.refresh, algorithms.clone())?;
         // A single key that serves none of the algorithms would refuse every token.
         if let Some(keys) = ring.current()
             && !keys.is_empty()

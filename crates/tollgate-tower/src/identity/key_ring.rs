@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use jsonwebtoken::{Algorithm, AlgorithmFamily};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -89,6 +90,8 @@ pub(super) struct KeyRing {
     source: Source,
     wanted: Notify,
     options: RefreshOptions,
+    /// Those that tokens may use.
+    algorithms: Vec<Algorithm>,
 }
 
 #[derive(Debug)]
@@ -99,12 +102,14 @@ enum Source {
 }
 
 impl KeyRing {
-    /// `is_secret`: the keys are secrets, which are never fetched.
+    /// The keys of tokens with these algorithms. Secrets, which those of HMAC are, are never fetched.
     pub(super) fn new(
         source: KeySource,
         options: RefreshOptions,
-        is_secret: bool,
+        algorithms: Vec<Algorithm>,
     ) -> Result<Self, IdentityError> {
+        let is_secret =
+            algorithms.iter().all(|algorithm| algorithm.family() == AlgorithmFamily::Hmac);
         let fixed = |keys: Jwks| (Some(keys), Source::Fixed);
         let (keys, source) = match source {
             KeySource::Pem(pem) => fixed(Jwks::from_pem(&pem)?),
@@ -119,7 +124,7 @@ impl KeyRing {
             }
         };
         let current = ArcSwapOption::from(keys.map(Arc::new));
-        Ok(Self { current, source, wanted: Notify::new(), options })
+        Ok(Self { current, source, wanted: Notify::new(), options, algorithms })
     }
 
     /// The keys in force. None where they have never been read, or are too old.
@@ -164,8 +169,8 @@ impl KeyRing {
         }
     }
 
-    /// The set as it is at its source. A set without any usable key counts as one that cannot be read:
-    /// issuers publish such sets by mistake, and keys that were good stay in use until they are too old.
+    /// The set as it is at its source. A set without any key for the algorithms of tokens counts as one that cannot be
+    /// read: issuers publish such sets by mistake, and keys that were good stay in use until they are too old.
     async fn load(&self) -> Result<Option<(Jwks, Option<Duration>)>, IdentityError> {
         let (keys, max_age) = match &self.source {
             Source::Fixed => return Ok(None),
@@ -177,7 +182,7 @@ impl KeyRing {
             }
             Source::Url(fetcher) => fetcher.fetch().await?,
         };
-        if keys.is_empty() {
+        if !self.algorithms.iter().any(|algorithm| keys.serves(*algorithm)) {
             let problem = "the set has no key that verifies tokens";
             return Err(IdentityError::Fetch(problem.to_owned()));
         }
