@@ -74,7 +74,7 @@ fn all_nodes_roll_out_to_the_same_keys_and_share_the_counters() {
     let database = postgres.database();
     let start = || {
         let args = ["--postgres", &database, "--redis", &redis.url()].map(str::to_owned);
-        ServerBuilder::default().args(&args).start()
+        ServerBuilder::default().args(&args).env("TOLLGATE_REDIS_TIMEOUT_MS", "5000").start()
     };
     let mut nodes = [start(), start()];
     // A limit of 0 refuses those that it enforces for.
@@ -82,7 +82,7 @@ fn all_nodes_roll_out_to_the_same_keys_and_share_the_counters() {
     nodes[0].admin().put("rules", &rule(1_000, &json!({"limit": 0, "rollout": rollout})));
     let has_candidate =
         |node: &Server| node.admin().call("GET", "rules/r/candidate", &[], None).status == 200;
-    eventually(|| nodes.iter().all(has_candidate));
+    eventually("all nodes have the candidate", || nodes.iter().all(has_candidate));
     let users: Vec<String> = (0..60).map(|number| format!("user-{number}")).collect();
     let refused =
         |node: &Server| -> Vec<bool> { users.iter().map(|user| !allows(node, user)).collect() };
@@ -91,7 +91,7 @@ fn all_nodes_roll_out_to_the_same_keys_and_share_the_counters() {
     assert!((15..=45).contains(&count), "{count}");
     assert_eq!(refused(&nodes[1]), first, "on every node");
     nodes[1].restart();
-    eventually(|| has_candidate(&nodes[1]));
+    eventually("the node has it after its restart", || has_candidate(&nodes[1]));
     assert_eq!(refused(&nodes[1]), first, "and after a restart");
 
     // Both counters are shared: what passes on one node counts on the other, above the candidate's limit.
@@ -100,15 +100,18 @@ fn all_nodes_roll_out_to_the_same_keys_and_share_the_counters() {
         let peeked = node.client().post("/rate-limit/peek", &json!({"userId": "nobody"})).json();
         peeked["effectiveLimit"] == json!(6)
     };
-    eventually(|| nodes.iter().all(knows));
+    eventually("all nodes have the new share", || nodes.iter().all(knows));
     assert!((0..4).all(|number| allows(&nodes[number % 2], "zoe")));
     assert_eq!(nodes[1].admin().post("rules/r/candidate/advance", &json!({"percent": 100})).0, 200);
-    eventually(|| !allows(&nodes[0], "zoe"));
-    assert!(!allows(&nodes[1], "zoe"));
+    let has_share = |node: &Server, share: f64| {
+        node.admin().get("rules/r/candidate")["percent"] == json!(share)
+    };
+    eventually("both nodes enforce it", || nodes.iter().all(|node| has_share(node, 100.0)));
+    assert!(nodes.iter().all(|node| !allows(node, "zoe")), "four of three");
     assert_eq!(nodes[0].admin().post("rules/r/candidate/halt", &json!({})).0, 200);
-    eventually(|| nodes[1].admin().get("rules/r/candidate")["percent"] == json!(0.0));
+    eventually("both nodes have halted it", || nodes.iter().all(|node| has_share(node, 0.0)));
     assert!(allows(&nodes[1], "zoe"), "the fifth of six");
     assert_eq!(nodes[0].admin().post("rules/r/candidate/promote", &json!({})).0, 200);
-    eventually(|| !allows(&nodes[1], "zoe"));
-    assert!(!allows(&nodes[0], "zoe"));
+    eventually("both nodes have promoted it", || !nodes.iter().any(has_candidate));
+    assert!(nodes.iter().all(|node| !allows(node, "zoe")), "five of three");
 }
