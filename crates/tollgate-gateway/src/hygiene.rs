@@ -36,6 +36,19 @@ pub(crate) fn check(parts: &mut Parts, max_header_bytes: usize) -> Result<Option
     check_host(parts)
 }
 
+/// The one value of a header, which is text. Of two, nobody could say which one the upstream reads.
+pub(crate) fn only_text<'a>(
+    headers: &'a HeaderMap,
+    name: &http::HeaderName,
+) -> Result<Option<&'a str>, Fault> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    match (value.to_str(), values.next()) {
+        (Ok(text), None) => Ok(Some(text)),
+        _ => Err(Fault::BadModel),
+    }
+}
+
 /// The path as it is routed and forwarded.
 pub(crate) fn path(parts: &Parts) -> Result<Cow<'_, str>, Fault> {
     let path = parts.uri.path();

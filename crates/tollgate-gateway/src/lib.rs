@@ -34,6 +34,7 @@ mod rest;
 mod routes;
 mod target;
 mod tls;
+pub mod unread;
 mod upgrade;
 mod waiting;
 mod worker;

@@ -29,6 +29,7 @@ use crate::places::Party;
 use crate::postpone::{read_whole, stored};
 use crate::respond::{Fault, own, rejected};
 use crate::routes::{Asking, Route};
+use crate::unread;
 use crate::upgrade::{self, Upgrade};
 
 /// How often idle connections are looked through.
@@ -141,9 +142,11 @@ impl<D: Decide> Worker<D> {
             Ok(examined) => examined,
             Err(Stop::Fault(fault)) => {
                 let format = self.gateway.routes.likely_format(&parts);
-                return not_served(fault, format, connection);
+                return unread::unknown(not_served(fault, format, connection), &parts, &body);
             }
-            Err(Stop::Rejected(rejection, format)) => return rejected(*rejection, format),
+            Err(Stop::Rejected(rejection, format)) => {
+                return unread::answer(rejected(*rejection, format), &parts, body).await;
+            }
         };
         let mut is_list = false;
         if let Some(protocol) = route.protocol {
@@ -153,7 +156,8 @@ impl<D: Decide> Worker<D> {
             if (call.is_some() || is_list)
                 && let Err(rejection) = ai::restrict_query(protocol, &mut parts, is_list)
             {
-                return rejected(*rejection, protocol.format());
+                let refusal = rejected(*rejection, protocol.format());
+                return unread::answer(refusal, &parts, body).await;
             }
             if let Some(call) = call {
                 let answered = self.answer_ai(call, (parts, body), asked, route, connection);
@@ -168,7 +172,8 @@ impl<D: Decide> Worker<D> {
             }
             if !is_list && !self.gateway.ai.forwards_others(protocol, &asked) {
                 let rejection = ai::unknown_call(protocol, &parts, &asked);
-                return rejected(rejection, protocol.format());
+                let refusal = rejected(rejection, protocol.format());
+                return unread::answer(refusal, &parts, body).await;
             }
             ai::clean_headers(&mut parts.headers, &asked);
             // What passes through an upgraded connection is counted by nobody.
@@ -192,7 +197,10 @@ impl<D: Decide> Worker<D> {
             }
             ruling => match ruling.passed() {
                 Ok(pass) => pass,
-                Err(rejection) => return rejected(*rejection, format_of(route, &parts)),
+                Err(rejection) => {
+                    let refusal = rejected(*rejection, format_of(route, &parts));
+                    return unread::answer(refusal, &parts, body).await;
+                }
             },
         };
         self.clean(&mut parts, connection);
@@ -223,7 +231,7 @@ impl<D: Decide> Worker<D> {
         asked.set_path(&path).map_err(Fault::BadPath)?;
         let is_forwarded_so = asked.endpoint.as_deref() == Some(&*path);
         let model = match &gateway.options.model_header {
-            Some(name) => only_text(&parts.headers, name)?,
+            Some(name) => hygiene::only_text(&parts.headers, name)?,
             None => None,
         };
         let asking =
@@ -276,21 +284,25 @@ impl<D: Decide> Worker<D> {
         body: Incoming,
     ) -> Result<Response<GatewayBody>, Fault> {
         let format = format_of(route, &parts);
-        let refused = |postponed: Postponed| Ok(rejected(*postponed.refusal, format));
-        let Some(queue) = &self.gateway.queue else { return refused(postponed) };
-        let body = RequestBody::from_client(body, &route.timeouts);
+        let refused = |postponed: Postponed| rejected(*postponed.refusal, format);
+        let Some(queue) = &self.gateway.queue else {
+            return Ok(unread::answer(refused(postponed), &parts, body).await);
+        };
         let tenant = asked.identity.tenant_id.as_deref().unwrap_or_default();
         let least = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
         if let Err(error) = queue.has_room(&postponed, tenant, least).await {
             tracing::debug!(%error, rule = postponed.rule_id, "a request cannot be kept for later");
-            return refused(postponed);
+            return Ok(unread::answer(refused(postponed), &parts, body).await);
         }
+        let body = RequestBody::from_client(body, &route.timeouts);
         // What is read at the same time is bounded, too, and shared among tenants.
         let share = if tenant.is_empty() { &postponed.lane } else { tenant };
         let mut buffered = self.gateway.queue_bodies.enter(share);
         let max_bytes = self.gateway.options.max_stored_body_bytes;
         let body = match read_whole(body, max_bytes, |bytes| buffered.grow(bytes)).await {
-            Err(Fault::TooManyBodies) => return refused(postponed),
+            Err(Fault::TooManyBodies) => {
+                return Ok(unread::closing(refused(postponed), parts.version));
+            }
             read => read?,
         };
         let stored = stored(&parts, &body, asked, &route.name);
@@ -301,7 +313,7 @@ impl<D: Decide> Worker<D> {
             }
             Err(error) => {
                 tracing::debug!(%error, rule = postponed.rule_id, "a request cannot be kept for later");
-                refused(postponed)
+                Ok(refused(postponed))
             }
         }
     }
@@ -468,19 +480,6 @@ fn not_served(fault: Fault, format: Format, connection: &ConnectionInfo) -> Resp
     let (peer, local) = (connection.peer, connection.local);
     tracing::debug!(?fault, %peer, %local, "a request is not served");
     rejected(fault.rejection(), format)
-}
-
-/// The one value of a header, which is text. Of two, nobody could say which one the upstream reads.
-fn only_text<'a>(
-    headers: &'a http::HeaderMap,
-    name: &http::HeaderName,
-) -> Result<Option<&'a str>, Fault> {
-    let mut values = headers.get_all(name).iter();
-    let Some(value) = values.next() else { return Ok(None) };
-    match (value.to_str(), values.next()) {
-        (Ok(text), None) => Ok(Some(text)),
-        _ => Err(Fault::BadModel),
-    }
 }
 
 pub(crate) fn plain_answer(

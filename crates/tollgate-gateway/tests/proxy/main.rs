@@ -18,4 +18,5 @@ mod http2;
 mod queue;
 mod queued_charges;
 mod streaming;
+mod unread;
 mod upgrades;

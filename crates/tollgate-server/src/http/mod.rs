@@ -35,6 +35,7 @@ use hyper::body::Incoming;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tollgate_engine::Engine;
+use tollgate_gateway::unread;
 use tollgate_queue::TICKETS_PATH;
 use tollgate_store::Store;
 use tracing::Instrument as _;
@@ -53,9 +54,6 @@ use holder::HolderCall;
 use respond::ApiError;
 
 pub use openapi::document as openapi_document;
-
-/// So much of a body is read of a caller that is turned away.
-const UNREAD_BODY: usize = 64 << 10;
 
 /// The most requests of one batch.
 pub(crate) const MAX_BATCH: usize = 1_000;
@@ -198,12 +196,12 @@ impl<S: Store + 'static> Api<S> {
                     let caller = match caller {
                         Ok(caller) => caller,
                         Err(error) => {
-                            // On HTTP/2 an unread body is a reset stream, which clients take for a
-                            // broken one.
-                            if head.version == http::Version::HTTP_2 {
-                                let _ = read::body(body, UNREAD_BODY, limits.body_timeout).await;
+                            // On HTTP/2 an unread body is a reset stream, on HTTP/1 a closed
+                            // connection: clients take both for a fault.
+                            if unread::is_dropped(&head.headers, Box::pin(body)).await {
+                                return Err(error);
                             }
-                            return Err(error);
+                            return Ok(unread::closing(error.respond(), head.version));
                         }
                     };
                     let bytes =
