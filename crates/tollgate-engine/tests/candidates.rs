@@ -1,6 +1,6 @@
 //! Candidates: whichever limits enforce, both have counted all that passed, so that nobody gets a fresh counter.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of a test")]
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of a test")]
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn engine(set: RuleSet) -> (Engine<MemoryStore>, Arc<ManualClock>) {
     (Engine::new(MemoryStore::new(10_000), Arc::<ManualClock>::clone(&clock), set), clock)
 }
 
-fn request<'a>(user: &'a str, cost: u64) -> Request<'a> {
+fn request(user: &str, cost: u64) -> Request<'_> {
     let mut request = Request {
         amounts: Amounts { cost: Some(cost), ..Amounts::default() },
         ..Request::default()

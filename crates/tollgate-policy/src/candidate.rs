@@ -3,6 +3,7 @@
 //! A candidate's limits are among those of its rule, marked, and count on counters of their own. For each request either
 //! the rule's own limits enforce or the candidate's; the others count what passes, and report what they would refuse.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -243,7 +244,7 @@ pub(crate) fn generation(raw: &RawRule, report: &mut Report) -> u32 {
 /// Checks the candidate of a rule, and returns it with its limits.
 pub(crate) fn compile_candidate(
     rule: &RawRule,
-    live: Live<'_>,
+    live: &Live<'_>,
     report: &mut Report,
 ) -> Option<(Candidate, Vec<RuleLimit>)> {
     let raw = rule.candidate.as_deref()?;
@@ -263,7 +264,9 @@ pub(crate) fn compile_candidate(
     let typed = as_promoted(rule, raw);
     let rule_id = live.shared.rule_id;
     let mut limits = compile_limits(&typed, &live.shared, report);
-    limits.iter_mut().for_each(|limit| limit.is_candidate = true);
+    for limit in &mut limits {
+        limit.is_candidate = true;
+    }
     let rollout = rollout(raw, live.has_key, report);
     let seed = seed(rule_id, raw, &limits, report);
     Some((Candidate { rollout, agreement: Arc::default(), seed }, limits))
@@ -394,7 +397,8 @@ fn seed(rule_id: &str, raw: &RawCandidate, limits: &[RuleLimit], report: &mut Re
             for limit in limits {
                 let quota = limit.base.as_ref().and_then(Quota::limit);
                 let quota = quota.map_or(u64::MAX, tollgate_core::Limit::quota);
-                text.push_str(&format!("{}:{}={quota};", limit.tag.len(), limit.tag));
+                // A String takes all that is written.
+                let _ = write!(text, "{}:{}={quota};", limit.tag.len(), limit.tag);
             }
         }
     }

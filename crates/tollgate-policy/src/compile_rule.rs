@@ -76,7 +76,7 @@ pub(crate) fn compile_rule(
     let costs = Costs::new(compile_costs(raw, unit, &limits, report));
     let shared = Shared { generation: generation.saturating_add(1), ..shared };
     let live = Live { unit, action, budget_mode, has_key: !key.is_empty(), shared };
-    let candidate = compile_candidate(raw, live, report).map(|(candidate, tried)| {
+    let candidate = compile_candidate(raw, &live, report).map(|(candidate, tried)| {
         limits.extend(tried);
         Box::new(candidate)
     });

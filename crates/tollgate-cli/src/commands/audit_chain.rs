@@ -177,28 +177,27 @@ fn report(
 }
 
 fn in_words(found: &Verified, has_keys: bool, has_head: bool) -> String {
-    let mut text = format!("ok: {} changes follow each other unaltered", found.changes);
+    let mut lines = vec![format!("ok: {} changes follow each other unaltered", found.changes)];
     if found.removed > 0 {
-        text += &format!("; {} older ones were removed to keep a bound, signed", found.removed);
+        let removed = found.removed;
+        lines.push(format!("{removed} older ones were removed to keep a bound, which is signed"));
     }
-    text.push('\n');
-    if found.earlier > 0 {
-        text += &match found.earlier_are_checked {
-            true => format!("{} records from before the chain are unaltered\n", found.earlier),
-            false => format!(
-                "{} records from before the chain cannot be checked: others of them were removed\n",
-                found.earlier
-            ),
-        };
+    let earlier = found.earlier;
+    if earlier > 0 && found.earlier_are_checked {
+        lines.push(format!("{earlier} records from before the chain are unaltered"));
+    } else if earlier > 0 {
+        lines.push(format!(
+            "{earlier} records from before the chain cannot be checked: others of them were removed"
+        ));
     }
     if has_head && !found.has_noted_head {
-        text += "the noted head is among the changes that were removed\n";
+        lines.push("the noted head is among the changes that were removed".to_owned());
     }
     if found.head.number > 0 {
-        text += &format!("head {}:{}\n", found.head.number, found.head.hash);
+        lines.push(format!("head {}:{}", found.head.number, found.head.hash));
     }
-    for key in &found.keys {
-        text += &format!("signed by {key}{}\n", if has_keys { "" } else { " (not compared)" });
-    }
-    text
+    let comparison = if has_keys { "" } else { " (not compared)" };
+    lines.extend(found.keys.iter().map(|key| format!("signed by {key}{comparison}")));
+    lines.push(String::new());
+    lines.join("\n")
 }

@@ -95,9 +95,11 @@ fn promote(rule: &mut Map<String, Value>, candidate: Map<String, Value>) {
     rule.remove("candidate");
     let states = |name: &&str| candidate.get(*name).is_some_and(|value| !value.is_null());
     if states(&"limits") {
-        SINGLE.iter().for_each(|name| drop(rule.remove(*name)));
+        for name in SINGLE {
+            rule.remove(name);
+        }
     } else if rule.remove("limits").is_none_or(|limits| limits.is_null()) {
-        if WINDOWS.iter().any(|name| states(&name)) {
+        if WINDOWS.iter().any(|name| states(name)) {
             WINDOWS.iter().chain(&CALENDAR).for_each(|name| drop(rule.remove(*name)));
         }
         if states(&"algorithm") {

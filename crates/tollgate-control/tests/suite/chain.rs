@@ -132,7 +132,7 @@ pub(crate) async fn every_altered_field_is_found_and_named(ground: Ground) {
     for link in &mut all {
         if let Link::Change(change) = link {
             if change.number == 4 {
-                change.actor = "eve".to_owned();
+                "eve".clone_into(&mut change.actor);
                 change.hash = change.hash_after(&previous);
             }
             previous.clone_from(&change.hash);
