@@ -15,6 +15,7 @@ const RULES: &str = "
 rules:
   - {rule_id: per-user, identifier_type: user_id, limit: 1000, window: 365d, algorithm: fixed_window}
   - {rule_id: slots, identifier_type: tenant_id, unit: concurrency, limit: 5, slot_ttl: 1m}
+  - {rule_id: tried, identifier_type: ip, limit: 1000, window: 365d, algorithm: fixed_window, candidate: {limit: 900}}
 ";
 
 /// How a run ended.
@@ -162,6 +163,7 @@ fn rules_and_lists(ground: &mut Ground, file: &str) {
     ground.admin(&["rules", "versions", "per-user"]);
     ground.admin(&["rules", "rollback", "per-user", "--to", "1", "--dry-run"]);
     ground.admin(&["rules", "diff", "--file", file]);
+    ground.admin(&["rules", "candidate", "tried"]);
     ground.admin(&["rules", "explain", "--user", "ann"]);
     ground.admin(&["lists", "deny", "user_id:mallory"]);
     ground.admin(&["lists", "allow", "user_id:ann-who-is-free"]);
@@ -240,6 +242,10 @@ fn operations(ground: &mut Ground) {
     ground.data(&["config", "migrate", "--config", &config]);
     ground.admin(&["audit", "--since", "1h"]);
     ground.admin(&["audit", "--decisions"]);
+    assert!(ground.admin(&["audit", "verify"]).starts_with("ok: "));
+    ground.admin(&["audit", "export"]);
+    ground.admin(&["audit", "key"]);
+    ground.admin(&["spend"]);
     ground.admin(&["decisions", "--since", "1h"]);
     ground.admin(&["queue", "list"]);
     for command in ["retry", "drop"] {

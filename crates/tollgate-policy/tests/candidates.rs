@@ -1,6 +1,6 @@
 //! Candidates of rules: for whom they enforce, and what is refused.
 
-#![expect(clippy::unwrap_used, reason = "helpers of a test")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of a test")]
 
 use tollgate_policy::{Candidate, RuleSet};
 

@@ -99,7 +99,7 @@ fn promote(rule: &mut Map<String, Value>, candidate: Map<String, Value>) {
             rule.remove(name);
         }
     } else if rule.remove("limits").is_none_or(|limits| limits.is_null()) {
-        if WINDOWS.iter().any(|name| states(name)) {
+        if WINDOWS.iter().any(&states) {
             WINDOWS.iter().chain(&CALENDAR).for_each(|name| drop(rule.remove(*name)));
         }
         if states(&"algorithm") {
@@ -124,7 +124,7 @@ mod tests {
     fn limits(rule: &Value, is_candidate: bool) -> Vec<(String, u128, Option<u64>, Vec<u64>)> {
         let text = json!({"rules": [rule], "tiers": ["pro"]}).to_string();
         let set = RuleSet::from_yaml(&text, "t").unwrap_or_else(|error| panic!("{error}: {text}"));
-        let quota = |quota: &Quota| quota.limit().map_or(u64::MAX, |limit| limit.capacity());
+        let quota = |quota: &Quota| quota.limit().map_or(u64::MAX, tollgate_core::Limit::capacity);
         let shown = |limit: &RuleLimit| {
             let tiers = limit.tiers.iter().map(|(_, one)| quota(one)).collect();
             (limit.tag.clone(), limit.salt, limit.base.as_ref().map(quota), tiers)
