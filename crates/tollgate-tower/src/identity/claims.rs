@@ -146,7 +146,7 @@ impl Claims {
         }
     }
 
-    fn find(&self, name: &str) -> Option<&Value> {
+    pub(super) fn find(&self, name: &str) -> Option<&Value> {
         if let Some(value) = self.0.get(name) {
             return Some(value);
         }

@@ -137,7 +137,7 @@ impl Jwt {
 }
 
 /// Claims are checked here, by a clock that tests can set.
-fn signature_only(algorithm: Algorithm) -> Validation {
+pub(super) fn signature_only(algorithm: Algorithm) -> Validation {
     let mut validation = Validation::new(algorithm);
     validation.validate_exp = false;
     validation.validate_nbf = false;

@@ -42,6 +42,10 @@ mod crypto;
 mod fetch;
 mod forwarded;
 #[cfg(feature = "jwt")]
+mod https;
+#[cfg(feature = "jwt")]
+mod id_token;
+#[cfg(feature = "jwt")]
 mod jwks;
 #[cfg(feature = "jwt")]
 mod jwt;
@@ -74,6 +78,10 @@ pub use credentials::{UnknownApiKey, VirtualKeySource};
 #[cfg(feature = "jwt")]
 pub use crypto::install_crypto;
 pub use forwarded::is_well_formed_forwarded;
+#[cfg(feature = "jwt")]
+pub use https::{IssuerAnswer, IssuerClient, issuer_uri};
+#[cfg(feature = "jwt")]
+pub use id_token::{IdClaims, IdTokenChecks, IdTokenError, MAX_ID_TOKEN_BYTES};
 #[cfg(feature = "jwt")]
 pub use jsonwebtoken::Algorithm;
 #[cfg(feature = "jwt")]
