@@ -45,12 +45,12 @@ pub use records::{
 pub use repository::{Repository, Waker};
 pub use service::{
     Applied, CandidateStep, Changed, Control, ControlOptions, CreatedKey, Current, FIRST_TOKEN,
-    MAX_KEYS, MAX_KEYS_PER_TENANT, MAX_OVERLAP_SECONDS, NewToken, Precondition, Put, Step,
-    StepKind,
+    MAX_KEYS, MAX_KEYS_PER_TENANT, MAX_OVERLAP_SECONDS, MAX_SESSIONS, MAX_SESSIONS_PER_PERSON,
+    NewToken, Precondition, Put, Step, StepKind, is_session,
 };
 pub use sqlite::SqliteRepository;
 pub use tenant::{TENANT_SCOPE, tenant_scope};
-pub use token::{Identity, MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, Role, digest};
+pub use token::{Identity, MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, Role, digest, is_session_token};
 pub use usage::{
     UsageAmounts, UsageDimension, UsageEvent, UsageQuery, UsageRetention, UsageRow, UsageSweep,
 };

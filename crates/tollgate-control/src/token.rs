@@ -7,6 +7,9 @@ use crate::Millis;
 /// What every token begins with, so that scanners find one that was left lying about.
 const PREFIX: &str = "tgt_";
 
+/// What the token of a session begins with.
+const SESSION_PREFIX: &str = "tgs_";
+
 /// The least length of a token that is given rather than made.
 pub const MIN_TOKEN_BYTES: usize = 24;
 
@@ -65,9 +68,23 @@ pub struct Identity {
 
 /// A new token of 256 random bits. Fails if the system has no random bytes.
 pub(crate) fn new_token() -> Result<String, getrandom::Error> {
+    with_prefix(PREFIX)
+}
+
+/// The same for a session.
+pub(crate) fn new_session_token() -> Result<String, getrandom::Error> {
+    with_prefix(SESSION_PREFIX)
+}
+
+/// Whether this is written like the token of a session. Whether it is one, the database knows.
+pub fn is_session_token(token: &str) -> bool {
+    token.starts_with(SESSION_PREFIX)
+}
+
+fn with_prefix(prefix: &str) -> Result<String, getrandom::Error> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes)?;
-    Ok(format!("{PREFIX}{}", hex(&bytes)))
+    Ok(format!("{prefix}{}", hex(&bytes)))
 }
 
 /// A new name for something, of 64 random bits.

@@ -7,11 +7,13 @@
 //! | `apply.rs` | a whole document at once |
 //! | `keys.rs` | virtual keys |
 //! | `tokens.rs` | who may do what |
+//! | `sessions.rs` | tokens of people who signed in at a provider of identities |
 
 mod apply;
 mod candidates;
 mod entries;
 mod keys;
+mod sessions;
 mod token_index;
 mod tokens;
 
@@ -38,6 +40,7 @@ pub use apply::{Applied, Step, StepKind};
 pub use candidates::CandidateStep;
 pub use entries::{Precondition, Put};
 pub use keys::{CreatedKey, MAX_KEYS, MAX_KEYS_PER_TENANT, MAX_OVERLAP_SECONDS};
+pub use sessions::{MAX_SESSIONS, MAX_SESSIONS_PER_PERSON, is_session};
 pub use tokens::{FIRST_TOKEN, NewToken};
 
 /// How often a change is tried anew because another process changed the set meanwhile.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use subtle::ConstantTimeEq as _;
 
 use super::Control;
+use super::sessions::is_session;
 use crate::draft::instant;
 use crate::token::{Identity, MAX_TOKEN_BYTES, MIN_TOKEN_BYTES, Role, digest, new_id, new_token};
 use crate::{
@@ -14,6 +15,9 @@ use crate::{
 
 /// Former secrets of a token that are remembered, so that none comes back.
 const MAX_RETIRED: usize = 50;
+
+/// What the id of every token begins with that is no session.
+const TOKEN_PREFIX: &str = "token_";
 
 /// The id of the token that is made at the first start, or given in the environment.
 pub const FIRST_TOKEN: &str = "token_first";
@@ -32,7 +36,7 @@ pub struct NewToken {
 }
 
 impl NewToken {
-    fn check(&self, now: Millis) -> Result<(), ControlError> {
+    pub(super) fn check(&self, now: Millis) -> Result<(), ControlError> {
         let invalid = |field: &str, message: &str| Err(ControlError::invalid(field, message));
         match (self.role, &self.tenant) {
             (Role::TenantAdmin, None) => {
@@ -92,7 +96,7 @@ impl Control {
     ) -> Result<(Entry, String), ControlError> {
         new.check(now)?;
         let token = new_token().map_err(no_random)?;
-        let id = new_id("token_").map_err(no_random)?;
+        let id = new_id(TOKEN_PREFIX).map_err(no_random)?;
         self.put_token(actor, "token.create", id.clone(), new, &token, Expected::Absent).await?;
         Ok((self.token_entry(&id).await?, token))
     }
@@ -118,7 +122,7 @@ impl Control {
         Ok(())
     }
 
-    async fn token_entry(&self, id: &str) -> Result<Entry, ControlError> {
+    pub(super) async fn token_entry(&self, id: &str) -> Result<Entry, ControlError> {
         let found = self.repository().get(Kind::Token, id).await?;
         found.ok_or_else(|| ControlError::NotFound("token", id.to_owned()))
     }
@@ -130,6 +134,10 @@ impl Control {
         id: &str,
     ) -> Result<(Entry, String), ControlError> {
         let old = self.token_entry(id).await?;
+        if is_session(id) {
+            let message = "it is the session of a person, who signs in again: revoke it instead";
+            return Err(ControlError::Conflict(message.to_owned()));
+        }
         if is_revoked(&old) {
             let message = format!("token {id:?} is revoked: make another one");
             return Err(ControlError::Conflict(message));
@@ -160,9 +168,12 @@ impl Control {
         if is_revoked(&old) {
             return Ok(old);
         }
-        if role_of(&old) == Some(Role::Admin) {
+        if role_of(&old) == Some(Role::Admin) && !is_session(id) {
             let page = Page { after: None, limit: 10_000 };
-            let all = self.repository().list(Kind::Token, &EntryFilter::default(), &page).await?;
+            // Sessions end by themselves, and need a provider: none of them is the one that is left.
+            let tokens =
+                EntryFilter { prefix: Some(TOKEN_PREFIX.to_owned()), ..EntryFilter::default() };
+            let all = self.repository().list(Kind::Token, &tokens, &page).await?;
             let is_left = |entry: &&Entry| {
                 let digest = entry.body.get("digest").and_then(Value::as_str).unwrap_or_default();
                 let bearer = bearer(entry, digest, now);
@@ -280,6 +291,6 @@ fn bearer(entry: &Entry, given: &str, now: Millis) -> Option<Identity> {
     Some(Identity { token_id, name, role, tenant, expires_at, version })
 }
 
-fn no_random(error: impl std::fmt::Display) -> ControlError {
+pub(super) fn no_random(error: impl std::fmt::Display) -> ControlError {
     ControlError::Internal(format!("the system has no random bytes: {error}"))
 }
