@@ -474,6 +474,32 @@ fn a_tenants_rule_opens_no_door() {
     assert_eq!((&usage["reason"], &usage["allowed"]), (&Value::Null, &Value::Null));
 }
 
+/// The way back for an operator who has lost every admin token.
+#[test]
+fn a_lost_admin_token_is_replaced_by_the_environment() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data").display().to_string();
+    let start = |token: &str| {
+        let builder = ServerBuilder::default().no_data_dir().arg("--data-dir").arg(&data);
+        builder.env("TOLLGATE_ADMIN_TOKEN", token).start()
+    };
+    let (lost, new) = ("a-token-that-was-lost-0123456789", "a-token-to-replace-it-0123456789");
+    let first = start(lost);
+    assert_eq!(status(first.admin_addr(), Some(lost), "GET", "tokens"), 200);
+    drop(first);
+    let second = start(new);
+    assert_eq!(status(second.admin_addr(), Some(new), "GET", "tokens"), 200);
+    assert_eq!(status(second.admin_addr(), Some(lost), "GET", "tokens"), 401, "the old one ends");
+    let audit = Admin::with_token(second.admin_addr(), new).get("audit?limit=10");
+    let actions: Vec<&str> = audit["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|one| one["action"].as_str())
+        .collect();
+    assert!(actions.contains(&"token.rotate"), "{audit}");
+}
+
 /// A secret that was rotated away does not come back with a restart.
 #[test]
 fn a_rotated_first_token_stays_so() {
