@@ -4,7 +4,7 @@
 # wrong; and the proxies of examples/: nginx and HAProxy, and in target/test-tools Envoy, Caddy and Traefik, which
 # Debian does not have. For deploy/: Prometheus, systemd-analyze, and in target/test-tools helm and what checks
 # manifests, the compose file, the Dockerfile and scripts. For console/: npm, and Chromium, which is driven through its pages.
-# For models: the official clients of the OpenAI API and of Anthropic's.
+# For single sign-on: a provider of OpenID Connect. For models: the official clients of the OpenAI API and of Anthropic's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -53,8 +53,12 @@ openai_js=openai@6.30.1
 has_openai_js() { grep -qs "\"version\": \"${openai_js#*@}\"" "$tools/openai-js/node_modules/openai/package.json"; }
 anthropic_js=@anthropic-ai/sdk@1.9.0
 has_anthropic_js() { grep -qs "\"version\": \"${anthropic_js##*@}\"" "$tools/anthropic-js/node_modules/@anthropic-ai/sdk/package.json"; }
+# The last major version that runs on Node 20.
+oidc_provider=oidc-provider@8.8.1
+# npm writes this list when all of it is there, so an installation that was interrupted is repeated.
+has_oidc_provider() { grep -s -A1 "\"node_modules/oidc-provider\"" "$tools/oidc-provider/node_modules/.package-lock.json" | grep -q "\"${oidc_provider##*@}\""; }
 need node nodejs
-if [ ! -x "$tools/helm/helm" ] || ! has_openai_js || ! has_anthropic_js; then need npm npm; fi
+if [ ! -x "$tools/helm/helm" ] || ! has_openai_js || ! has_anthropic_js || ! has_oidc_provider; then need npm npm; fi
 
 install_wanted() {
   for package in "${wanted[@]}"; do
@@ -80,6 +84,10 @@ install_wanted() {
   fi
   if ! has_anthropic_js; then
     npm install --silent --no-audit --no-fund --no-save --prefix "$tools/anthropic-js" "$anthropic_js" >/dev/null
+  fi
+  if ! has_oidc_provider; then
+    rm -rf "${tools:?}/oidc-provider"
+    npm install --silent --no-audit --no-fund --no-save --prefix "$tools/oidc-provider" "$oidc_provider" >/dev/null
   fi
 }
 

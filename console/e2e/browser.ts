@@ -26,7 +26,8 @@ export class Window {
     private readonly server: Server,
   ) {}
 
-  static async open(browser: Browser, server: Server, options: BrowserContextOptions = {}): Promise<Window> {
+  /** `others` are further origins that its pages may visit. */
+  static async open(browser: Browser, server: Server, options: BrowserContextOptions = {}, others: string[] = []): Promise<Window> {
     const context = await browser.newContext({ viewport: { width: 1440, height: 900 }, reducedMotion: 'reduce', ...options });
     const page = await context.newPage();
     const window = new Window(context, page, server);
@@ -37,7 +38,7 @@ export class Window {
     });
     page.on('request', (request) => {
       const url = request.url();
-      if (!url.startsWith(server.url) && !url.startsWith('data:') && !url.startsWith('blob:')) window.complaints.push(`asked ${url}`);
+      if (![server.url, ...others].some((origin) => url.startsWith(origin)) && !url.startsWith('data:') && !url.startsWith('blob:')) window.complaints.push(`asked ${url}`);
     });
     page.on('pageerror', (error) => window.complaints.push(`threw ${error.message}`));
     page.on('console', (message) => {

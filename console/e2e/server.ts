@@ -53,6 +53,14 @@ export class Server {
     return server;
   }
 
+  /** On a given address, with further flags. */
+  static async startAt(address: string, more: string[]): Promise<Server> {
+    const server = new Server();
+    server.more = more;
+    await server.begin(address);
+    return server;
+  }
+
   /** A gateway before a service. */
   static async gateway(upstream: string, more: string[] = []): Promise<Server> {
     const server = new Server();

@@ -21,7 +21,7 @@ import Spend from './pages/spend';
 import Tiers from './pages/tiers';
 import { useIncidents } from './pages/timeline';
 import Tokens from './pages/tokens';
-import { SignIn } from './pages/signin';
+import { SIGNED_OUT_OF, SignIn } from './pages/signin';
 import { Ago } from './ui/ago';
 import { Boundary } from './ui/boundary';
 import { Icon, type IconName, Logo } from './ui/icons';
@@ -128,9 +128,10 @@ function Frame({ identity }: { identity: Identity }) {
   }, [here]);
   const out = useMutation({
     mutationFn: () => session.signOut(),
-    onSuccess: () => {
+    onSuccess: (providerOut) => {
       guardLeaving(null);
       forget(queries);
+      queries.setQueryData(SIGNED_OUT_OF, providerOut);
       navigate('/');
     },
   });

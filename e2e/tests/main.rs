@@ -45,6 +45,7 @@ mod reservation_storm;
 mod reservations;
 mod rollouts;
 mod signed_history;
+mod sso;
 mod startup;
 mod tls;
 mod unread_answers;

@@ -1,6 +1,6 @@
 //! Real servers for tests. Nothing here is mocked: a test that needs Redis gets a Redis process of its
-//! own on a free port, a cluster of them, or a pair under Sentinel, one that needs PostgreSQL or
-//! Prometheus gets that, and a proxy in between when the network has to fail.
+//! own on a free port, a cluster of them, or a pair under Sentinel, one that needs PostgreSQL,
+//! Prometheus or a provider of identities gets that, and a proxy in between when the network has to fail.
 //!
 //! All of it is synchronous and panics when something does not come about within [`PATIENCE`]. What was
 //! started is stopped when its value is dropped, and at the latest when the test's process has gone,
@@ -8,6 +8,7 @@
 
 mod cluster;
 mod edge;
+mod oidc;
 mod port;
 mod postgres;
 mod process;
@@ -22,6 +23,7 @@ mod tls;
 
 pub use cluster::Cluster;
 pub use edge::{Edge, EdgeKind, Neighbours, Upstream, free_addr, of_the_tools};
+pub use oidc::{OIDC_CLIENT_SECRET, OidcProvider};
 pub use postgres::Postgres;
 pub use prometheus::Prometheus;
 pub use proxy::FaultProxy;

@@ -1,10 +1,11 @@
 // Calls of the admin API. The cookie that signs in is out of a script's reach; changes carry a header that other sites
 // cannot send.
-import type { Identity, Page, Problem, Secret } from './types';
+import type { Identity, Page, Problem, Secret, SignInOptions } from './types';
 import { connection } from './connection';
 
 const PREFIX = '/admin/api/v1/rate-limits/';
 const SESSION = '/admin/api/v1/session';
+const OIDC = '/admin/api/v1/oidc';
 
 /** How long an answer is waited for. */
 const PATIENCE_MS = 15_000;
@@ -173,7 +174,33 @@ export const session = {
   async signIn(token: string): Promise<Identity> {
     return read<Identity>(await send('POST', SESSION, { body: { token } }));
   },
-  async signOut(): Promise<void> {
-    await read<undefined>(await send('DELETE', SESSION, {}));
+  /** Signs out; where to sign out of the provider as well, if the session came from one. */
+  async signOut(): Promise<string | null> {
+    const answer = await read<{ end_session_url: string } | undefined>(await send('DELETE', SESSION, {}));
+    return answer?.end_session_url ?? null;
+  },
+};
+
+/** The page that was open when single sign-on began. */
+const RETURN = 'tollgate-return';
+
+/** Opens that page again, when the browser comes back from the provider. */
+function takeReturn() {
+  if (window.location.pathname !== '/') return;
+  const page = sessionStorage.getItem(RETURN);
+  sessionStorage.removeItem(RETURN);
+  if (page !== null && /^\/(?![/\\])/.test(page)) history.replaceState(history.state, '', page);
+}
+
+takeReturn();
+
+export const sso = {
+  /** Whether people can sign in through a provider. */
+  async options(): Promise<SignInOptions> {
+    return read<SignInOptions>(await send('GET', OIDC, {}));
+  },
+  start() {
+    sessionStorage.setItem(RETURN, `${window.location.pathname}${window.location.search}`);
+    window.location.assign(`${OIDC}/start`);
   },
 };

@@ -18,6 +18,7 @@ export type Setting = Schemas['AdminSetting'];
 export type Token = Schemas['AdminToken'];
 export type Secret = Schemas['AdminSecret'];
 export type Identity = Schemas['AdminIdentity'];
+export type SignInOptions = Schemas['AdminSignInOptions'];
 export type DryRun = Schemas['AdminDryRun'];
 export type ClientPage = Schemas['AdminClient'];
 export type ClientLimit = ClientPage['limits'][number];

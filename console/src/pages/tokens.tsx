@@ -20,6 +20,8 @@ const ROLES = [
 const DAY_MS = 86_400_000;
 /** A hundred years: longer is never. */
 const MAX_DAYS = 36_500;
+/** Whether a person signed in through a provider: there is no secret that anybody could rotate. */
+const isSession = ({ token_id: id }: Token) => id.startsWith('session_');
 type Doing = { what: 'rotate' | 'revoke'; token: Token };
 
 export default function Tokens() {
@@ -29,14 +31,14 @@ export default function Tokens() {
   const tokens = useAsk({ queryKey: ['tokens'], queryFn: ({ signal }) => all<Token>('tokens', {}, signal) });
   const tone = { active: 'good', expired: 'neutral', revoked: 'neutral' } as const;
   const columns: Column<Token>[] = [
-    { name: 'Whose', cell: (token) => <span className="two-lines"><b>{token.name} {token.token_id === own && <Badge tone="info">yours</Badge>}</b><small className="mono">{token.token_id}</small></span> },
+    { name: 'Whose', cell: (token) => <span className="two-lines"><b>{token.name} {isSession(token) && <Badge tone="neutral">session</Badge>} {token.token_id === own && <Badge tone="info">yours</Badge>}</b><small className="mono">{token.token_id}</small></span> },
     { name: 'Role', cell: (token) => <>{token.role.replace('_', ' ')}{token.tenant_id && <small> {token.tenant_id}</small>}</> },
     { name: 'State', minor: true, cell: (token) => <Badge tone={tone[token.status]}>{token.status}</Badge> },
     { name: 'Ends', minor: true, cell: ({ expires_at: ends }) => ends ? <span title={instant(ends)}><Ago at={ends} /></span> : <span className="muted">never</span> },
     { name: 'Made', minor: true, cell: (token) => <span className="muted" title={instant(token.created_at)}><Ago at={token.created_at} /> by {token.created_by}</span> },
     { name: 'Actions', hidden: true, pair: true, align: 'right', width: '13rem', cell: (token) => token.status === 'active' && (
       <span className="actions end">
-        <Button kind="quiet" icon="reset" aria-label={`Rotate ${token.name}`} onClick={() => setDoing({ what: 'rotate', token })}>Rotate</Button>
+        {!isSession(token) && <Button kind="quiet" icon="reset" aria-label={`Rotate ${token.name}`} onClick={() => setDoing({ what: 'rotate', token })}>Rotate</Button>}
         <Button kind="quiet" icon="trash" aria-label={`Revoke ${token.name}`} onClick={() => setDoing({ what: 'revoke', token })}>Revoke</Button>
       </span>
     ) },

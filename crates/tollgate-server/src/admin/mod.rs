@@ -16,13 +16,14 @@
 //! | `tokens.rs` | tokens |
 //! | `tenant_changes.rs` | how often a tenant's admins change anything |
 //! | `events.rs` | changes, as they happen |
-//! | `session.rs` | signing in from a browser |
+//! | `session.rs`, `sign_in_link.rs` | signing in from a browser |
+//! | `oidc/` | the same through a provider of identities |
 //! | `playground.rs` | requests made up to see what happens |
 //! | `slots.rs` | slots that are held |
 //! | `installation.rs` | top keys, history and nodes of the whole installation |
 //! | `seen.rs` | how this node is |
 //! | `view.rs`, `respond.rs` | answers and errors |
-//! | `openapi.rs`, `openapi_audit.rs`, `openapi_keys.rs`, `openapi_seen.rs`, `schemas.rs`, `schemas_seen.rs` | all of it described |
+//! | `openapi.rs`, `openapi_audit.rs`, `openapi_keys.rs`, `openapi_seen.rs`, `openapi_session.rs`, `schemas.rs`, `schemas_seen.rs` | all of it described |
 
 mod candidates;
 mod client_page;
@@ -36,10 +37,12 @@ mod feed;
 mod file_entries;
 mod installation;
 mod keys;
+mod oidc;
 pub(crate) mod openapi;
 mod openapi_audit;
 mod openapi_keys;
 mod openapi_seen;
+mod openapi_session;
 mod playground;
 mod queue;
 mod read;
@@ -79,6 +82,7 @@ use crate::control::installation::Installation;
 use crate::http::read as http_read;
 use crate::stores::Stores;
 use damping::Damping;
+pub(crate) use oidc::CALLBACK as OIDC_CALLBACK;
 pub(crate) use respond::ProblemBody;
 use respond::{AdminError, Answer, Obstacle};
 use routes::{Call, Found, Route};
@@ -116,6 +120,7 @@ pub(crate) struct Admin {
     feed_listeners: Arc<events::Listeners>,
     ending: watch::Sender<bool>,
     sign_in_codes: sign_in_link::SignInCodes,
+    oidc: Option<oidc::Oidc>,
     queue: std::sync::OnceLock<crate::edge::queue::Tickets>,
     seen: std::sync::OnceLock<Seen>,
     installation: Arc<Installation>,
@@ -183,6 +188,7 @@ impl Admin {
         installation: Arc<Installation>,
     ) -> Self {
         let damping = Arc::new(Damping::new(config.control.wrong_tokens));
+        let oidc = oidc::Oidc::new(&config);
         Self {
             control,
             engine,
@@ -197,6 +203,7 @@ impl Admin {
             feed_listeners: events::Listeners::of_feeds(),
             ending: watch::Sender::new(false),
             sign_in_codes: sign_in_link::SignInCodes::default(),
+            oidc,
             queue: std::sync::OnceLock::new(),
             seen: std::sync::OnceLock::new(),
             installation,
@@ -242,6 +249,9 @@ impl Admin {
     {
         if head.uri.path() == session::PATH {
             return self.session(head, body, door).await;
+        }
+        if Self::is_oidc(head.uri.path()) {
+            return self.oidc(head, door).await;
         }
         let peer = door.peer;
         // Nothing here answers without a token, not even what there is and what not.

@@ -4,10 +4,10 @@ use serde_json::{Map, Value, json};
 use tollgate_control::{Kind, Role};
 use tollgate_policy::Known;
 
+use super::openapi_session;
 use super::read::MAX_LIMIT;
 use super::routes::{Access, Call, KeyCall, PREFIX, ROUTES, Route};
 use super::schemas::{body_of, reference, rule_example, schemas, text};
-use super::session;
 
 /// Adds the admin API to a description of the other calls.
 pub(crate) fn describe(document: &mut Value) {
@@ -20,7 +20,7 @@ pub(crate) fn describe(document: &mut Value) {
                 item.insert(route.method.as_str().to_ascii_lowercase(), operation);
             }
         }
-        paths.insert(session::PATH.to_owned(), session_paths());
+        paths.extend(openapi_session::paths());
     }
     let components = document.get_mut("components").and_then(Value::as_object_mut);
     if let Some(components) = components {
@@ -34,43 +34,6 @@ pub(crate) fn describe(document: &mut Value) {
             known.extend(schemas());
         }
     }
-}
-
-/// Signing in and out, from a browser.
-fn session_paths() -> Value {
-    let problem = |text: &str| {
-        json!({ "description": text,
-                "content": { "application/problem+json": { "schema": reference("ProblemBody") } } })
-    };
-    let one = |id: &str, summary: &str, success: (&str, Value)| {
-        json!({ "tags": ["admin"], "operationId": id, "summary": summary, "responses": {
-            success.0: success.1,
-            "400": problem("Something that was sent is wrong; `field` says what"),
-            "401": problem("An admin token is needed"),
-            "403": problem("The page that asks is not the console's"),
-            "405": problem("The path takes other methods"),
-            "408": problem("The body did not arrive in time"),
-            "413": problem("The body is too large"),
-            "429": problem("Too many wrong tokens"),
-            "503": problem("The database is not available, or too much at once") } })
-    };
-    let who = || {
-        json!({ "description": "Who is signed in",
-                "content": { "application/json": { "schema": reference("AdminIdentity") } } })
-    };
-    let mut sign_in = one("session_post", "Sign in: sets a cookie with the token", ("200", who()));
-    if let Some(sign_in) = sign_in.as_object_mut() {
-        let secret = json!({ "type": "string", "format": "password" });
-        let schema = json!({ "type": "object", "additionalProperties": false, "minProperties": 1,
-            "maxProperties": 1, "properties": { "token": secret, "code": secret } });
-        let content = json!({ "application/json": { "schema": schema } });
-        sign_in.insert("requestBody".to_owned(), json!({ "required": true, "content": content }));
-    }
-    json!({
-        "get": one("session_get", "Who is signed in", ("200", who())),
-        "post": sign_in,
-        "delete": one("session_delete", "Sign out", ("204", json!({ "description": "Signed out" }))),
-    })
 }
 
 /// The names of what stands in a path.

@@ -182,6 +182,11 @@ pub(super) fn schemas() -> Map<String, Value> {
                     "tenant_id": maybe(), "expires_at": maybe() } }),
     );
     add(
+        "AdminSignInOptions",
+        json!({ "type": "object", "required": ["is_configured", "provider"],
+                "properties": { "is_configured": { "type": "boolean" }, "provider": maybe() } }),
+    );
+    add(
         "AdminDryRun",
         json!({ "type": "object", "required": ["dry_run", "action"],
                 "properties": { "dry_run": { "const": true }, "action": text(),

@@ -7,10 +7,10 @@ use http::header::{AUTHORIZATION, CACHE_CONTROL, COOKIE, HOST, ORIGIN, SET_COOKI
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::sync::Arc;
-use tollgate_control::Identity;
+use tollgate_control::{Actor, Identity, is_session_token};
 
 use super::respond::{AdminError, Answer};
 use super::{Admin, Door, bearer, read, view};
@@ -68,20 +68,47 @@ impl Admin {
                 };
                 let identity = self.identify_token(Some(token.clone()), door.peer).await?;
                 let mut response = Answer::ok(view::identity(&identity)).respond();
-                let value = utf8_percent_encode(&token, NON_ALPHANUMERIC).to_string();
-                set(response.headers_mut(), head, &value, door.is_tls);
+                set(response.headers_mut(), head, Session::Begins(&token), door.is_tls);
                 Ok(response)
             }
             Method::DELETE => {
                 own_page(head)?;
-                let mut response = Response::new(Body::empty());
-                *response.status_mut() = StatusCode::NO_CONTENT;
-                response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-                set(response.headers_mut(), head, "", door.is_tls);
+                let mut response = self.sign_out(head, door).await?;
+                set(response.headers_mut(), head, Session::Ends, door.is_tls);
                 Ok(response)
             }
             _ => Err(AdminError::MethodNotAllowed("GET, POST, DELETE".to_owned())),
         }
+    }
+
+    /// Signs out. The session of a person is over everywhere; a token stays, since others may use it.
+    async fn sign_out(
+        self: &Arc<Self>,
+        head: &Parts,
+        door: Door,
+    ) -> Result<Response<Body>, AdminError> {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        let Some(token) = cookie(head).filter(|token| is_session_token(token)) else {
+            return Ok(response);
+        };
+        let identity = match self.identify_sent(Some(token), door.peer, true).await {
+            Ok(identity) => identity,
+            // It is over already.
+            Err(AdminError::Unauthorized | AdminError::Damped { .. }) => return Ok(response),
+            Err(error) => return Err(error),
+        };
+        let admin = Arc::clone(self);
+        let address = door.peer.map(|peer| peer.to_string());
+        let end = async move {
+            let Identity { name, token_id, tenant, .. } = identity;
+            let actor = Actor { name, token_id, request_id: None, address, tenant };
+            Ok(admin.control.end_session(&actor, &actor.token_id).await?)
+        };
+        self.on_control_thread(end).await?;
+        let url = self.oidc.as_ref().and_then(super::oidc::Oidc::end_session_url);
+        Ok(url.map_or(response, |url| Answer::ok(json!({ "end_session_url": url })).respond()))
     }
 
     /// Who is signed in. A cookie whose token has ended is taken away, so that the browser does not send it again.
@@ -94,7 +121,7 @@ impl Admin {
             Ok(identity) => Ok(Answer::ok(view::identity(&identity)).respond()),
             Err(AdminError::Unauthorized) if is_kept => {
                 let mut response = AdminError::Unauthorized.respond();
-                set(response.headers_mut(), head, "", door.is_tls);
+                set(response.headers_mut(), head, Session::Ends, door.is_tls);
                 Ok(response)
             }
             Err(error) => Err(error),
@@ -126,13 +153,18 @@ fn credential_of(bytes: &Bytes) -> Result<Credential, AdminError> {
     credential.ok_or_else(|| AdminError::invalid("token", message))
 }
 
-/// The cookie's name. Browsers keep one set of cookies for all ports of a host, and two Tollgates may share one.
+/// The name of the cookie with the token.
 fn name(head: &Parts) -> String {
+    name_of("tollgate_session", head)
+}
+
+/// A cookie's name. Browsers keep one set of cookies for all ports of a host, and two Tollgates may share one.
+pub(super) fn name_of(kind: &str, head: &Parts) -> String {
     match authority(head).rsplit_once(':').map(|(_, port)| port) {
         Some(port) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => {
-            format!("tollgate_session_{port}")
+            format!("{kind}_{port}")
         }
-        _ => "tollgate_session".to_owned(),
+        _ => kind.to_owned(),
     }
 }
 
@@ -143,7 +175,11 @@ fn authority(head: &Parts) -> &str {
 }
 
 fn cookie(head: &Parts) -> Option<String> {
-    let name = name(head);
+    cookie_named(head, &name(head))
+}
+
+/// The value of a cookie.
+pub(super) fn cookie_named(head: &Parts, name: &str) -> Option<String> {
     let value = head
         .headers
         .get_all(COOKIE)
@@ -157,10 +193,21 @@ fn cookie(head: &Parts) -> Option<String> {
     Some(token).filter(|token| !token.is_empty())
 }
 
-/// It lasts as long as the browser runs; the token decides whether it means anything.
-fn set(headers: &mut HeaderMap, head: &Parts, value: &str, is_tls: bool) {
+/// What becomes of the cookie.
+#[derive(Clone, Copy)]
+pub(super) enum Session<'t> {
+    /// It holds this token.
+    Begins(&'t str),
+    Ends,
+}
+
+/// Sets the cookie. It lasts as long as the browser runs; the token decides whether it means anything.
+pub(super) fn set(headers: &mut HeaderMap, head: &Parts, session: Session<'_>, is_tls: bool) {
     let secure = if is_tls { "; Secure" } else { "" };
-    let ends = if value.is_empty() { "; Max-Age=0" } else { "" };
+    let (value, ends) = match session {
+        Session::Begins(token) => (utf8_percent_encode(token, NON_ALPHANUMERIC).to_string(), ""),
+        Session::Ends => (String::new(), "; Max-Age=0"),
+    };
     let cookie =
         format!("{}={value}; Path=/admin; HttpOnly; SameSite=Strict{secure}{ends}", name(head));
     if let Ok(mut cookie) = HeaderValue::try_from(cookie) {
@@ -216,15 +263,15 @@ mod tests {
     #[test]
     fn a_cookie_is_secure_where_the_connection_is() {
         let head = head(&[("host", "gate.example")]);
-        let cookie = |value: &str, is_tls: bool| {
+        let cookie = |session: Session<'_>, is_tls: bool| {
             let mut headers = HeaderMap::new();
-            set(&mut headers, &head, value, is_tls);
+            set(&mut headers, &head, session, is_tls);
             headers.get(SET_COOKIE).unwrap().to_str().unwrap().to_owned()
         };
         let plain = "tollgate_session=t; Path=/admin; HttpOnly; SameSite=Strict";
-        assert_eq!(cookie("t", false), plain);
-        assert_eq!(cookie("t", true), format!("{plain}; Secure"));
-        assert!(cookie("", true).ends_with("; Secure; Max-Age=0"));
+        assert_eq!(cookie(Session::Begins("t"), false), plain);
+        assert_eq!(cookie(Session::Begins("t"), true), format!("{plain}; Secure"));
+        assert!(cookie(Session::Ends, true).ends_with("; Secure; Max-Age=0"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use tollgate_engine::Enforcement;
 use super::read::{Reader, Said};
 use super::{
     Config, ConfigProblems, HeaderFamilies, Limits, LogConfig, LogFormat, LogLevel, auth, control,
-    edge, prices, recording, stores, telemetry,
+    edge, oidc, prices, recording, stores, telemetry,
 };
 
 /// The most origins that are compared with a request's.
@@ -75,6 +75,7 @@ pub(super) fn check(mut reader: Reader, stores: &[String]) -> Result<Config, Con
         prices: prices::check(&mut reader),
         enforcement: reader.choice("enforcement", &ENFORCEMENTS),
         control: control::check(&mut reader),
+        oidc: oidc::check(&mut reader),
         redis,
         stores,
         api_key_secret,

@@ -10,6 +10,7 @@ mod check;
 mod control;
 mod edge;
 mod listener;
+mod oidc;
 mod openai;
 mod prices;
 mod problem;
@@ -37,6 +38,7 @@ pub use edge::{
     PoolConfig, QueueConfig, RouteConfig, ShareConfig, TargetConfig, TlsConfig,
 };
 pub use listener::HttpListener;
+pub use oidc::{OidcConfig, RoleMapping, TenantSource};
 pub use openai::{ModelConfig, OpenAiConfig, UnknownModels};
 pub use prices::{PricesConfig, PricesError};
 pub use problem::{ConfigProblem, ConfigProblems, Origin};
@@ -80,6 +82,8 @@ pub struct Config {
     pub enforcement: Enforcement,
     /// The control plane.
     pub control: ControlConfig,
+    /// Single sign-on to the console.
+    pub oidc: OidcConfig,
     /// The Redis that nodes share, if it has an address.
     pub redis: StoreConfig,
     /// Further ones, by name.

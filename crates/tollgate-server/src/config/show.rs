@@ -6,7 +6,7 @@ use tollgate_control::HistoryBounds;
 use super::{Config, DataAuth, Secret, StoreConfig, without_password};
 
 /// Stands where a secret would.
-const HIDDEN: &str = "(hidden)";
+pub(super) const HIDDEN: &str = "(hidden)";
 
 #[derive(Serialize)]
 struct Shown<'c> {
@@ -26,6 +26,7 @@ struct Shown<'c> {
     postgres: Option<String>,
     postgres_password_file: Option<String>,
     admin: Admin,
+    oidc: super::oidc::ShownOidc,
     history: History,
     audit: Audit,
     ledger: Ledger,
@@ -297,6 +298,7 @@ impl Config {
                 wrong_tokens: self.control.wrong_tokens,
                 take_over: self.control.take_over,
             },
+            oidc: self.shown_oidc(),
             history: History::of(&self.control.history, &self.control.signing_key),
             audit: Audit {
                 decisions: self.control.audit.is_on,
