@@ -24,7 +24,7 @@ test('a viewer sees everything but tokens, and changes nothing', async () => {
   const window = await Window.open(browser, server);
   const { page } = window;
   await window.signIn(await server.newToken('viewer'));
-  expect((await places(window)).map((name) => name.trim())).toEqual(['Overview', 'Playground', 'Rules', 'Clients', 'Keys', 'Lists', 'Plans', 'Audit', 'Nodes']);
+  expect((await places(window)).map((name) => name.trim())).toEqual(['Overview', 'Playground', 'Rules', 'Clients', 'Keys', 'Spend', 'Lists', 'Plans', 'Audit', 'Nodes']);
   await window.go('/rules');
   await page.getByText('per-user').first().waitFor();
   expect(await page.getByRole('link', { name: 'New rule' }).count()).toBe(0);
@@ -48,7 +48,7 @@ test('a tenant admin sees and tightens what is its own', async () => {
   const window = await Window.open(browser, server);
   const { page } = window;
   await window.signIn(await server.newToken('tenant_admin', 'acme'));
-  expect((await places(window)).map((name) => name.trim())).toEqual(['Overview', 'Rules', 'Clients', 'Keys', 'Audit']);
+  expect((await places(window)).map((name) => name.trim())).toEqual(['Overview', 'Rules', 'Clients', 'Keys', 'Spend', 'Audit']);
   await page.getByText('You see what belongs to your tenant.').waitFor();
   await page.getByRole('link', { name: 'Rules' }).click();
   await page.getByText('No rules of your own yet').waitFor();
