@@ -168,13 +168,13 @@ test('everything that matters can be done by keyboard', async () => {
   await keyboard.press('Enter');
   await page.getByRole('dialog').waitFor();
   await keyboard.press('Escape');
-  await page.getByRole('dialog').waitFor({ state: 'detached' });
+  await page.locator('dialog').waitFor({ state: 'detached' });
   expect(await page.getByRole('button', { name: 'Block somebody' }).evaluate((element) => element === document.activeElement)).toBe(true);
   await keyboard.press('Enter');
   await page.getByRole('dialog').waitFor();
   await tabTo(page, page.getByRole('button', { name: 'Cancel' }));
   await keyboard.press('Enter');
-  await page.getByRole('dialog').waitFor({ state: 'detached' });
+  await page.locator('dialog').waitFor({ state: 'detached' });
   expect(await page.getByRole('button', { name: 'Block somebody' }).evaluate((element) => element === document.activeElement)).toBe(true);
   await tabTo(page, page.getByRole('button', { name: /^Theme/ }));
   await keyboard.press('Enter');
